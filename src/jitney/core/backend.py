@@ -1,0 +1,79 @@
+"""The seam between the engine and whatever runs the model: `Backend` and `Traits`.
+
+Defined by the consumer. `execute` and `reset` are called from the engine thread only; `encode`
+and `prepare` may be called from any thread at any time.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from jitney.core.batch import Batch, Outcome
+from jitney.core.params import Constraint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a loaded backend can do, in numbers."""
+
+    name: str
+    slots_max: int
+    kv_tokens: int
+    """Tokens of memory, over all slots; shared tokens count once."""
+    model_len_max: int
+    """The longest sequence that the model was made for."""
+    block_tokens: int = 1
+    """Memory is taken in multiples of this many tokens."""
+    can_save: bool = True
+    kv_bytes_per_token: int = 0
+    exact: bool = True
+    """Whether a sequence's logits are the same whatever stands beside it in the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The model's tokens as bytes, and what is special about some of them.
+
+    `control` tokens stand for structure, not for text: their bytes are the name by which chat
+    templates call them. `eos_tokens` end a completion.
+    """
+
+    pieces: tuple[bytes, ...]
+    control: frozenset[int]
+    eos_tokens: tuple[int, ...]
+    bos_token: int | None = None
+    adds_bos: bool = False
+    chat_template: str | None = None
+
+
+class Backend(Protocol):
+    """Runs batches. Implemented in `jitney.backends`."""
+
+    @property
+    def traits(self) -> Traits:
+        """Numbers that hold for as long as this backend lives."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens of the model."""
+        ...
+
+    def execute(self, batch: Batch) -> Outcome:
+        """Carry out a batch. Raises BackendFailed (alive) or BackendCrashed (gone)."""
+        ...
+
+    def reset(self) -> None:
+        """Empty every slot and every ticket; starts anew what crashed. Raises BackendCrashed."""
+        ...
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Tokens of a text; the names of control tokens become them only when `special`."""
+        ...
+
+    def prepare(self, constraint: Constraint) -> None:
+        """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+        ...

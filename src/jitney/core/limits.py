@@ -1,0 +1,55 @@
+"""Every upper bound of the engine that is not a setting, with the reason for its value.
+
+Checked on entry, before anything reaches native code (invariant 9). Settings have their own
+bounds beside their definition in `jitney.config`.
+"""
+
+COMPLETIONS_MAX = 16
+"""`n`: completions of one request. Each takes a slot; more than this is a batch job."""
+
+STOP_STRINGS_MAX = 16
+STOP_STRING_CHARACTERS_MAX = 256
+"""Stop strings are searched at every token, and hold text back for as long as they may match."""
+
+STOP_TOKENS_MAX = 256
+LOGPROBS_MAX = 20
+"""Alternatives per position, as in OpenAI's API; memory is positions times this."""
+
+LOGIT_BIAS_ENTRIES_MAX = 1024
+LOGIT_BIAS_MAX = 100.0
+"""Magnitude of one bias, as in OpenAI's API."""
+
+TEMPERATURE_MAX = 2.0
+TOP_K_MAX = 1_000_000
+PENALTY_MAX = 2.0
+REPETITION_PENALTY_MAX = 10.0
+SEED_MAX = 2**63 - 1
+TOKENS_MAX = 2**31 - 1
+"""Any count of tokens must fit the 32-bit integers of the native libraries."""
+
+CONSTRAINT_CHARACTERS_MAX = 262_144
+CONSTRAINT_COMPILE_S_MAX = 2.0
+"""A schema or grammar is text from a stranger: bounded in size and in time to compile."""
+
+CHOICES_MAX = 10_000
+PROMPT_CHARACTERS_MAX = 10_000_000
+"""A text longer than this is refused before it is tokenised."""
+
+TENANT_CHARACTERS_MAX = 256
+STRIKES_MAX = 4
+"""Backend failures in a row that a sequence may be part of before it is taken to be their cause."""
+
+STRIKES_QUARANTINE = 2
+"""From this many strikes on, suspects run one to a batch, so that the innocent are told apart."""
+
+PREFIX_CHUNK = 16
+"""Prefixes are indexed at multiples of this many tokens; the rest of a match is compared."""
+
+PREFIX_WAIT_MIN = 32
+"""A request waits for another one's prefill only when that saves at least this many tokens."""
+
+STATIC_WAIT_S = 1.0
+"""A `static` group departs incomplete after this time, so that no wait is unbounded."""
+
+RESTARTS_MAX = 5
+"""Starts of a backend that fail in a row before the engine gives up and says so."""

@@ -1,0 +1,213 @@
+"""What a caller may ask of the sampler: `SamplingParams`, with the names of vLLM's offline API.
+
+Frozen, checked once at construction; everything below trusts it. The meaning of each field is
+written out in `jitney.sampling.reference`.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from jitney.core import limits
+from jitney.errors import InvalidRequest
+
+
+class ConstraintKind(StrEnum):
+    """The languages in which a constraint can be written."""
+
+    JSON = "json"
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "lark"
+    GBNF = "gbnf"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A language that the completion must belong to. `text` is the source; choices are JSON."""
+
+    kind: ConstraintKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsParams:
+    """Exactly one of: a JSON schema, a regex, a list of choices, or a grammar (Lark or GBNF)."""
+
+    json: str | dict[str, Any] | bool | None = None  # Any: a JSON schema is any JSON value
+    regex: str | None = None
+    choice: list[str] | tuple[str, ...] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [
+            name
+            for name in ("json", "regex", "choice", "grammar")
+            if getattr(self, name) is not None
+        ]
+        if len(given) != 1:
+            raise InvalidRequest(
+                "structured_outputs takes exactly one of json, regex, choice and grammar, "
+                f"and got {' and '.join(given) or 'none'}.",
+                "structured_outputs",
+            )
+        self.constraint()
+
+    def constraint(self) -> Constraint:
+        """The same thing in the one form that the core carries."""
+        if self.json is not None:
+            text = self.json if isinstance(self.json, str) else json.dumps(self.json)
+            return _sized(ConstraintKind.JSON, text)
+        if self.regex is not None:
+            return _sized(ConstraintKind.REGEX, self.regex)
+        if self.choice is not None:
+            return _choices(self.choice)
+        assert self.grammar is not None, "checked at construction"
+        kind = ConstraintKind.GBNF if "::=" in self.grammar else ConstraintKind.LARK
+        return _sized(kind, self.grammar)
+
+
+def _choices(choices: Iterable[str]) -> Constraint:
+    listed = list(choices)
+    if not listed or len(listed) > limits.CHOICES_MAX:
+        raise InvalidRequest(
+            f"choice takes 1 to {limits.CHOICES_MAX} strings, and got {len(listed)}.",
+            "structured_outputs",
+        )
+    if not all(isinstance(choice, str) and choice for choice in listed):
+        raise InvalidRequest("choice takes non-empty strings.", "structured_outputs")
+    return _sized(ConstraintKind.CHOICE, json.dumps(listed))
+
+
+def _sized(kind: ConstraintKind, text: str) -> Constraint:
+    if not isinstance(text, str) or not text:
+        raise InvalidRequest(f"{kind} takes a non-empty string.", "structured_outputs")
+    if len(text) > limits.CONSTRAINT_CHARACTERS_MAX:
+        raise InvalidRequest(
+            f"the {kind} constraint has {len(text)} characters; "
+            f"the limit is {limits.CONSTRAINT_CHARACTERS_MAX}.",
+            "structured_outputs",
+        )
+    return Constraint(kind, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of a completion are chosen, and when it ends."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | tuple[str, ...] | None = None
+    stop_token_ids: list[int] | tuple[int, ...] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
+    stop_strings: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        self._check_ranges()
+        self._check_lists()
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        object.__setattr__(self, "stop_strings", stop)
+        self._check_stop()
+        if self.structured_outputs is not None and (self.min_tokens or self.ignore_eos):
+            raise InvalidRequest(
+                "structured_outputs decides where the completion ends, so it does not go "
+                "together with min_tokens or ignore_eos.",
+                "structured_outputs",
+            )
+
+    def _check_ranges(self) -> None:
+        _integer("n", self.n, 1, limits.COMPLETIONS_MAX)
+        _number("temperature", self.temperature, 0.0, limits.TEMPERATURE_MAX)
+        _number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise InvalidRequest("top_p must be above 0 and at most 1, and got 0.", "top_p")
+        _integer("top_k", self.top_k, -1, limits.TOP_K_MAX)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, limits.REPETITION_PENALTY_MAX)
+        if self.repetition_penalty == 0.0:
+            raise InvalidRequest("repetition_penalty must be above 0.", "repetition_penalty")
+        for name in ("frequency_penalty", "presence_penalty"):
+            _number(name, getattr(self, name), -limits.PENALTY_MAX, limits.PENALTY_MAX)
+        if self.seed is not None:
+            _integer("seed", self.seed, -limits.SEED_MAX - 1, limits.SEED_MAX)
+        _integer("min_tokens", self.min_tokens, 0, limits.TOKENS_MAX)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, limits.TOKENS_MAX)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequest(
+                    f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens}).",
+                    "min_tokens",
+                )
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 0, limits.LOGPROBS_MAX)
+
+    def _check_lists(self) -> None:
+        bias = self.logit_bias or {}
+        if not isinstance(bias, Mapping) or len(bias) > limits.LOGIT_BIAS_ENTRIES_MAX:
+            raise InvalidRequest(
+                f"logit_bias takes a mapping of at most {limits.LOGIT_BIAS_ENTRIES_MAX} tokens.",
+                "logit_bias",
+            )
+        for token, value in bias.items():
+            _integer("logit_bias key", token, 0, limits.TOKENS_MAX)
+            _number("logit_bias", value, -limits.LOGIT_BIAS_MAX, limits.LOGIT_BIAS_MAX)
+        stop_tokens = self.stop_token_ids or ()
+        if len(stop_tokens) > limits.STOP_TOKENS_MAX:
+            raise InvalidRequest(
+                f"stop_token_ids takes at most {limits.STOP_TOKENS_MAX} tokens.", "stop_token_ids"
+            )
+        for token in stop_tokens:
+            _integer("stop_token_ids", token, 0, limits.TOKENS_MAX)
+
+    def _check_stop(self) -> None:
+        if len(self.stop_strings) > limits.STOP_STRINGS_MAX:
+            raise InvalidRequest(
+                f"stop takes at most {limits.STOP_STRINGS_MAX} strings, "
+                f"and got {len(self.stop_strings)}.",
+                "stop",
+            )
+        for text in self.stop_strings:
+            if not isinstance(text, str) or not 0 < len(text) <= limits.STOP_STRING_CHARACTERS_MAX:
+                raise InvalidRequest(
+                    f"each stop string has 1 to {limits.STOP_STRING_CHARACTERS_MAX} characters.",
+                    "stop",
+                )
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The constraint that the completion must satisfy, if there is one."""
+        return self.structured_outputs.constraint() if self.structured_outputs else None
+
+
+def _integer(name: str, value: object, lowest: int, highest: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise InvalidRequest(
+            f"{name} must be a whole number from {lowest} to {highest}, and got {value!r}.", name
+        )
+
+
+def _number(name: str, value: object, lowest: float, highest: float) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fits or not lowest <= float(value) <= highest:  # type: ignore[arg-type]
+        raise InvalidRequest(
+            f"{name} must be a number from {lowest:g} to {highest:g}, and got {value!r}.", name
+        )

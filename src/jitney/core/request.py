@@ -1,0 +1,43 @@
+"""What the engine was asked: `Request`, frozen, with token ids in it.
+
+Made by whoever faces the caller (`jitney.llm`, the server), read by the core. Nothing here knows
+text, threads or time other than the moment of arrival, which it is told.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NewType
+
+from jitney.core.params import SamplingParams
+
+RequestId = NewType("RequestId", str)
+"""Unique among live requests."""
+
+
+class Priority(IntEnum):
+    """Classes of service; the higher is served first under the `priority` policy."""
+
+    LOW = 0
+    NORMAL = 1
+    HIGH = 2
+    CRITICAL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt and what to do with it. Times are seconds on the engine's own clock.
+
+    `seed` is concrete even when the caller gave none, so that a resumed sequence draws alike.
+    `scope` is the boundary of prefix reuse: tokens are shared only within equal scopes.
+    `wait_s_max` bounds the time until it first runs, `total_s_max` the time until it ends.
+    """
+
+    id: RequestId
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    scope: str = ""
+    wait_s_max: float | None = None
+    total_s_max: float | None = None
