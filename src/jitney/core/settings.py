@@ -1,0 +1,71 @@
+"""The numbers that the scheduler runs by, and the names of its strategies, policies and mixes.
+
+Only what the core needs; `jitney.config` is where people set them. Frozen after start.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Strategy(StrEnum):
+    """When waiting requests may join."""
+
+    CONTINUOUS = "continuous"
+    """At any tick."""
+    STATIC = "static"
+    """A full group departs together, runs to its end and is answered together."""
+    DYNAMIC = "dynamic"
+    """As static, but a group departs when it is full or its oldest waited `wait_s_max`."""
+    ADAPTIVE = "adaptive"
+    """As dynamic, with a group size that follows queue depth and recent latency."""
+
+
+class Policy(StrEnum):
+    """Who among the waiting is next."""
+
+    FIFO = "fifo"
+    PRIORITY = "priority"
+    SJF = "sjf"
+    FAIR = "fair"
+
+
+class Mix(StrEnum):
+    """How a tick's token budget is split between those who generate and those who prefill."""
+
+    DECODE_FIRST = "decode-first"
+    PREFILL_FIRST = "prefill-first"
+    BALANCED = "balanced"
+    BOUNDED_STALL = "bounded-stall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """Limits and choices of one scheduler; memory and slots come from the backend's traits."""
+
+    model_len_max: int
+    sequences_max: int = 16
+    batch_tokens_max: int = 2048
+    prefill_chunk: int = 512
+    reuse_prefixes: bool = True
+    cache_tokens_max: int | None = None
+    """Most tokens that idle cached prefixes may hold; None leaves it to the memory."""
+    watermark: float = 0.02
+    """Share of the memory that admission leaves free, so that running sequences can grow."""
+    saved_bytes_max: int = 2**30
+    strategy: Strategy = Strategy.CONTINUOUS
+    policy: Policy = Policy.FIFO
+    mix: Mix = Mix.DECODE_FIRST
+    group_wait_s_max: float = 0.05
+    stall_s_target: float = 0.1
+    overtake_s: float = 30.0
+    """No request is overtaken by one that arrived more than this later."""
+    queue_requests_max: int = 1024
+    queue_tokens_max: int = 1_000_000
+    wait_s_max: float | None = None
+    total_s_max: float | None = None
+
+    def __post_init__(self) -> None:
+        assert self.sequences_max >= 1, self.sequences_max
+        assert self.prefill_chunk >= 1, self.prefill_chunk
+        # With fewer tokens than sequences a prefilling sequence could starve behind decodes.
+        assert self.batch_tokens_max >= self.sequences_max, self.batch_tokens_max
