@@ -1,0 +1,73 @@
+"""Whatever runs the model: backends by name, each loaded only when it is asked for.
+
+`load` builds one in this process, `load_process` in a process of its own, so that a crash of
+native code ends that process and not this one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any  # Any: settings are plain values until their dataclass has checked them
+
+from jitney.core.backend import Backend
+from jitney.errors import ConfigError, MissingDependency
+
+NAMES = ("fake", "llamacpp")
+
+
+def load(name: str, settings: Mapping[str, Any]) -> Backend:
+    """Build a backend in this process. Raises a SetupError that says what to mend."""
+    loaders: Mapping[str, Callable[[Mapping[str, Any]], Backend]] = {
+        "fake": _load_fake,
+        "llamacpp": _load_llamacpp,
+    }
+    if name not in loaders:
+        raise ConfigError(f"there is no backend {name!r}; there are {' and '.join(NAMES)}.")
+    return loaders[name](settings)
+
+
+def load_process(
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    start_s_max: float = 300.0,
+    batch_s_max: float = 60.0,
+) -> Backend:
+    """Build a backend in a process of its own; it ends when this process does."""
+    from jitney.backends.process import BackendSpec, ProcessBackend
+
+    if name not in NAMES:
+        raise ConfigError(f"there is no backend {name!r}; there are {' and '.join(NAMES)}.")
+    spec = BackendSpec(
+        name=name, settings=dict(settings), start_s_max=start_s_max, batch_s_max=batch_s_max
+    )
+    return ProcessBackend(spec)
+
+
+def _load_fake(settings: Mapping[str, Any]) -> Backend:
+    from jitney.backends.fake import FakeBackend, FakeSettings
+
+    _check_names("fake", settings, FakeSettings)
+    return FakeBackend(FakeSettings(**settings))
+
+
+def _load_llamacpp(settings: Mapping[str, Any]) -> Backend:
+    try:
+        from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "llama_cpp":
+            raise
+        raise MissingDependency(
+            "the llamacpp backend needs llama-cpp-python, which is not installed: "
+            "install jitney with the extra `llama`."
+        ) from error
+    _check_names("llamacpp", settings, LlamaCppSettings)
+    return LlamaCppBackend(LlamaCppSettings(**settings))
+
+
+def _check_names(backend: str, settings: Mapping[str, Any], kind: type[Any]) -> None:
+    known = {field.name for field in fields(kind)}
+    for name in settings:
+        if name not in known:
+            raise ConfigError(
+                f"the {backend} backend has no setting {name!r}; it has {', '.join(sorted(known))}."
+            )

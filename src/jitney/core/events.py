@@ -11,7 +11,7 @@ from jitney.core.request import RequestId
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended; the values are those of vLLM's and OpenAI's APIs where they have one."""
+    """Why a sequence ended; values are those of the vLLM and OpenAI APIs where they have one."""
 
     STOP = "stop"
     LENGTH = "length"

@@ -1,0 +1,1 @@
+"""The engine: one thread that plans, runs and applies a batch per tick, and tells every caller."""

@@ -1,0 +1,77 @@
+# Two commands do everything on a machine with Python 3.11, a C++ compiler and make:
+# `make demo` and `make test`. Each builds .venv when it is not there.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$each && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup llama demo test lint types sim plant bench docs clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(VENV)/.model ## build .venv, llama.cpp in it, and fetch the embedded model
+
+demo: $(VENV)/.model ## stream eight prompts side by side from the embedded model
+	@$(BIN)/jitney demo
+
+test: $(VENV)/.model ## lint, types, layers and every test
+	@$(BIN)/python -m scripts.check $(ARGS)
+
+lint: $(VENV)/.packages ## ruff, format and lint
+	@$(BIN)/python -m scripts.check --only lint
+
+types: $(VENV)/.packages ## mypy --strict
+	@$(BIN)/python -m scripts.check --only types
+
+sim: $(VENV)/.packages ## run the simulation; ARGS="--seed N" replays one seed
+	@$(BIN)/python -m tests.simulation $(ARGS)
+
+plant: $(VENV)/.packages ## plant known bugs and see that each one is caught
+	@$(BIN)/python -m tests.simulation.plant $(ARGS)
+
+bench: $(VENV)/.model $(VENV)/.bench ## measure speed, as ratios
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.packages ## write the pages that are made from the source
+	@$(BIN)/python -m scripts.write_docs
+
+llama: $(VENV)/.packages ## build llama.cpp with the best compiler; ARGS=--force compiles anew
+	@$(BIN)/python -m scripts.build_llama $(ARGS)
+	@touch $(VENV)/.llama
+
+clean: ## remove .venv and what tools left; compiled wheels and models stay in the cache folder
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .import_linter_cache src/*.egg-info
+	find src tests scripts -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "jitney needs Python 3.11 or newer on the PATH."; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "Python cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv"; \
+		exit 1; }
+
+$(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Python packages"
+	@$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.llama: scripts/build_llama.py scripts/compile_log.py constraints.txt | $(VENV)/.packages
+	@$(BIN)/python -m scripts.build_llama
+	@touch $@
+
+$(VENV)/.model: $(VENV)/.packages $(VENV)/.llama
+	@$(BIN)/jitney pull
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.packages
+	@echo "Installing what the benchmarks need"
+	@$(PIP) install --quiet -c constraints.txt -e '.[bench]'
+	@touch $@

@@ -1,0 +1,196 @@
+"""The memory of the fake backend: what each slot holds, exactly as told, and what it costs.
+
+Called by `jitney.backends.fake` on the engine thread only. Every violated precondition raises
+BackendFailed with a sentence, so that a mistake of the scheduler cannot pass unseen. Memory is
+counted by blocks with reference counts: a copy shares whole blocks and copies the partial one,
+and a shared block is copied before it is written to.
+"""
+
+from dataclasses import dataclass, field
+
+from jitney.backends.fake_oracle import HASH_OF_NOTHING, mix64
+from jitney.core.batch import Copy, Discard, Release, Restore, Sampling, Save, Truncate
+from jitney.errors import BackendFailed
+from jitney.sampling.sampler import SlotSampler
+
+
+@dataclass(slots=True)
+class SlotState:
+    """What one slot holds. `hashes[i]` is the hash of the first `i` tokens."""
+
+    tokens: list[int] = field(default_factory=list)
+    hashes: list[int] = field(default_factory=lambda: [HASH_OF_NOTHING])
+    blocks: list[int] = field(default_factory=list)
+    sampling: Sampling | None = None
+    is_plain: bool = True
+    sampler: SlotSampler | None = None
+    token_last: int | None = None
+    """The token sampled last for this slot, as long as it would stand right after `tokens`."""
+
+
+class FakeMemory:
+    """Slots and tickets over a fixed number of blocks."""
+
+    def __init__(self, slots: int, kv_tokens: int, block_tokens: int) -> None:
+        assert slots > 0, f"slots {slots}"
+        assert 0 < block_tokens <= kv_tokens, f"blocks of {block_tokens} in {kv_tokens} tokens"
+        self._block_tokens = block_tokens
+        self._blocks_max = kv_tokens // block_tokens
+        self._slots_max = slots
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty every slot and every ticket."""
+        self._slots = [SlotState() for _ in range(self._slots_max)]
+        self._tickets: dict[int, tuple[int, ...]] = {}
+        self._free = list(range(self._blocks_max))
+        self._holders = [0] * self._blocks_max
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens of memory taken, in whole blocks; shared blocks count once."""
+        return (self._blocks_max - len(self._free)) * self._block_tokens
+
+    @property
+    def slots_held(self) -> frozenset[int]:
+        """The slots that hold at least one token."""
+        return frozenset(index for index, state in enumerate(self._slots) if state.tokens)
+
+    @property
+    def tickets(self) -> frozenset[int]:
+        """The tickets under which something is saved."""
+        return frozenset(self._tickets)
+
+    def state(self, slot: int) -> SlotState:
+        """The state of a slot that exists."""
+        if not 0 <= slot < self._slots_max:
+            raise BackendFailed(f"slot {slot} does not exist; there are {self._slots_max}.")
+        return self._slots[slot]
+
+    def append(self, state: SlotState, tokens: tuple[int, ...]) -> None:
+        """Write tokens after those that the slot holds, taking blocks for them."""
+        held = len(state.tokens)
+        self._own_partial(state)
+        wanted = -(-(held + len(tokens)) // self._block_tokens) - len(state.blocks)
+        if wanted > 0:
+            state.blocks += self._take(wanted)
+        state.tokens += tokens
+        hashes = state.hashes
+        rolling = hashes[-1]
+        for token in tokens:
+            rolling = mix64(rolling, token)
+            hashes.append(rolling)
+        state.token_last = None
+
+    def append_one(self, state: SlotState, token: int) -> None:
+        """What `append` does, for the one token of a sequence that generates: the usual case."""
+        if len(state.tokens) % self._block_tokens:
+            self._own_partial(state)
+        else:
+            state.blocks += self._take(1)
+        state.tokens.append(token)
+        state.hashes.append(mix64(state.hashes[-1], token))
+        state.token_last = None
+
+    def copy(self, operation: Copy) -> None:
+        """The first tokens of one slot become the memory of another, empty one."""
+        source, target = self.state(operation.source), self.state(operation.target)
+        length = operation.length
+        if target.tokens:
+            raise BackendFailed(
+                f"copy onto slot {operation.target}, which holds {len(target.tokens)} tokens."
+            )
+        if not 0 < length <= len(source.tokens):
+            raise BackendFailed(
+                f"copy of {length} tokens from slot {operation.source}, "
+                f"which holds {len(source.tokens)}."
+            )
+        shared = source.blocks[: length // self._block_tokens]
+        for block in shared:
+            self._holders[block] += 1
+        target.blocks = shared
+        if length % self._block_tokens:
+            target.blocks += self._take(1)
+        target.tokens = source.tokens[:length]
+        target.hashes = source.hashes[: length + 1]
+        target.token_last = None
+
+    def truncate(self, operation: Truncate) -> None:
+        """Forget what the slot holds from a position on."""
+        state, length = self.state(operation.slot), operation.length
+        if not 0 <= length <= len(state.tokens):
+            raise BackendFailed(
+                f"truncate of slot {operation.slot} to {length} tokens; "
+                f"it holds {len(state.tokens)}."
+            )
+        if length < len(state.tokens):
+            self._shorten(state, length)
+
+    def save(self, operation: Save) -> None:
+        """Keep a copy of the slot's tokens under a ticket."""
+        state = self.state(operation.slot)
+        if operation.ticket in self._tickets:
+            raise BackendFailed(f"save under ticket {operation.ticket}, which is taken.")
+        if not state.tokens:
+            raise BackendFailed(f"save of slot {operation.slot}, which is empty.")
+        self._tickets[operation.ticket] = tuple(state.tokens)
+
+    def restore(self, operation: Restore) -> None:
+        """Bring saved tokens into an empty slot; the ticket is spent."""
+        state = self.state(operation.slot)
+        if state.tokens:
+            raise BackendFailed(
+                f"restore into slot {operation.slot}, which holds {len(state.tokens)} tokens."
+            )
+        self.append(state, self._ticket(operation.ticket))
+
+    def discard(self, operation: Discard) -> None:
+        """Forget what was saved under a ticket."""
+        self._ticket(operation.ticket)
+
+    def release(self, operation: Release) -> None:
+        """Forget everything the slot holds, and how its tokens were chosen."""
+        state = self.state(operation.slot)
+        self._shorten(state, 0)
+        state.sampling = None
+        state.sampler = None
+
+    def _ticket(self, ticket: int) -> tuple[int, ...]:
+        if ticket not in self._tickets:
+            raise BackendFailed(f"nothing is saved under ticket {ticket}.")
+        return self._tickets.pop(ticket)
+
+    def _shorten(self, state: SlotState, length: int) -> None:
+        kept = -(-length // self._block_tokens)
+        for block in state.blocks[kept:]:
+            self._drop(block)
+        del state.blocks[kept:]
+        del state.tokens[length:]
+        del state.hashes[length + 1 :]
+        state.token_last = None
+
+    def _own_partial(self, state: SlotState) -> None:
+        """Copy the last block before it is written to, when a truncation left it shared."""
+        if len(state.tokens) % self._block_tokens and self._holders[state.blocks[-1]] > 1:
+            taken = self._take(1)
+            self._drop(state.blocks[-1])
+            state.blocks[-1:] = taken
+
+    def _take(self, count: int) -> list[int]:
+        if count > len(self._free):
+            raise BackendFailed(
+                f"memory is full: {count * self._block_tokens} tokens more were wanted, with "
+                f"{self.used_tokens} of {self._blocks_max * self._block_tokens} in use."
+            )
+        taken = self._free[-count:]
+        del self._free[-count:]
+        holders = self._holders
+        for block in taken:
+            holders[block] = 1
+        return taken
+
+    def _drop(self, block: int) -> None:
+        assert self._holders[block] > 0, f"block {block} is dropped and nobody holds it"
+        self._holders[block] -= 1
+        if self._holders[block] == 0:
+            self._free.append(block)

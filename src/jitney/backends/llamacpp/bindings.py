@@ -1,0 +1,335 @@
+"""llama.cpp's C interface as typed objects: the only file that imports llama_cpp.
+
+Owns every pointer: nothing native leaves this file except numpy views that say how long they
+live. A `Model` may be read from any thread, a `Context` belongs to one. Failures to load are
+ModelError; decode's status is returned as it is. Values are range-checked by the caller.
+"""
+
+import ctypes
+import functools
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from jitney.errors import ModelError
+
+LOG_LINES_MAX = 64
+LOG_CHARACTERS_MAX = 400
+PIECE_BYTES_MAX = 1 << 20
+_LOG_ERROR = 4
+_LOG_CONTINUED = 5
+_INT32_MIN = -(2**31)
+
+Pointer = Any  # Any: an opaque pointer of ctypes
+
+
+class NativeLog:
+    """What llama.cpp says, kept in a bounded ring instead of being printed."""
+
+    def __init__(self) -> None:
+        self._errors: deque[str] = deque(maxlen=LOG_LINES_MAX)
+        self._level = 0
+        # The library keeps only the address: this reference keeps the callback alive.
+        self._callback = llama_cpp.llama_log_callback(self._receive)
+        llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _receive(self, level: int, text: bytes, _: object) -> None:
+        if level != _LOG_CONTINUED:
+            self._level = level
+        line = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
+        if self._level == _LOG_ERROR and line:
+            self._errors.append(line)
+
+    def clear(self) -> None:
+        """Forget what was said, so that `reason` speaks of what comes next."""
+        self._errors.clear()
+
+    def reason(self) -> str:
+        """The first error since `clear`, which names the cause, without the function it came from.
+
+        Later lines report that loading failed, which the reader knows.
+        """
+        if not self._errors:
+            return "no reason was given"
+        line = self._errors[0]
+        for prefix in (
+            "llama_model_load:",
+            "error loading model:",
+            "llama_model_load_from_file_impl:",
+        ):
+            line = line.removeprefix(prefix).strip()
+        return line.rstrip(".")
+
+
+@functools.cache
+def native_log() -> NativeLog:
+    """The log of the library, which has one per process; the first call starts the library."""
+    log = NativeLog()
+    llama_cpp.llama_backend_init()
+    return log
+
+
+def slots_max() -> int:
+    """How many sequences the library can hold apart."""
+    return int(llama_cpp.llama_max_parallel_sequences())
+
+
+def library_files() -> list[Path]:
+    """The native files whose code runs the model."""
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+class Model:
+    """Loaded weights and vocabulary. Native memory goes when the last reference does."""
+
+    def __init__(self, path: Path, *, gpu_layers: int, extra_kernels: bool) -> None:
+        log = native_log()
+        log.clear()
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        params.use_extra_bufts = extra_kernels
+        self.pointer: Pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
+        if not self.pointer:
+            raise ModelError(f"{path} could not be loaded by llama.cpp: {log.reason()}.")
+        weakref.finalize(self, llama_cpp.llama_model_free, self.pointer)
+        self._vocab: Pointer = llama_cpp.llama_model_get_vocab(self.pointer)
+        self.vocabulary_count = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
+
+    @property
+    def trained_len(self) -> int:
+        """The longest sequence that the model was trained on."""
+        return int(llama_cpp.llama_model_n_ctx_train(self.pointer))
+
+    @property
+    def layer_count(self) -> int:
+        """Layers that hold keys and values."""
+        return int(llama_cpp.llama_model_n_layer(self.pointer))
+
+    @property
+    def is_rewindable(self) -> bool:
+        """Whether its memory can be cut back to a prefix; a recurrent state cannot."""
+        return not (
+            llama_cpp.llama_model_is_recurrent(self.pointer)
+            or llama_cpp.llama_model_is_hybrid(self.pointer)
+        )
+
+    @property
+    def is_causal_decoder(self) -> bool:
+        """Whether it writes text from left to right, without an encoder."""
+        return bool(
+            llama_cpp.llama_model_has_decoder(self.pointer)
+            and not llama_cpp.llama_model_has_encoder(self.pointer)
+            and not llama_cpp.llama_model_is_diffusion(self.pointer)
+        )
+
+    def head_sizes(self) -> tuple[int, int, int]:
+        """Heads of keys and values, size of a key head, size of a value head."""
+        heads = int(llama_cpp.llama_model_n_head(self.pointer))
+        heads_kv = int(llama_cpp.llama_model_n_head_kv(self.pointer))
+        size = int(llama_cpp.llama_model_n_embd(self.pointer)) // max(1, heads)
+        family = self.metadata("general.architecture") or ""
+        key = self.metadata(f"{family}.attention.key_length")
+        value = self.metadata(f"{family}.attention.value_length")
+        return heads_kv, int(key) if key else size, int(value) if value else size
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the file's header as text; None when it has none."""
+        size = int(
+            llama_cpp.llama_model_meta_val_str(
+                self.pointer, key.encode(), ctypes.create_string_buffer(1), 1
+            )
+        )
+        if size < 0:
+            return None
+        buffer = ctypes.create_string_buffer(size + 1)
+        llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size + 1)
+        return buffer.value.decode("utf-8", "replace")
+
+    def chat_template(self) -> str | None:
+        """The template that the file carries, as its author wrote it."""
+        template = llama_cpp.llama_model_chat_template(self.pointer, None)
+        return template.decode("utf-8", "replace") if template else None
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Tokens of a text, none added. The text has at most 2**29 characters."""
+        data = text.encode("utf-8", "surrogatepass")
+        # Byte-level vocabularies give at most one token per byte, and one for a space in front.
+        room = len(data) + 8
+        while True:
+            tokens = (llama_cpp.llama_token * room)()
+            count = int(
+                llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, room, False, special)
+            )
+            if count >= 0:
+                return list(tokens[:count])
+            assert count != _INT32_MIN, "the text was checked to be far shorter"
+            room = -count
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; for a control token, its name."""
+        size = 64
+        while size <= PIECE_BYTES_MAX:
+            buffer = ctypes.create_string_buffer(size)
+            count = int(llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, True))
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+        raise ModelError(f"token {token} of the model has a text of {size} bytes, which is damage.")
+
+    def is_control(self, token: int) -> bool:
+        """Whether the token stands for structure: a control token, or the unknown one."""
+        attributes = int(llama_cpp.llama_vocab_get_attr(self._vocab, token))
+        wanted = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        return bool(attributes & int(wanted))
+
+    def ends_completion(self, token: int) -> bool:
+        """Whether the model ends its answer with this token."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    def bos_token(self) -> int | None:
+        """The token that opens a text, if the model has one."""
+        token = int(llama_cpp.llama_vocab_bos(self._vocab))
+        return token if token >= 0 else None
+
+    def adds_bos(self) -> bool:
+        """Whether prompts are meant to begin with that token."""
+        return bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextShape:
+    """The sizes of a context, in the library's terms."""
+
+    kv_tokens: int
+    slots: int
+    batch_tokens_max: int
+    pass_tokens_max: int
+    """A batch is computed in passes of at most this many tokens."""
+    threads: int
+    flash_attention: bool
+
+
+class Context:
+    """Memory of all slots and the arrays of one batch. Belongs to one thread."""
+
+    def __init__(self, model: Model, shape: ContextShape) -> None:
+        log = native_log()
+        log.clear()
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = shape.kv_tokens
+        params.n_batch = shape.batch_tokens_max
+        params.n_ubatch = min(shape.pass_tokens_max, shape.batch_tokens_max)
+        params.n_seq_max = shape.slots
+        params.n_threads = params.n_threads_batch = shape.threads
+        params.flash_attn_type = (
+            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            if shape.flash_attention
+            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        # One pool of cells for all, so that a prefix is shared by marking its cells.
+        params.kv_unified = True
+        # Sliding-window layers keep all positions, or a slot could not be cut back.
+        params.swa_full = True
+        # Logits of every position of a prompt may be wanted.
+        params.n_outputs_max = params.n_outputs_max_per_seq = 0
+        self._model = model
+        self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+        if not self._pointer:
+            raise ModelError(
+                f"llama.cpp could not make room for {shape.kv_tokens} tokens in {shape.slots} "
+                f"slots ({log.reason()}); lower kv_tokens."
+            )
+        # The model is an argument so that it outlives the context.
+        self._free = weakref.finalize(self, _free_context, self._pointer, model)
+        self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
+        self._make_batch(shape.batch_tokens_max)
+
+    def _make_batch(self, room: int) -> None:
+        """Arrays that are ours, written by numpy; the struct given to `decode` points at them."""
+        self.tokens = np.zeros(room, np.int32)
+        self.positions = np.zeros(room, np.int32)
+        self.slots = np.zeros(room, np.int32)
+        self.wanted = np.zeros(room, np.int8)
+        self._counts = np.ones(room, np.int32)
+        base = self.slots.ctypes.data
+        self._slot_pointers = np.arange(base, base + 4 * room, 4, dtype=np.uintp)
+        batch = llama_cpp.llama_batch()
+        for name, array in (
+            ("token", self.tokens),
+            ("pos", self.positions),
+            ("n_seq_id", self._counts),
+            ("seq_id", self._slot_pointers),
+            ("logits", self.wanted),
+        ):
+            kind = dict(llama_cpp.llama_batch._fields_)[name]
+            setattr(batch, name, ctypes.cast(array.ctypes.data, kind))
+        self._batch = batch
+
+    def decode(self, count: int) -> int:
+        """Compute the first `count` tokens of the arrays; the library's status, 0 when done."""
+        self._batch.n_tokens = count
+        return int(llama_cpp.llama_decode(self._pointer, self._batch))
+
+    def logits(self, rows: int) -> npt.NDArray[np.float32]:
+        """The wanted rows of the last decode, in order; overwritten by the next."""
+        pointer = llama_cpp.llama_get_logits(self._pointer)
+        shape = (rows, self._model.vocabulary_count)
+        return np.ctypeslib.as_array(pointer, shape=shape)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """The first tokens of one slot become those of another, without being moved."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def truncate(self, slot: int, length: int) -> bool:
+        """Forget positions from `length` on; false when the library could not."""
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, length, -1))
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        llama_cpp.llama_memory_clear(self._memory, False)
+
+    def save(self, slot: int) -> npt.NDArray[np.uint8]:
+        """A copy of the slot's memory; empty when the library could not."""
+        size = int(llama_cpp.llama_state_seq_get_size(self._pointer, slot))
+        state = np.empty(size, np.uint8)
+        written = llama_cpp.llama_state_seq_get_data(self._pointer, _bytes_at(state), size, slot)
+        return state[: int(written)]
+
+    def restore(self, slot: int, state: npt.NDArray[np.uint8]) -> bool:
+        """Write a saved copy into the slot; false when there was no room."""
+        written = llama_cpp.llama_state_seq_set_data(
+            self._pointer, _bytes_at(state), len(state), slot
+        )
+        return int(written) > 0
+
+    def close(self) -> None:
+        """Give the memory back; idempotent."""
+        self._free()
+
+
+def quantize(source: Path, target: Path, *, threads: int) -> None:
+    """Write `source` again with its matrices as Q8_0. Raises ModelError."""
+    log = native_log()
+    log.clear()
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0
+    params.allow_requantize = True
+    params.nthread = threads
+    status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
+    if status != 0:
+        raise ModelError(f"{source} could not be converted to Q8_0: {log.reason()}.")
+
+
+def _bytes_at(array: npt.NDArray[np.uint8]) -> Pointer:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _free_context(pointer: Pointer, _model: Model) -> None:
+    llama_cpp.llama_free(pointer)

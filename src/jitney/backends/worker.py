@@ -1,0 +1,130 @@
+"""The process of a backend: `python -m jitney.backends.worker BATCH_FD CONTROL_FD PARENT_PID`.
+
+Started by `jitney.backends.process`, never by hand. The main thread builds the backend that the
+first message names and then carries out batches; a second thread tokenises and compiles, so that
+neither waits for the other. The process ends at once when its parent does: both channels then
+end, and on Linux the kernel kills it even inside native code.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+
+from jitney.backends import load
+from jitney.backends.channel import Channel, ChannelClosed
+from jitney.backends.wire import (
+    Done,
+    Encode,
+    Encoded,
+    Execute,
+    Executed,
+    Failure,
+    Hello,
+    MalformedFrame,
+    Message,
+    Prepare,
+    Ready,
+    Reset,
+    failure_of,
+)
+from jitney.core.backend import Backend
+
+EXIT_DONE = 0
+EXIT_NOT_STARTED = 3
+EXIT_MALFORMED = 4
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one parent until it goes; the value is the exit status."""
+    batch_fd, control_fd, parent = (int(each) for each in arguments)
+    # Ctrl-C reaches every process of the terminal; when to end is the parent's choice.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent(parent)
+    batches = Channel(socket.socket(fileno=batch_fd))
+    control = Channel(socket.socket(fileno=control_fd))
+    try:
+        backend = _build(batches)
+        if backend is None:
+            return EXIT_NOT_STARTED
+        threading.Thread(
+            target=_serve_or_exit, args=(control, backend), name="control", daemon=True
+        ).start()
+        _serve(batches, backend)
+    except ChannelClosed:
+        return EXIT_DONE
+    except MalformedFrame as error:
+        sys.stderr.write(f"the backend process got a bad frame: {error}\n")
+        return EXIT_MALFORMED
+    return EXIT_DONE
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have ended before the line above; then the process has another one.
+    if os.getppid() != parent:
+        os._exit(EXIT_DONE)
+
+
+def _build(batches: Channel) -> Backend | None:
+    hello = batches.receive()
+    if not isinstance(hello, Hello):
+        raise MalformedFrame("the first message names no backend.")
+    try:
+        backend = load(hello.backend, hello.settings)
+    except Exception as error:  # Whatever it is, the parent is told and this process ends.
+        batches.send(failure_of(error))
+        return None
+    batches.send(Ready(backend.traits, backend.vocabulary))
+    return backend
+
+
+def _serve(channel: Channel, backend: Backend) -> None:
+    while True:
+        message = channel.receive()
+        try:
+            answer = _answer(message, backend)
+        except MalformedFrame:
+            raise
+        except Exception as error:  # A failed request must not end the process.
+            answer = failure_of(error)
+        channel.send(answer)
+
+
+def _serve_or_exit(channel: Channel, backend: Backend) -> None:
+    """Serve until the channel ends, and the process with it: the main thread may be stuck."""
+    try:
+        _serve(channel, backend)
+    except ChannelClosed:
+        os._exit(EXIT_DONE)
+    except MalformedFrame as error:
+        sys.stderr.write(f"the backend process got a bad frame: {error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_MALFORMED)
+
+
+def _answer(message: Message, backend: Backend) -> Message:
+    match message:
+        case Execute(batch):
+            return Executed(backend.execute(batch))
+        case Reset():
+            backend.reset()
+            return Done()
+        case Encode(text, special):
+            return Encoded(tuple(backend.encode(text, special=special)))
+        case Prepare(constraint):
+            backend.prepare(constraint)
+            return Done()
+        case Failure() | Hello() | Ready() | Executed() | Encoded() | Done():
+            raise MalformedFrame("an answer came where a question was expected.")
+
+
+if __name__ == "__main__":
+    # Native libraries may hang in their clean-up, and nothing here needs one.
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(status)

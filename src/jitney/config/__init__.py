@@ -1,0 +1,25 @@
+"""Settings: one definition for files, environment, flags and the reference page.
+
+Owns every reading of `os.environ`. Nothing below imports this; parts are handed the numbers they
+need. Called at start-up, from one thread.
+"""
+
+from jitney.config.machine import cache_folder, environment, usable_cores
+from jitney.config.reference import config_reference, default_text
+from jitney.config.resolve import Resolved, nearest, resolve
+from jitney.config.settings import KV_TOKENS_DEFAULT, Known, Settings, known_settings
+
+__all__ = [
+    "KV_TOKENS_DEFAULT",
+    "Known",
+    "Resolved",
+    "Settings",
+    "cache_folder",
+    "config_reference",
+    "default_text",
+    "environment",
+    "known_settings",
+    "nearest",
+    "resolve",
+    "usable_cores",
+]

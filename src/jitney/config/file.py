@@ -1,0 +1,69 @@
+"""Reads a settings file, YAML or TOML by its ending, into plain keys and values.
+
+Refuses what is not such a file in one sentence; knows nothing of the settings. Called at
+start-up, from one thread.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jitney.errors import ConfigError
+
+FILE_BYTES_MAX = 65_536
+"""A settings file is a page of text; anything larger is the wrong file."""
+
+
+def load(file: Path) -> dict[str, object]:
+    """The keys and values at the top of the file; an empty file has none."""
+    ending = file.suffix.lower()
+    if ending not in (".yaml", ".yml", ".toml"):
+        raise ConfigError(
+            f"The settings file {file} must end in .yaml, .yml or .toml, so that its form is known."
+        )
+    text = _read(file)
+    try:
+        tree = tomllib.loads(text) if ending == ".toml" else _parse_yaml(text)
+    except RecursionError:
+        raise ConfigError(f"The settings file {file} is nested too deeply.") from None
+    except (yaml.YAMLError, ValueError) as error:
+        form = "TOML" if ending == ".toml" else "YAML"
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"The settings file {file} is not valid {form}: {reason[:200]}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+        raise ConfigError(f"The settings file {file} must hold names of settings with values.")
+    return tree
+
+
+def _read(file: Path) -> str:
+    if not file.is_file():
+        raise ConfigError(f"There is no settings file {file}.")
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"The settings file {file} cannot be read: {error.strerror}.") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(
+            f"The settings file {file} is larger than {FILE_BYTES_MAX} bytes; "
+            "it does not look like one."
+        )
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"The settings file {file} is not text in UTF-8.") from None
+
+
+def _parse_yaml(text: str) -> Any:  # Any: YAML holds anything
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if isinstance(node, yaml.MappingNode):
+        # The library keeps the last of two equal keys and says nothing.
+        keys = [str(key.value) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"{key} is given twice; leave one out.")
+    return yaml.safe_load(text)

@@ -1,0 +1,213 @@
+"""The forms a value may take, from a file, the environment, a flag or Python: text in, value out.
+
+Each form says what it expects in words, and reads a value or raises ValueError. It never clamps
+and never guesses. Pure; any thread.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+NUMBER_CHARACTERS_MAX = 40
+_WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*", re.ASCII)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
+_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+class Form(Protocol):
+    """How one setting is written."""
+
+    @property
+    def expected(self) -> str:
+        """What a value looks like, in words that complete 'expected ...'."""
+        ...
+
+    def read(self, value: object) -> object:
+        """The value, checked; ValueError when it is not of this form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number within bounds."""
+
+    lowest: int
+    highest: int
+
+    @property
+    def expected(self) -> str:
+        """The bounds, in words."""
+        return f"a whole number from {self.lowest} to {self.highest}"
+
+    def read(self, value: object) -> int:
+        """A number, or its digits with underscores allowed between them."""
+        if isinstance(value, str):
+            return self._within(_whole(value))
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(value)
+        return self._within(value)
+
+    def _within(self, number: int) -> int:
+        if not self.lowest <= number <= self.highest:
+            raise ValueError(number)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number within bounds; `above` leaves the lower bound itself out."""
+
+    lowest: float
+    highest: float
+    above: bool = False
+
+    @property
+    def expected(self) -> str:
+        """The bounds, in words."""
+        if self.above:
+            return f"a number above {self.lowest:g} and at most {self.highest:g}"
+        return f"a number from {self.lowest:g} to {self.highest:g}"
+
+    def read(self, value: object) -> float:
+        """A number or its digits."""
+        if isinstance(value, str) and len(value) <= NUMBER_CHARACTERS_MAX:
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(value)
+        if not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
+            raise ValueError(value)
+        assert math.isfinite(value), "the bounds are finite"
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes, plain or with a unit."""
+
+    lowest: int
+    highest: int
+
+    @property
+    def expected(self) -> str:
+        """The spelling and the bounds, in words."""
+        bounds = f"{size_text(self.lowest)} to {size_text(self.highest)}"
+        return f"a number of bytes such as 512MB, 2GiB or 1073741824, from {bounds}"
+
+    def read(self, value: object) -> int:
+        """Bytes; KB, MB, GB, TB are powers of 1000 and KiB, MiB, GiB, TiB of 1024, in any case."""
+        if isinstance(value, str) and len(value) <= NUMBER_CHARACTERS_MAX:
+            matched = _SIZE.fullmatch(value.strip())
+            if matched is None:
+                value = _whole(value)
+            elif matched[2].lower() not in _UNITS:
+                raise ValueError(value)
+            else:
+                value = int(float(matched[1]) * _UNITS[matched[2].lower()])
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(value)
+        if not self.lowest <= value <= self.highest:
+            raise ValueError(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One word of a fixed list; `kind` makes it the type that the rest of the code knows."""
+
+    words: tuple[str, ...]
+    kind: Callable[[str], str] = str
+
+    @property
+    def expected(self) -> str:
+        """The list."""
+        return "one of " + ", ".join(self.words)
+
+    def read(self, value: object) -> str:
+        """The word. YAML turns an unquoted on or off into a truth value: that is turned back."""
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        if value not in self.words:
+            raise ValueError(value)
+        assert isinstance(value, str), "the list holds words"
+        return self.kind(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """On or off."""
+
+    @property
+    def expected(self) -> str:
+        """The two words."""
+        return "true or false"
+
+    def read(self, value: object) -> bool:
+        """A truth value, or one of the usual words and digits for it."""
+        if isinstance(value, bool):
+            return value
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in _TRUE | _FALSE:
+            raise ValueError(value)
+        return word in _TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A path; a leading ~ is the home folder. Whether anything is there is not looked at."""
+
+    @property
+    def expected(self) -> str:
+        """One word."""
+        return "a path"
+
+    def read(self, value: object) -> Path:
+        """The path, not made absolute."""
+        if not isinstance(value, str | os.PathLike):
+            raise ValueError(value)
+        text = os.fspath(value)
+        if not isinstance(text, str) or not text.strip() or "\0" in text:
+            raise ValueError(value)
+        try:
+            return Path(text).expanduser()
+        except RuntimeError as error:  # ~name, and nobody is called that
+            raise ValueError(value) from error
+
+
+def value_text(value: object) -> str:
+    """A refused value for a message. A small file may hold one that is vast to print."""
+    if isinstance(value, dict | list):
+        return "a list" if isinstance(value, list) else "a table"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a vast number"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: in the largest binary unit that divides them."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        factor = _UNITS[unit.lower()]
+        if count and count % factor == 0:
+            return f"{count // factor}{unit}"
+    return str(count)
+
+
+def _whole(text: str) -> int:
+    stripped = text.strip()
+    if len(stripped) > NUMBER_CHARACTERS_MAX or not _WHOLE.fullmatch(stripped):
+        raise ValueError(text)
+    return int(stripped)

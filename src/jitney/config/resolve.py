@@ -1,0 +1,175 @@
+"""Where each setting comes from: defaults, a file, the environment, flags, each over the last.
+
+`resolve` is the one way in. It refuses what it does not know and what it cannot read, and says
+where it found it. Called at start-up, from one thread; reads one file and nothing else.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from jitney.config import file as settings_file
+from jitney.config.combinations import find_refusal
+from jitney.config.forms import value_text
+from jitney.config.machine import cache_folder
+from jitney.config.settings import Known, Settings, known_settings, variable_name
+from jitney.errors import ConfigError
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings, and for each its source in words: 'default', 'file jitney.yaml', ..."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as it was found, before it is read."""
+
+    name: str
+    value: object
+    source: str
+
+
+def resolve(
+    flags: Mapping[str, object],
+    file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    given_as: Literal["flag", "argument"] = "flag",
+) -> Resolved:
+    """The settings in force. A flag that is None, and a variable that is empty, is not given."""
+    layers = (
+        _from_file(file) if file is not None else [],
+        _from_environment(environ),
+        _from_flags(flags, given_as),
+    )
+    known = {each.name: each for each in known_settings()}
+    values: dict[str, Any] = {}  # Any: of every setting's type
+    sources = dict.fromkeys(known, DEFAULT)
+    for layer in layers:
+        _refuse_twice(layer)
+        for given in layer:
+            values[given.name] = _read_value(known[given.name], given)
+            sources[given.name] = given.source
+    _fill_defaults(values, environ)
+    _refuse_together(values, sources)
+    return Resolved(Settings(**values), MappingProxyType(sources))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that looks most like the one given."""
+    candidates = sorted(known)
+    assert candidates, "there is always something known"
+    lowered = word.lower()
+    return max(candidates, key=lambda each: difflib.SequenceMatcher(None, lowered, each).ratio())
+
+
+def _names() -> dict[str, str]:
+    """Every spelling, to the name it stands for."""
+    spellings = {}
+    for known in known_settings():
+        for spelling in (known.name, *known.option.aliases):
+            assert spelling not in spellings, f"{spelling} stands for two settings"
+            spellings[spelling] = known.name
+    return spellings
+
+
+def _from_file(file: Path) -> list[_Given]:
+    source = f"file {file}"
+    return [
+        _Given(_named(key.replace("-", "_"), key, source), value, source)
+        for key, value in settings_file.load(file).items()
+    ]
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[_Given]:
+    spellings = {variable_name(each): name for each, name in _names().items()}
+    found = []
+    for variable, value in sorted(environ.items()):
+        if not variable.startswith("JITNEY_") or not value.strip():
+            continue
+        if variable not in spellings:
+            close = variable_name(nearest(variable.removeprefix("JITNEY_"), _names()))
+            raise ConfigError(
+                f"Unknown setting {variable} in the environment; the nearest known one is {close}."
+            )
+        found.append(_Given(spellings[variable], value, f"environment {variable}"))
+    return found
+
+
+def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_Given]:
+    found = []
+    for key, value in flags.items():
+        if value is not None:
+            spelled = "--" + key.replace("_", "-") if given_as == "flag" else key
+            name = _named(key, spelled, f"{given_as}s")
+            found.append(_Given(name, value, f"{given_as} {spelled}"))
+    return found
+
+
+def _named(key: str, spelled: str, place: str) -> str:
+    spellings = _names()
+    if key in spellings:
+        return spellings[key]
+    close = nearest(key, spellings)
+    if spelled.startswith("--"):
+        close = "--" + close.replace("_", "-")
+    raise ConfigError(
+        f"Unknown setting {spelled[:80]} in {_place(place)}; the nearest known one is {close}."
+    )
+
+
+def _place(source: str) -> str:
+    return source if source.startswith("file ") else f"the {source}"
+
+
+def _refuse_twice(layer: list[_Given]) -> None:
+    first: dict[str, _Given] = {}
+    for given in layer:
+        other = first.setdefault(given.name, given)
+        if other is not given:
+            places = dict.fromkeys((other.source, given.source))
+            raise ConfigError(
+                f"{given.name} is given twice, under two of its names, in {' and '.join(places)}; "
+                "leave one out."
+            )
+
+
+def _read_value(known: Known, given: _Given) -> object:
+    value = given.value
+    if known.optional and (
+        value is None or (isinstance(value, str) and value.strip().lower() == "none")
+    ):
+        return None
+    try:
+        return known.option.form.read(value)
+    except ValueError:
+        raise ConfigError(
+            f"{known.name} is {value_text(value)} in {given.source}; expected {known.expected}."
+        ) from None
+
+
+def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
+    is_chunk_given = "prefill_chunk" in values
+    for known in known_settings():
+        values.setdefault(known.name, known.default)
+    if values["cache_dir"] is None:
+        values["cache_dir"] = cache_folder(environ)
+    # Only a chunk that nobody asked for follows the budget; one that was given is refused.
+    if not is_chunk_given:
+        values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])
+
+
+def _refuse_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    refusal = find_refusal(values)
+    if refusal is not None:
+        places = ", ".join(f"{name}: {sources[name]}" for name in refusal.names)
+        raise ConfigError(f"{refusal.message} ({places})")

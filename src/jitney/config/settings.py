@@ -1,0 +1,353 @@
+"""Every setting of jitney: `Settings`, one field each, with its help, bounds and other names.
+
+Flags, environment names, the reference page and every check are derived from these fields, so
+there is nothing to keep in step. Frozen; checked at construction; read by any thread.
+"""
+
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from jitney.config.combinations import find_refusal
+from jitney.config.forms import Choice, Location, Number, Size, Switch, Whole, value_text
+from jitney.config.machine import cache_folder, environment
+from jitney.config.options import Group, Option, about
+from jitney.core import limits
+from jitney.core.settings import Mix, Policy, Strategy
+from jitney.errors import ConfigError
+
+BackendName = Literal["llamacpp", "fake"]
+FlashAttention = Literal["auto", "on", "off"]
+
+KV_TOKENS_DEFAULT = 16_384
+"""`kv_tokens` when neither it nor `memory_limit` is given, unless `max_model_len` is larger."""
+
+BYTES_MAX = 2**50
+DAY_S = 86_400.0
+
+
+def _tokens(lowest: int = 1) -> Whole:
+    return Whole(lowest, limits.TOKENS_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings, resolved. None means what the field's help says it means."""
+
+    model: Path | None = field(
+        default=None,
+        metadata=about(
+            Group.MODEL,
+            Location(),
+            "The GGUF file to serve.",
+            default_text="the embedded model",
+        ),
+    )
+    backend: BackendName = field(
+        default="llamacpp",
+        metadata=about(
+            Group.MODEL,
+            Choice(get_args(BackendName)),
+            "What runs the model: llama.cpp, or a fake whose next token is a hash.",
+        ),
+    )
+    backend_process: bool = field(
+        default=False,
+        metadata=about(
+            Group.MODEL,
+            Switch(),
+            "Run the backend in a process of its own, which is restarted when it crashes.",
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=about(
+            Group.MODEL,
+            Whole(1, 1024),
+            "Threads of the forward pass.",
+            default_text="the usable cores",
+        ),
+    )
+    gpu_layers: int = field(
+        default=0,
+        metadata=about(
+            Group.MODEL,
+            Whole(-1, 10_000),
+            "Layers of the model to put on a GPU, if llama.cpp was built for one; -1 is all.",
+            ("n_gpu_layers",),
+        ),
+    )
+    flash_attention: FlashAttention = field(
+        default="auto",
+        metadata=about(
+            Group.MODEL,
+            Choice(get_args(FlashAttention)),
+            "Fused attention kernels; auto is off on CPUs, where they are slower.",
+            ("flash_attn",),
+        ),
+    )
+    max_num_seqs: int = field(
+        default=16,
+        metadata=about(
+            Group.BATCH,
+            Whole(1, 4096),
+            "Sequences that run at the same time: the number of slots.",
+            ("max_batch_size", "n_parallel"),
+        ),
+    )
+    max_num_batched_tokens: int = field(
+        default=2048,
+        metadata=about(
+            Group.BATCH,
+            Whole(1, 1_048_576),
+            "Tokens that one forward pass computes at most, over all sequences.",
+            ("n_batch",),
+        ),
+    )
+    prefill_chunk: int = field(
+        default=512,
+        metadata=about(
+            Group.BATCH,
+            Whole(1, 1_048_576),
+            "Prompt tokens of one sequence that one forward pass computes at most.",
+            ("chunk_size",),
+            "512, or max_num_batched_tokens where that is smaller",
+        ),
+    )
+    max_model_len: int | None = field(
+        default=None,
+        metadata=about(
+            Group.BATCH,
+            _tokens(2),
+            "The longest sequence, prompt and completion together, in tokens.",
+            ("max_sequence_length",),
+            "what the model was made for, at most kv_tokens",
+        ),
+    )
+    kv_tokens: int | None = field(
+        default=None,
+        metadata=about(
+            Group.MEMORY,
+            _tokens(2),
+            "The memory budget: tokens whose keys and values are kept, over all sequences.",
+            ("max_total_tokens", "n_ctx"),
+            f"{KV_TOKENS_DEFAULT}, or max_model_len where that is larger",
+        ),
+    )
+    memory_limit: int | None = field(
+        default=None,
+        metadata=about(
+            Group.MEMORY,
+            Size(2**20, BYTES_MAX),
+            "The memory budget in bytes of keys and values, in place of kv_tokens.",
+            ("memory_limit_bytes",),
+        ),
+    )
+    enable_prefix_caching: bool = field(
+        default=True,
+        metadata=about(
+            Group.MEMORY,
+            Switch(),
+            "Keep finished sequences as prefixes for later requests while there is room.",
+        ),
+    )
+    cache_tokens: int | None = field(
+        default=None,
+        metadata=about(
+            Group.MEMORY,
+            _tokens(),
+            "Tokens that idle cached prefixes may hold at most.",
+            default_text="whatever is free",
+        ),
+    )
+    watermark: float = field(
+        default=0.02,
+        metadata=about(
+            Group.MEMORY,
+            Number(0.0, 0.5),
+            "Share of the memory that admission leaves free, so that running sequences can grow.",
+        ),
+    )
+    saved_limit: int = field(
+        default=2**30,
+        metadata=about(
+            Group.MEMORY,
+            Size(0, BYTES_MAX),
+            "Bytes of RAM for the memory of preempted sequences; beyond it they are recomputed.",
+        ),
+    )
+    strategy: Strategy = field(
+        default=Strategy.CONTINUOUS,
+        metadata=about(
+            Group.SCHEDULING,
+            Choice(tuple(Strategy), Strategy),
+            "When requests may join: at every tick, or in groups.",
+            ("batching_strategy",),
+        ),
+    )
+    policy: Policy = field(
+        default=Policy.FIFO,
+        metadata=about(
+            Group.SCHEDULING,
+            Choice(tuple(Policy), Policy),
+            "Who is next: first come, class, shortest work, or a fair share per tenant.",
+            ("scheduler_policy", "scheduling_policy"),
+        ),
+    )
+    mix: Mix = field(
+        default=Mix.DECODE_FIRST,
+        metadata=about(
+            Group.SCHEDULING,
+            Choice(tuple(Mix), Mix),
+            "How the tokens of a tick are split between running sequences and new prompts.",
+        ),
+    )
+    max_wait_ms: float = field(
+        default=50.0,
+        metadata=about(
+            Group.SCHEDULING,
+            Number(0.0, 60_000.0),
+            "How long a dynamic or adaptive group waits to fill up.",
+            ("max_wait_time_ms",),
+        ),
+    )
+    target_stall_ms: float = field(
+        default=100.0,
+        metadata=about(
+            Group.SCHEDULING,
+            Number(0.0, 60_000.0, above=True),
+            "The time between tokens that the mix bounded-stall keeps to.",
+        ),
+    )
+    overtake_s: float = field(
+        default=30.0,
+        metadata=about(
+            Group.SCHEDULING,
+            Number(0.0, DAY_S),
+            "No request is overtaken by one that came more than this later, whatever the policy.",
+        ),
+    )
+    max_num_queued_reqs: int = field(
+        default=1024,
+        metadata=about(
+            Group.QUEUE,
+            Whole(1, 1_000_000),
+            "Requests that may wait; one more is refused and told when to try again.",
+            ("max_queue", "max_queue_size"),
+        ),
+    )
+    max_num_queued_tokens: int = field(
+        default=1_000_000,
+        metadata=about(
+            Group.QUEUE,
+            _tokens(2),
+            "Prompt tokens that may wait, over all requests.",
+        ),
+    )
+    queue_timeout_s: float | None = field(
+        default=None,
+        metadata=about(
+            Group.QUEUE,
+            Number(0.0, DAY_S, above=True),
+            "How long a request may wait for its first tick.",
+            default_text="no limit",
+        ),
+    )
+    request_timeout_s: float | None = field(
+        default=None,
+        metadata=about(
+            Group.QUEUE,
+            Number(0.0, DAY_S, above=True),
+            "How long a request may take from arrival to its end.",
+            default_text="no limit",
+        ),
+    )
+    seed: int | None = field(
+        default=None,
+        metadata=about(
+            Group.OTHER,
+            Whole(0, limits.SEED_MAX),
+            "Where the seeds of requests that bring none are drawn from.",
+            default_text="a new one at each start",
+        ),
+    )
+    log_batch_composition: bool = field(
+        default=False,
+        metadata=about(Group.OTHER, Switch(), "Log what is in each batch, one line per tick."),
+    )
+    cache_dir: Path = field(
+        default_factory=lambda: cache_folder(environment()),
+        metadata=about(
+            Group.OTHER,
+            Location(),
+            "Where models made ready for use are kept.",
+            ("cache",),
+            "jitney in $XDG_CACHE_HOME, or in ~/.cache",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for known in known_settings():
+            value = getattr(self, known.name)
+            if value is None and known.optional:
+                continue
+            try:
+                object.__setattr__(self, known.name, known.option.form.read(value))
+            except ValueError:
+                raise ConfigError(
+                    f"{known.name} is {value_text(value)}; expected {known.expected}."
+                ) from None
+        refusal = find_refusal({each.name: getattr(self, each.name) for each in fields(self)})
+        if refusal is not None:
+            raise ConfigError(refusal.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One setting under all its names; what a command line needs to offer it as a flag."""
+
+    name: str
+    option: Option
+    default: object
+    """None also stands for a default that is worked out later; see `default_text`."""
+    optional: bool
+    """Whether none is a value."""
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def flag_off(self) -> str | None:
+        """The flag that turns it off, when it is a switch."""
+        is_switch = isinstance(self.option.form, Switch)
+        return "--no-" + self.name.replace("_", "-") if is_switch else None
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return variable_name(self.name)
+
+    @property
+    def expected(self) -> str:
+        """What a value looks like, in words."""
+        return self.option.form.expected + (", or none" if self.optional else "")
+
+
+def variable_name(name: str) -> str:
+    """The environment variable of a setting or of an alias."""
+    return "JITNEY_" + name.upper()
+
+
+def known_settings() -> tuple[Known, ...]:
+    """All settings, in the order of their definition."""
+    return tuple(
+        Known(
+            each.name,
+            each.metadata["option"],
+            None if each.default is MISSING else each.default,
+            optional=each.default is None,
+        )
+        for each in fields(Settings)
+    )

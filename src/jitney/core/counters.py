@@ -1,0 +1,56 @@
+"""Named counters of the rare paths: a metric for operators, and proof that simulations went there.
+
+Every name is declared here, so that a test can demand that each was visited (invariant 7: they
+only grow).
+"""
+
+NAMES = (
+    "accepted",
+    "admitted",
+    "backend_failures",
+    "cancelled_finished",
+    "cancelled_generating",
+    "cancelled_prefilling",
+    "cancelled_waiting",
+    "computed_completion_tokens",
+    "computed_prompt_tokens",
+    "copied_tokens",
+    "deadline_running",
+    "deadline_waiting",
+    "displaced",
+    "ended_cancelled",
+    "ended_failed",
+    "ended_finished",
+    "entry_faults",
+    "evicted",
+    "groups_departed",
+    "kv_full",
+    "prefix_waits",
+    "preempted_recomputed",
+    "preempted_saved",
+    "quarantined",
+    "queue_full",
+    "restored",
+    "resumed_after_failure",
+    "struck_out",
+    "taken_over",
+)
+
+
+class Counters:
+    """Counts by name; an undeclared name is a mistake of ours."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(NAMES, 0)
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count something that happened."""
+        assert count >= 0, (name, count)
+        self._counts[name] += count
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts[name]
+
+    def snapshot(self) -> dict[str, int]:
+        """A copy of all counts."""
+        return dict(self._counts)

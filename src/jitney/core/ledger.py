@@ -1,0 +1,164 @@
+"""The exact count of the model's memory, in blocks: who holds what, shared blocks once.
+
+Sharing only ever comes from copying a prefix, so the blocks of all slots form a tree. A segment
+is a run of blocks with one set of holders; a slot stands at the end of a path of segments.
+
+        [0..16) ---- [16..20)   slot 3
+           `-------- [16..31)   slot 7          31 + 4 blocks are used, not 20 + 31
+
+Whole blocks are shared; a block that is not full is copied, since both slots will write to it.
+Called by `Memory` only. Invariant 3: `recount` walks the tree and must agree.
+"""
+
+
+class Segment:
+    """A run of blocks, [start, end). `references` counts child segments and slots at its end."""
+
+    __slots__ = ("end", "parent", "references", "start")
+
+    def __init__(self, start: int, end: int, parent: "Segment | None", references: int) -> None:
+        self.start = start
+        self.end = end
+        self.parent = parent
+        self.references = references
+
+
+class Ledger:
+    """Block counts for every slot. Never refuses: whoever grows a slot first asks for room."""
+
+    def __init__(self, capacity_blocks: int, block_tokens: int) -> None:
+        assert capacity_blocks > 0, capacity_blocks
+        assert block_tokens > 0, block_tokens
+        self.capacity = capacity_blocks
+        self.block_tokens = block_tokens
+        self.used = 0
+        self._tips: dict[int, Segment] = {}
+        self._lengths: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+        return self.capacity - self.used
+
+    def length(self, slot: int) -> int:
+        """Tokens that the slot holds."""
+        return self._lengths.get(slot, 0)
+
+    def blocks(self, token_count: int) -> int:
+        """Blocks that so many tokens take when nothing is shared."""
+        return -(-token_count // self.block_tokens)
+
+    def growth(self, slot: int, length: int) -> int:
+        """Blocks that would be taken by letting the slot grow to `length` tokens."""
+        tip = self._tips.get(slot)
+        return max(0, self.blocks(length) - (tip.end if tip is not None else 0))
+
+    def grow(self, slot: int, length: int) -> None:
+        """The slot holds `length` tokens from here on."""
+        assert length >= self.length(slot), (slot, length, self.length(slot))
+        self._lengths[slot] = length
+        need = -(-length // self.block_tokens)
+        tip = self._tips.get(slot)
+        if tip is None:
+            tip = self._tips[slot] = Segment(0, 0, None, 1)
+        if need <= tip.end:
+            return
+        if tip.references > 1:
+            tip = self._tips[slot] = Segment(tip.end, tip.end, tip, 1)
+        self.used += need - tip.end
+        tip.end = need
+
+    def share(self, source: int, target: int, length: int) -> None:
+        """The empty slot `target` gets the first `length` tokens of `source`."""
+        assert target not in self._tips, target
+        assert length <= self.length(source), (source, length)
+        whole = length // self.block_tokens
+        segment: Segment | None = self._tips.get(source)
+        while segment is not None and segment.start >= whole and segment.start > 0:
+            segment = segment.parent
+        if whole and segment is not None:
+            self._tips[target] = self._cut(segment, whole)
+            self._tips[target].references += 1
+        self._lengths[target] = whole * self.block_tokens
+        self.grow(target, length)
+
+    def shrink(self, slot: int, length: int) -> None:
+        """The slot forgets what it holds from token `length` on."""
+        assert length <= self.length(slot), (slot, length)
+        need = self.blocks(length)
+        tip = self._tips.get(slot)
+        if tip is None:
+            return
+        if need == 0:
+            self.release(slot)
+            return
+        while tip.start >= need:
+            parent = tip.parent
+            assert parent is not None, "the first segment starts at 0"
+            parent.references += 1
+            self._drop(tip)
+            tip = parent
+        if tip.end > need:
+            rest = tip
+            tip = self._cut(rest, need)
+            tip.references += 1
+            self._drop(rest)
+        self._tips[slot] = tip
+        self._lengths[slot] = length
+
+    def release(self, slot: int) -> None:
+        """The slot holds nothing from here on."""
+        self._lengths.pop(slot, None)
+        tip = self._tips.pop(slot, None)
+        if tip is not None:
+            self._drop(tip)
+
+    def held_by(self, slots: list[int]) -> int:
+        """Blocks that any of these slots hold, each counted once."""
+        seen: set[int] = set()
+        count = 0
+        for slot in slots:
+            segment = self._tips.get(slot)
+            while segment is not None and id(segment) not in seen:
+                seen.add(id(segment))
+                count += segment.end - segment.start
+                segment = segment.parent
+        return count
+
+    def recount(self) -> int:
+        """Blocks in use, counted from scratch; checks the tree on the way."""
+        references: dict[int, int] = {}
+        segments: dict[int, Segment] = {}
+        for slot, tip in self._tips.items():
+            assert tip.end == self.blocks(self._lengths[slot]), (slot, tip.end)
+            references[id(tip)] = references.get(id(tip), 0) + 1
+            segment: Segment | None = tip
+            while segment is not None and id(segment) not in segments:
+                segments[id(segment)] = segment
+                if segment.parent is not None:
+                    assert segment.parent.end == segment.start, (segment.start, segment.end)
+                    key = id(segment.parent)
+                    references[key] = references.get(key, 0) + 1
+                segment = segment.parent
+        for key, segment in segments.items():
+            assert segment.references == references[key], (segment.start, segment.end)
+        return sum(segment.end - segment.start for segment in segments.values())
+
+    def _cut(self, segment: Segment, at: int) -> Segment:
+        """The part of the segment before block `at`, as a segment that others can hold."""
+        assert segment.start < at <= segment.end, (segment.start, at, segment.end)
+        if at == segment.end:
+            return segment
+        front = Segment(segment.start, at, segment.parent, 1)
+        segment.start = at
+        segment.parent = front
+        return front
+
+    def _drop(self, tip: Segment) -> None:
+        segment: Segment | None = tip
+        while segment is not None:
+            segment.references -= 1
+            if segment.references > 0:
+                return
+            self.used -= segment.end - segment.start
+            segment = segment.parent

@@ -1,0 +1,302 @@
+"""The model's memory as the scheduler sees it: slots, the ledger, cached prefixes, saved state.
+
+Decides nothing about who runs. Each change is made here, in the ledger and the prefix index, and
+written down as a memory operation for the next batch, in the order in which it must happen.
+
+    a slot is   free     on `_free`, holds nothing
+                owned    in `_holdings`, by a running sequence
+                cached   in `_holdings` and `_cached`: kept for its prefix until the room is wanted
+"""
+
+from jitney.core.backend import Traits
+from jitney.core.batch import (
+    Copy,
+    Discard,
+    MemoryOperation,
+    Open,
+    Release,
+    Restore,
+    Save,
+    Truncate,
+)
+from jitney.core.counters import Counters
+from jitney.core.ledger import Ledger
+from jitney.core.prefix import NO_MATCH, Holding, Match, PrefixIndex
+from jitney.core.sequence import Sequence
+from jitney.core.settings import SchedulerSettings
+
+
+class Memory:
+    """Slots and blocks: who has which, what is shared, what could be given up."""
+
+    def __init__(self, traits: Traits, settings: SchedulerSettings, counters: Counters) -> None:
+        assert traits.slots_max >= settings.sequences_max, (traits, settings)
+        self._traits = traits
+        self._settings = settings
+        self._counters = counters
+        self._block = traits.block_tokens
+        self.ledger = Ledger(traits.kv_tokens // self._block, self._block)
+        self._free = list(range(traits.slots_max))[::-1]
+        self._holdings: dict[int, Holding] = {}
+        self._cached: dict[int, Holding] = {}
+        self._index = PrefixIndex()
+        self._operations: list[MemoryOperation] = []
+        self._saved: dict[int, int] = {}
+        self._ticket_next = 0
+
+    def take_operations(self) -> tuple[MemoryOperation, ...]:
+        """The operations since the last call, to be the head of the next batch."""
+        operations = tuple(self._operations)
+        self._operations.clear()
+        return operations
+
+    def find(self, sequence: Sequence) -> Match:
+        """The longest prefix of the sequence that some slot holds, within its scope.
+
+        One token is always left to compute, since only a forward pass gives the next one. What
+        was saved for the sequence itself comes first unless a prefix is longer.
+        """
+        params = sequence.request.params
+        if params.prompt_logprobs is not None and sequence.prompt_scored < sequence.prompt_count:
+            return NO_MATCH  # the logprobs of the prompt come from computing all of it
+        match = self._index.longest(
+            self._scope(sequence),
+            sequence.tokens,
+            sequence.prefix_keys,
+            sequence.known_count - 1,
+        )
+        return match if match.length >= self._saved_count(sequence) else NO_MATCH
+
+    def blocks_wanted(self, sequence: Sequence, match: Match) -> int:
+        """Blocks that the sequence takes until everything it knows is computed."""
+        return self.ledger.blocks(sequence.known_count) - match.length // self._block
+
+    def blocks_promised(self, running: list[Sequence]) -> int:
+        """Blocks that running sequences will still take for what they know already."""
+        growth = self.ledger.growth
+        return sum(
+            growth(sequence.slot, len(sequence.tokens))
+            for sequence in running
+            if sequence.slot is not None
+        )
+
+    def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
+        """Free blocks, and those that only cached prefixes hold, but for what was matched."""
+        kept = [sequence.slot for sequence in running if sequence.slot is not None]
+        obtainable = self.ledger.capacity - self.ledger.held_by(kept)
+        if match.holding is not None and match.holding.sequence is None:
+            obtainable -= match.length // self._block
+        return obtainable
+
+    def seat(self, sequence: Sequence, match: Match) -> bool:
+        """Give the sequence a slot, with as much computed as can be had; false if none is left."""
+        source = match.holding
+        if source is None and sequence.ticket is not None:
+            return self._seat_restored(sequence, self._saved[sequence.ticket])
+        is_cached = source is not None and source.sequence is None
+        is_whole = source is not None and match.length == source.length
+        if source is not None and is_cached and is_whole:
+            self._take_over(sequence, source, match.length)
+        elif not self._seat_beside(sequence, match):
+            if source is None or not is_cached:
+                return False
+            # No room beside the prefix: cut it at a block's edge and go on inside it.
+            self._take_over(sequence, source, match.length - match.length % self._block)
+        self.discard(sequence)
+        self._counters.add("copied_tokens", sequence.computed)
+        return True
+
+    def grow(self, sequence: Sequence, length: int) -> bool:
+        """Room for the sequence's first `length` tokens; evicts cached prefixes if it must."""
+        assert sequence.slot is not None, "only a seated sequence grows"
+        need = self.ledger.growth(sequence.slot, length)
+        if need > self.ledger.free and not self._make_room(need):
+            return False
+        self.ledger.grow(sequence.slot, length)
+        return True
+
+    def confirm(self, sequence: Sequence) -> None:
+        """The sequence's computed tokens grew: others may share them from here on."""
+        assert sequence.slot is not None, "only a seated sequence computes"
+        holding = self._holdings[sequence.slot]
+        holding.length = sequence.computed
+        self._index.extend(holding)
+
+    def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:
+        """The sequence gives its slot back; what it computed stays as a cached prefix, or goes."""
+        assert sequence.slot is not None, "only a seated sequence leaves"
+        holding = self._holdings[sequence.slot]
+        holding.sequence = None
+        if not keeps_memory or not self._settings.reuse_prefixes or sequence.computed == 0:
+            self._release(holding)
+        else:
+            holding.tokens = sequence.tokens[: sequence.computed]
+            self._index.trim(holding, sequence.computed)
+            if self.ledger.length(holding.slot) > sequence.computed:
+                # A batch in flight computed beyond what turned out to be the end.
+                self._operations.append(Truncate(holding.slot, sequence.computed))
+                self.ledger.shrink(holding.slot, sequence.computed)
+            self._cached[holding.slot] = holding
+        sequence.forget_computed()
+
+    def save(self, sequence: Sequence) -> bool:
+        """Keep the sequence's memory aside under a ticket, if the backend can and there is room."""
+        assert sequence.slot is not None, "only a seated sequence can be saved"
+        saved = (sum(self._saved.values()) + sequence.computed) * self._traits.kv_bytes_per_token
+        if not self._traits.can_save or saved > self._settings.saved_bytes_max:
+            return False
+        if sequence.computed == 0:
+            return False
+        sequence.ticket = self._ticket_next
+        self._ticket_next += 1
+        self._saved[sequence.ticket] = sequence.computed
+        self._operations.append(Save(sequence.slot, sequence.ticket))
+        return True
+
+    def discard(self, sequence: Sequence) -> None:
+        """Whatever was saved for the sequence is not wanted any more."""
+        if sequence.ticket is not None:
+            self._operations.append(Discard(sequence.ticket))
+            del self._saved[sequence.ticket]
+            sequence.ticket = None
+
+    def trim_cache(self, running: list[Sequence]) -> None:
+        """Evict least recently used prefixes until the cache is within its own limit."""
+        limit = self._settings.cache_tokens_max
+        if limit is None:
+            return
+        owned = self.ledger.held_by([s.slot for s in running if s.slot is not None])
+        while self._cached and (self.ledger.used - owned) * self._block > limit:
+            self._evict_oldest(None)
+
+    def evict_all(self) -> None:
+        """Give up every cached prefix."""
+        while self._evict_oldest(None):
+            pass
+
+    def lose_everything(self) -> None:
+        """The backend's memory is gone: every slot is free and every ticket void."""
+        self.ledger = Ledger(self.ledger.capacity, self._block)
+        self._free = list(range(self._traits.slots_max))[::-1]
+        self._holdings.clear()
+        self._cached.clear()
+        self._index = PrefixIndex()
+        self._operations.clear()
+        self._saved.clear()
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that nothing but cached prefixes holds."""
+        owned = [slot for slot in self._holdings if slot not in self._cached]
+        return self.ledger.used - self.ledger.held_by(owned)
+
+    @property
+    def holdings(self) -> dict[int, Holding]:
+        """What each slot holds; to be read, not changed."""
+        return self._holdings
+
+    def check(self, running: list[Sequence]) -> None:
+        """Recount everything (invariant 3)."""
+        ledger = self.ledger
+        assert ledger.used == ledger.recount(), (ledger.used, ledger.recount())
+        assert 0 <= ledger.used <= ledger.capacity, ledger.used
+        owned = {sequence.slot for sequence in running}
+        assert len(owned) == len(running), "two sequences in one slot"
+        assert owned.isdisjoint(self._cached), "a running sequence in a cached slot"
+        assert owned | set(self._cached) == set(self._holdings), "a slot nobody knows of"
+        assert len(self._free) + len(self._holdings) == self._traits.slots_max, self._free
+        for slot in self._free:
+            assert ledger.length(slot) == 0, slot
+        for holding in self._holdings.values():
+            sequence = holding.sequence
+            held = holding.length if sequence is None else sequence.planned
+            assert ledger.length(holding.slot) == held, (holding.slot, held)
+        self._index.check(list(self._holdings.values()))
+
+    def _saved_count(self, sequence: Sequence) -> int:
+        return 0 if sequence.ticket is None else self._saved[sequence.ticket]
+
+    def _scope(self, sequence: Sequence) -> str:
+        # Without reuse only the completions of one request share: `n` is still one prefill.
+        if self._settings.reuse_prefixes:
+            return "scope " + sequence.request.scope
+        return "request " + sequence.request.id
+
+    def _seat_restored(self, sequence: Sequence, saved: int) -> bool:
+        assert sequence.ticket is not None, "only a saved sequence is restored"
+        if not self._make_room(self.ledger.blocks(saved)):
+            return False
+        slot = self._take_slot(None)
+        if slot is None:
+            return False
+        self._operations.append(Restore(sequence.ticket, slot))
+        del self._saved[sequence.ticket]
+        sequence.ticket = None
+        self.ledger.grow(slot, saved)
+        self._own(sequence, slot, saved)
+        self._counters.add("restored")
+        return True
+
+    def _seat_beside(self, sequence: Sequence, match: Match) -> bool:
+        """Take a slot of its own, with a copy of the prefix that was matched."""
+        source = match.holding
+        partial = self.ledger.blocks(match.length % self._block)
+        if not self._make_room(partial, source):
+            return False
+        slot = self._take_slot(source)
+        if slot is None:
+            return False
+        if source is not None:
+            self._operations.append(Copy(source.slot, slot, match.length))
+            self.ledger.share(source.slot, slot, match.length)
+            if source.slot in self._cached:
+                self._cached[source.slot] = self._cached.pop(source.slot)  # most recently used
+        self._own(sequence, slot, match.length)
+        return True
+
+    def _take_over(self, sequence: Sequence, holding: Holding, length: int) -> None:
+        """A cached prefix that the sequence goes on from becomes its own memory, uncopied."""
+        del self._cached[holding.slot]
+        if length < holding.length:
+            self._operations.append(Truncate(holding.slot, length))
+            self.ledger.shrink(holding.slot, length)
+        self._index.trim(holding, 0)
+        del self._holdings[holding.slot]
+        self._own(sequence, holding.slot, length)
+        self._counters.add("taken_over")
+
+    def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
+        holding = Holding(slot, self._scope(sequence), sequence)
+        holding.length = computed
+        self._holdings[slot] = holding
+        self._index.extend(holding)
+        self._operations.append(Open(slot, sequence.sampling))
+        sequence.slot = slot
+        sequence.computed = sequence.planned = computed
+
+    def _take_slot(self, pinned: Holding | None) -> int | None:
+        if not self._free and not self._evict_oldest(pinned):
+            return None
+        return self._free.pop()
+
+    def _make_room(self, blocks: int, pinned: Holding | None = None) -> bool:
+        while self.ledger.free < blocks:
+            if not self._evict_oldest(pinned):
+                return False
+        return True
+
+    def _evict_oldest(self, pinned: Holding | None) -> bool:
+        for slot, holding in self._cached.items():
+            if holding is not pinned:
+                del self._cached[slot]
+                self._release(holding)
+                self._counters.add("evicted")
+                return True
+        return False
+
+    def _release(self, holding: Holding) -> None:
+        self._index.trim(holding, 0)
+        del self._holdings[holding.slot]
+        self.ledger.release(holding.slot)
+        self._operations.append(Release(holding.slot))
+        self._free.append(holding.slot)

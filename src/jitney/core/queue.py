@@ -1,0 +1,182 @@
+"""The bounded wait line: who is next under each policy, and the one rule that bounds every wait.
+
+The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next,
+the oldest first, whatever the policy. So no sequence is ever overtaken by one that arrived more
+than `overtake_s` after it. Called by the scheduler only.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Protocol
+
+from jitney.core.sequence import Sequence
+from jitney.core.settings import Policy
+
+Rank = tuple[float, float, int]
+"""What a line is sorted by: the policy's number, arrival, order of submission."""
+
+
+TENANTS_MAX = 4096
+"""Tenants whose count of tokens served is remembered while they are away."""
+
+
+class WaitLine(Protocol):
+    """An order over waiting sequences."""
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in its place."""
+        ...
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        ...
+
+    def ordered(self) -> Iterator[Sequence]:
+        """All of them, the next one first; the line must not change meanwhile."""
+        ...
+
+
+class RankedLine:
+    """A line sorted by a number that does not change while a sequence waits."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._ranks: list[Rank] = []
+        self._sequences: dict[Rank, Sequence] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in its place."""
+        rank = self._rank(sequence)
+        assert rank not in self._sequences, rank
+        insort(self._ranks, rank)
+        self._sequences[rank] = sequence
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        rank = self._rank(sequence)
+        del self._sequences[rank]
+        del self._ranks[bisect_left(self._ranks, rank)]
+
+    def ordered(self) -> Iterator[Sequence]:
+        """All of them, the next one first."""
+        return (self._sequences[rank] for rank in self._ranks)
+
+    def _rank(self, sequence: Sequence) -> Rank:
+        number = 0.0
+        if self._policy is Policy.PRIORITY:
+            number = -float(sequence.priority)
+        elif self._policy is Policy.SJF:
+            number = float(sequence.work_left)
+        return (number, sequence.arrived_at, sequence.order)
+
+
+class FairLine:
+    """A line per tenant; next is the tenant that was served the fewest tokens.
+
+    A tenant that was away comes back at the level of the least served one who is here: being
+    idle earns no credit to starve others with.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, RankedLine] = {}
+        self._waiting: dict[str, int] = {}
+        self._running: dict[str, int] = {}
+        self._served: dict[str, float] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in its tenant's line."""
+        tenant = sequence.request.tenant
+        if not self._waiting.get(tenant) and not self._running.get(tenant):
+            here = [
+                self._served[name]
+                for name in self._served
+                if self._waiting.get(name) or self._running.get(name)
+            ]
+            self._served[tenant] = max(self._served.get(tenant, 0.0), min(here, default=0.0))
+        self._lines.setdefault(tenant, RankedLine(Policy.FIFO)).add(sequence)
+        self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        tenant = sequence.request.tenant
+        self._lines[tenant].remove(sequence)
+        self._waiting[tenant] -= 1
+
+    def ordered(self) -> Iterator[Sequence]:
+        """The least served tenant's sequences first."""
+        tenants = [tenant for tenant, count in self._waiting.items() if count]
+        for tenant in sorted(tenants, key=lambda name: (self._served[name], name)):
+            yield from self._lines[tenant].ordered()
+
+    def admit(self, sequence: Sequence) -> None:
+        """The sequence runs: its tenant is here even when none of it waits."""
+        tenant = sequence.request.tenant
+        self._running[tenant] = self._running.get(tenant, 0) + 1
+
+    def leave(self, sequence: Sequence) -> None:
+        """The sequence runs no more."""
+        tenant = sequence.request.tenant
+        self._running[tenant] -= 1
+        assert self._running[tenant] >= 0, tenant
+
+    def forget_absent(self) -> None:
+        """Bound the table: beyond so many tenants, those who are not here are forgotten."""
+        if len(self._served) <= TENANTS_MAX:
+            return
+        for tenant in [name for name in self._served if not self.is_here(name)]:
+            for table in (self._served, self._waiting, self._running, self._lines):
+                table.pop(tenant, None)
+
+    def is_here(self, tenant: str) -> bool:
+        """Whether any sequence of the tenant waits or runs."""
+        return bool(self._waiting.get(tenant) or self._running.get(tenant))
+
+    def charge(self, tenant: str, token_count: int) -> None:
+        """The tenant was served so many tokens."""
+        self._served[tenant] = self._served.get(tenant, 0.0) + token_count
+
+
+class WaitQueue:
+    """The wait line with its counts; the scheduler checks the bounds before it adds."""
+
+    def __init__(self, policy: Policy, overtake_s: float) -> None:
+        self._overtake_s = overtake_s
+        self.fair = FairLine() if policy is Policy.FAIR else None
+        self._line: WaitLine = self.fair if self.fair is not None else RankedLine(policy)
+        self._arrivals = RankedLine(Policy.FIFO)
+        self.count = 0
+        self.token_count = 0
+        self.work_count = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Let the sequence wait; one that was preempted keeps its age."""
+        self._line.add(sequence)
+        self._arrivals.add(sequence)
+        self.count += 1
+        self.token_count += sequence.known_count
+        self.work_count += sequence.known_max
+
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence was admitted, or ended."""
+        self._line.remove(sequence)
+        self._arrivals.remove(sequence)
+        self.count -= 1
+        self.token_count -= sequence.known_count
+        self.work_count -= sequence.known_max
+        assert self.count >= 0, self.count
+
+    def ordered(self, now: float) -> Iterator[Sequence]:
+        """Elders by age, then the others as the policy has it."""
+        elders = []
+        for sequence in self._arrivals.ordered():
+            if now - sequence.arrived_at <= self._overtake_s:
+                break
+            elders.append(sequence)
+        yield from elders
+        for sequence in self._line.ordered():
+            if now - sequence.arrived_at <= self._overtake_s:
+                yield sequence
+
+    def oldest(self) -> Sequence | None:
+        """The sequence that arrived first among those who wait."""
+        return next(self._arrivals.ordered(), None)

@@ -1,0 +1,241 @@
+"""Who waits and who runs: every live sequence, and each of its moves between the two.
+
+Admission, displacement, preemption and ending are here; what the running do in a tick is the
+scheduler's matter. Called by the scheduler only.
+"""
+
+from bisect import insort
+
+from jitney.core import limits
+from jitney.core.backend import Traits
+from jitney.core.counters import Counters
+from jitney.core.events import (
+    Event,
+    FinishEvent,
+    FinishReason,
+    PreemptEvent,
+    PreemptReason,
+    StartEvent,
+)
+from jitney.core.memory import Memory
+from jitney.core.prefix import Match
+from jitney.core.queue import WaitQueue
+from jitney.core.request import RequestId
+from jitney.core.sequence import Sequence, State
+from jitney.core.settings import Policy, SchedulerSettings
+from jitney.core.strategy import Gate
+from jitney.core.victim import choose_for_class, seniority
+
+LOOKAHEAD = 64
+"""Waiting sequences looked at in one tick; those who wait for a prefix let others pass."""
+
+_ENDINGS = {
+    FinishReason.STOP: "ended_finished",
+    FinishReason.LENGTH: "ended_finished",
+    FinishReason.CANCELLED: "ended_cancelled",
+    FinishReason.DEADLINE: "ended_failed",
+    FinishReason.FAILED: "ended_failed",
+}
+
+
+class Roster:
+    """The sequences of all accepted requests that have not ended."""
+
+    def __init__(self, settings: SchedulerSettings, traits: Traits, counters: Counters) -> None:
+        self._settings = settings
+        self._counters = counters
+        self.by_class = settings.policy is Policy.PRIORITY
+        self.memory = Memory(traits, settings, counters)
+        self.queue = WaitQueue(settings.policy, settings.overtake_s)
+        self.gate = Gate(settings)
+        self.live: dict[RequestId, list[Sequence]] = {}
+        self.running: list[Sequence] = []
+        self._events: list[Event] = []
+        self._order = 0
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """The sequences of a newly accepted request wait from here on."""
+        self.live[sequences[0].request.id] = list(sequences)
+        for sequence in sequences:
+            self._order += 1
+            sequence.order = self._order
+            self.queue.add(sequence)
+        self._counters.add("accepted", len(sequences))
+
+    def take_events(self) -> list[Event]:
+        """Starts and preemptions since the last call."""
+        events = self._events
+        self._events = []
+        return events
+
+    def admit(self, now: float, *, drains: bool) -> None:
+        """Let the waiting run, as far as strategy, policy, seats and memory allow."""
+        self.gate.open(now, self.queue.count, self.queue.oldest(), drains)
+        while self.queue.count and self._admit_one(now):
+            pass
+        if not self.queue.count:
+            self.gate.close()
+
+    def preempt(
+        self, sequence: Sequence, reason: PreemptReason, now: float, *, keeps_memory: bool
+    ) -> None:
+        """Send a running sequence back to wait; it keeps its age."""
+        assert not sequence.is_in_flight, "its batch must return first"
+        self.memory.leave(sequence, keeps_memory=keeps_memory)
+        self._stop_running(sequence)
+        sequence.move(State.WAITING)
+        sequence.preempted_count += 1
+        self.queue.add(sequence)
+        self._counters.add(
+            "displaced" if reason is PreemptReason.DISPLACED else f"preempted_{reason}"
+        )
+        self._events.append(PreemptEvent(sequence.request.id, sequence.index, now, reason))
+
+    def end(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        now: float,
+        message: str | None = None,
+        stop_reason: int | None = None,
+    ) -> FinishEvent:
+        """The end of a sequence, from wherever it is; told exactly once (invariant 1)."""
+        if sequence.state is State.RUNNING:
+            # Memory that may hold what made it fail is not for others to build on.
+            self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)
+            self._stop_running(sequence)
+            self.memory.trim_cache(self.running)
+        else:
+            self.queue.remove(sequence)
+            self.memory.discard(sequence)
+        sequence.move(State.FINISHED)
+        self.gate.ended(sequence)
+        if self.queue.fair is not None:
+            self.queue.fair.forget_absent()
+        self._counters.add(_ENDINGS[reason])
+        siblings = self.live[sequence.request.id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self.live[sequence.request.id]
+        return FinishEvent(
+            sequence.request.id,
+            sequence.index,
+            now,
+            reason,
+            sequence.prompt_count,
+            sequence.completion_count,
+            sequence.cached_count,
+            sequence.preempted_count,
+            stop_reason,
+            message,
+        )
+
+    def lose_memory(self) -> None:
+        """The backend lost everything: what ran waits again, at nothing computed."""
+        self.memory.lose_everything()
+        for sequences in self.live.values():
+            for sequence in sequences:
+                sequence.ticket = None
+        for sequence in list(self.running):
+            sequence.forget_computed()
+            self._stop_running(sequence)
+            sequence.move(State.WAITING)
+            self.queue.add(sequence)
+            self._counters.add("resumed_after_failure")
+
+    def check(self) -> None:
+        """Recompute every total and compare (invariants 2, 3 and 7)."""
+        self.memory.check(self.running)
+        live = [sequence for sequences in self.live.values() for sequence in sequences]
+        running = [sequence for sequence in live if sequence.state is State.RUNNING]
+        waiting = [sequence for sequence in live if sequence.state is State.WAITING]
+        assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
+        assert set(running) == set(self.running), "the running list is not who runs"
+        assert len(running) <= self._settings.sequences_max, len(running)
+        assert self.queue.count == len(waiting), (self.queue.count, len(waiting))
+        assert self.queue.token_count == sum(s.known_count for s in waiting), "queue tokens"
+        ended = sum(self._counters[name] for name in set(_ENDINGS.values()))
+        assert self._counters["accepted"] == ended + len(live), (ended, len(live))
+        for sequence in live:
+            assert 0 <= sequence.computed <= sequence.planned, sequence.request.id
+            assert sequence.known_count <= sequence.known_max, sequence.request.id
+
+    def _admit_one(self, now: float) -> bool:
+        """Admit one sequence, or make place for one; false when there is nothing more to do."""
+        if len(self.running) >= self._settings.sequences_max and not self.by_class:
+            return False
+        # What cannot be computed in this tick anyway is better chosen in the next one.
+        if sum(s.wanted_count for s in self.running) >= self._settings.batch_tokens_max:
+            return False
+        for looked_at, sequence in enumerate(self.queue.ordered(now)):
+            if looked_at >= LOOKAHEAD:
+                return False
+            if not self.gate.may_join(sequence) or self._is_quarantined(sequence):
+                continue
+            match = self.memory.find(sequence)
+            if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
+                self._counters.add("prefix_waits")
+                continue
+            # Nobody passes the one whose turn it is, or a large one would wait for ever.
+            return self._make_place(sequence, match, now)
+        return False
+
+    def _make_place(self, sequence: Sequence, match: Match, now: float) -> bool:
+        if len(self.running) >= self._settings.sequences_max:
+            return self._displace(sequence, now, keeps_memory=True)
+        memory = self.memory
+        room = memory.blocks_obtainable(self.running, match)
+        room -= memory.blocks_promised(self.running) + memory.blocks_wanted(sequence, match)
+        reserve = int(self._settings.watermark * memory.ledger.capacity) if self.running else 0
+        if room < reserve:
+            self._counters.add("kv_full")
+            return self._displace(sequence, now, keeps_memory=False)
+        self.queue.remove(sequence)
+        if not memory.seat(sequence, match):
+            self.queue.add(sequence)
+            return False
+        self._start(sequence, now)
+        return True
+
+    def _start(self, sequence: Sequence, now: float) -> None:
+        sequence.move(State.RUNNING)
+        sequence.admitted_known = sequence.known_count
+        insort(self.running, sequence, key=lambda s: seniority(s, by_class=self.by_class))
+        self.gate.joined(sequence)
+        if self.queue.fair is not None:
+            self.queue.fair.admit(sequence)
+        if sequence.started_at is None:
+            sequence.started_at = now
+            sequence.cached_count = sequence.computed
+            self._counters.add("admitted")
+            waited_s = now - sequence.arrived_at
+            self._events.append(
+                StartEvent(sequence.request.id, sequence.index, now, waited_s, sequence.computed)
+            )
+
+    def _displace(self, sequence: Sequence, now: float, *, keeps_memory: bool) -> bool:
+        """Send a running sequence of a lower class back to make place; false if there is none."""
+        if not self.by_class:
+            return False
+        overtake_s = self._settings.overtake_s
+        victim = choose_for_class(self.running, sequence.priority, now, overtake_s)
+        if victim is None:
+            return False
+        if not keeps_memory:
+            self.memory.save(victim)
+        self.preempt(victim, PreemptReason.DISPLACED, now, keeps_memory=keeps_memory)
+        return True
+
+    def _is_quarantined(self, sequence: Sequence) -> bool:
+        """Whether it is a suspect and another one is running: they run one at a time."""
+        if sequence.strikes < limits.STRIKES_QUARANTINE:
+            return False
+        if any(other.strikes >= limits.STRIKES_QUARANTINE for other in self.running):
+            return True
+        self._counters.add("quarantined")
+        return False
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        if self.queue.fair is not None:
+            self.queue.fair.leave(sequence)

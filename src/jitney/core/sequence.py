@@ -1,0 +1,198 @@
+"""`Sequence`: one stream of tokens being extended. Mutable; only the scheduler touches it.
+
+Each sequence has tokens *known* and tokens *computed*; a tick lets the second catch up with the
+first. One that is a single token short is generating, one further behind is prefilling: those
+words are for people to look at and steer nothing.
+
+    known      tokens[:known_count]           prompt and completion so far
+    computed   positions whose keys and values are in the slot, confirmed by an outcome
+    planned    computed, plus what batches in flight were told to compute
+    pending    tokens that batches in flight will sample (0 while nothing is in flight)
+"""
+
+from enum import StrEnum
+
+from jitney.core.batch import Sampling
+from jitney.core.request import Priority, Request
+from jitney.errors import ContextLengthExceeded, InvalidRequest
+
+
+class State(StrEnum):
+    """Where a sequence is.
+
+    WAITING -> RUNNING -> FINISHED
+       ^          |
+       `----------'  preempted, or the backend lost its memory
+    and WAITING -> FINISHED when it is cancelled or its deadline passes.
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+_MOVES = {
+    (State.WAITING, State.RUNNING),
+    (State.RUNNING, State.WAITING),
+    (State.RUNNING, State.FINISHED),
+    (State.WAITING, State.FINISHED),
+}
+
+
+class Sequence:
+    """One completion of a request, from submission to its end."""
+
+    __slots__ = (
+        "admitted_known",
+        "arrived_at",
+        "cached_count",
+        "computed",
+        "end_tokens",
+        "index",
+        "known_max",
+        "order",
+        "pending",
+        "planned",
+        "preempted_count",
+        "prefix_keys",
+        "prompt_scored",
+        "request",
+        "sampling",
+        "slot",
+        "started_at",
+        "state",
+        "strikes",
+        "struck_at",
+        "ticket",
+        "tokens",
+    )
+
+    def __init__(
+        self, request: Request, index: int, sampling: Sampling, known_max: int, arrived_at: float
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.sampling = sampling
+        self.known_max = known_max
+        self.arrived_at = arrived_at
+        self.order = 0
+        self.tokens = list(request.prompt)
+        self.state = State.WAITING
+        self.end_tokens = frozenset(sampling.end_tokens)
+        self.slot: int | None = None
+        self.ticket: int | None = None
+        self.computed = 0
+        self.planned = 0
+        self.pending = 0
+        self.admitted_known = 0
+        self.started_at: float | None = None
+        self.cached_count = 0
+        self.preempted_count = 0
+        self.prompt_scored = 1
+        self.prefix_keys: list[int] = []
+        self.strikes = 0
+        self.struck_at = 0
+
+    @property
+    def priority(self) -> Priority:
+        """The class that its request asked for."""
+        return self.request.priority
+
+    @property
+    def known_count(self) -> int:
+        """Tokens known: prompt and completion."""
+        return len(self.tokens)
+
+    @property
+    def prompt_count(self) -> int:
+        """Tokens of the prompt."""
+        return self.sampling.prompt_count
+
+    @property
+    def completion_count(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.tokens) - self.sampling.prompt_count
+
+    @property
+    def wanted_count(self) -> int:
+        """Positions that could be planned now, the one of a token in flight included."""
+        if len(self.tokens) + self.pending >= self.known_max and self.pending:
+            return 0  # the last token it may have is in flight: nothing follows it
+        return len(self.tokens) + self.pending - self.planned
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a batch that has not returned holds an entry of it."""
+        return self.planned != self.computed or self.pending > 0
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether it made a token since it was admitted: only then may it be preempted again."""
+        return len(self.tokens) > self.admitted_known
+
+    @property
+    def work_left(self) -> int:
+        """Tokens still to compute if it runs to its limit: what `sjf` sorts by."""
+        return self.known_max - self.computed
+
+    def move(self, state: State) -> None:
+        """Change state; only moves of the diagram are legal."""
+        assert (self.state, state) in _MOVES, (self.state, state)
+        self.state = state
+
+    def forget_computed(self) -> None:
+        """Its memory is gone: everything known is to be computed again."""
+        self.slot = None
+        self.computed = 0
+        self.planned = 0
+        self.pending = 0
+
+
+def make_sequences(
+    request: Request, eos_tokens: frozenset[int], model_len_max: int, now: float
+) -> list[Sequence]:
+    """The sequences of a request, one for each completion; raises when it can never fit."""
+    prompt_count = len(request.prompt)
+    if prompt_count == 0:
+        raise InvalidRequest("the prompt is empty; give at least one token.", "prompt")
+    if prompt_count >= model_len_max:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt_count} tokens and the context is {model_len_max}, of which "
+            "one must be left for the completion; shorten the prompt or raise max_model_len.",
+            "prompt",
+        )
+    params = request.params
+    known_max = model_len_max
+    if params.max_tokens is not None:
+        known_max = min(model_len_max, prompt_count + params.max_tokens)
+    return [
+        Sequence(request, index, make_sampling(request, index, eos_tokens), known_max, now)
+        for index in range(params.n)
+    ]
+
+
+def make_sampling(request: Request, index: int, eos_tokens: frozenset[int]) -> Sampling:
+    """What a backend has to know of a request to choose tokens for one of its completions."""
+    params = request.params
+    ends = set(params.stop_token_ids or ())
+    if not params.ignore_eos:
+        ends |= eos_tokens
+    # Each completion draws for itself; the first one draws as if it were alone.
+    seed = (request.seed + index * 0x9E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
+    return Sampling(
+        seed=seed,
+        prompt_count=len(request.prompt),
+        temperature=params.temperature,
+        top_k=max(0, params.top_k),
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        frequency_penalty=params.frequency_penalty,
+        presence_penalty=params.presence_penalty,
+        logit_bias=tuple(sorted((params.logit_bias or {}).items())),
+        min_tokens=params.min_tokens,
+        end_tokens=tuple(sorted(ends)),
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+        constraint=params.constraint,
+    )

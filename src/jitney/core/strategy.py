@@ -1,0 +1,93 @@
+"""When waiting sequences may join: `Gate`, one for each strategy.
+
+`continuous` has no gate. The group strategies open for a group, close behind it, and open again
+when its last member has ended; its answers are handed out together. They exist so that what the
+literature says of them can be measured, and they are real: memory, preemption and recovery work
+inside a group as everywhere.
+"""
+
+from jitney.core.limits import STATIC_WAIT_S
+from jitney.core.sequence import Sequence
+from jitney.core.settings import SchedulerSettings, Strategy
+
+LATENCY_WEIGHT = 0.2
+SHRINK = 0.75
+
+
+class Gate:
+    """Lets sequences join, one by one, as the strategy allows."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._strategy = settings.strategy
+        self._size_max = settings.sequences_max
+        self._wait_s = settings.group_wait_s_max
+        if self._strategy is Strategy.STATIC:
+            self._wait_s = STATIC_WAIT_S
+        self._stall_s = settings.stall_s_target
+        self._target = settings.sequences_max
+        self._latency_s = 0.0
+        self._seats = 0
+        self._members: set[Sequence] = set()
+        self.groups_departed = 0
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether sequences travel in groups at all."""
+        return self._strategy is not Strategy.CONTINUOUS
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether a group is on its way: its answers are handed out when it has arrived."""
+        return bool(self._members)
+
+    def open(self, now: float, waiting_count: int, oldest: Sequence | None, drains: bool) -> None:
+        """Start a new group if the last one has arrived and this one may depart."""
+        if not self.is_grouped or self._members:
+            return
+        self._seats = 0
+        if oldest is None:
+            return
+        size = self._group_size(waiting_count)
+        if waiting_count >= size or drains or now - oldest.arrived_at >= self._wait_s:
+            self._seats = min(waiting_count, self._size_max)
+            self.groups_departed += 1
+
+    def may_join(self, sequence: Sequence) -> bool:
+        """Whether this sequence may be admitted now; a member may always come back."""
+        return not self.is_grouped or self._seats > 0 or sequence in self._members
+
+    def joined(self, sequence: Sequence) -> None:
+        """The sequence was admitted."""
+        if self.is_grouped and sequence not in self._members:
+            self._members.add(sequence)
+            self._seats -= 1
+
+    def close(self) -> None:
+        """Nobody else is here to join: the seats that are left stay empty."""
+        self._seats = 0
+
+    def ended(self, sequence: Sequence) -> None:
+        """The sequence ended; the last one of a group opens the gate."""
+        self._members.discard(sequence)
+
+    def observe(self, seconds: float) -> None:
+        """A tick took this long; `adaptive` steers by it."""
+        self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
+
+    def wake_at(self, oldest: Sequence | None) -> float | None:
+        """When a group would depart without anyone else arriving."""
+        if not self.is_grouped or self._members or oldest is None:
+            return None
+        return oldest.arrived_at + self._wait_s
+
+    def _group_size(self, waiting_count: int) -> int:
+        if self._strategy is not Strategy.ADAPTIVE:
+            return self._size_max
+        # Deep queues want large groups to drain them; slow ticks want small ones.
+        if self._latency_s > self._stall_s:
+            self._target = max(1, int(self._target * SHRINK))
+        elif waiting_count >= self._target:
+            self._target = min(self._size_max, max(self._target + 1, waiting_count))
+        else:
+            self._target = max(1, (self._target + waiting_count) // 2)
+        return self._target

@@ -1,0 +1,24 @@
+"""Time: the only file that asks the machine for it.
+
+The tick takes its `now` from a `Clock` and hands it down, so that a simulator can drive the whole
+engine with a clock of its own.
+"""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds that only grow; where zero lies is of no meaning."""
+
+    def now(self) -> float:
+        """The present moment."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock; any thread may ask it."""
+
+    def now(self) -> float:
+        """Seconds since some fixed moment of this machine."""
+        return time.monotonic()

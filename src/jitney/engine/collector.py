@@ -1,0 +1,248 @@
+"""Turns the events of one request into deltas, stop verdicts and, at the end, its answer.
+
+Called by the tick, on the engine thread. Knows text, not memory. Keeps invariant 5: the deltas of
+a completion joined are its text, without half characters, without any part of a stop string
+(unless the caller wants it), and with nothing after its end. A stop string that was found is
+returned as a verdict, for the tick to pass on to the scheduler.
+"""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from jitney.core.backend import Vocabulary
+from jitney.core.batch import Logprob
+from jitney.core.events import (
+    Event,
+    FinishEvent,
+    FinishReason,
+    PreemptEvent,
+    PromptEvent,
+    StartEvent,
+    TokenEvent,
+)
+from jitney.core.request import Request, RequestId
+from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
+from jitney.engine.mailbox import Mailbox
+from jitney.errors import BackendFailed, DeadlineExceeded, EngineError, JitneyError
+from jitney.text.detokenizer import Detokenizer
+from jitney.text.stop import StopMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The completion contains this stop string: the scheduler is to finish its sequence."""
+
+    request_id: RequestId
+    index: int
+    stop: str
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is known of one completion so far."""
+
+    index: int
+    detokenizer: Detokenizer
+    matcher: StopMatcher
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+    sent_count: int = 0
+    """Tokens that went out with a delta; those after it wait for text that is held back."""
+    matched: str | None = None
+    started_at: float | None = None
+    first_token_at: float | None = None
+    completion: Completion | None = None
+
+
+class Collector:
+    """Follows one request from acceptance to its ending."""
+
+    def __init__(
+        self, request: Request, vocabulary: Vocabulary, mailbox: Mailbox, arrived_at: float
+    ) -> None:
+        params = request.params
+        self.request = request
+        self.arrived_at = arrived_at
+        self._mailbox = mailbox
+        self._tracks = [
+            _Track(
+                index,
+                Detokenizer(vocabulary, params.skip_special_tokens),
+                StopMatcher(params.stop_strings, params.include_stop_str_in_output),
+            )
+            for index in range(params.n)
+        ]
+        self._prompt_logprobs: dict[int, Logprob] = {}
+        self._live_count = params.n
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every completion has its finish event."""
+        return self._live_count == 0
+
+    @property
+    def is_started(self) -> bool:
+        """Whether any of its sequences ever had a slot."""
+        return any(track.started_at is not None for track in self._tracks)
+
+    def push(self, event: Event) -> Verdict | None:
+        """Take one event; a delta may go to the mailbox, a verdict comes back."""
+        track = self._tracks[event.index]
+        assert track.completion is None, f"an event after the end: {event}"
+        match event:
+            case TokenEvent():
+                return self._push_token(track, event)
+            case FinishEvent():
+                self._finish(track, event)
+            case StartEvent():
+                if track.started_at is None:
+                    track.started_at = event.at
+            case PromptEvent():
+                for offset, logprob in enumerate(event.logprobs):
+                    self._prompt_logprobs[event.start + offset] = logprob
+            case PreemptEvent():
+                pass
+            case _:
+                assert_never(event)
+        return None
+
+    def is_finished(self, index: int) -> bool:
+        """Whether the completion has its finish event."""
+        return self._tracks[index].completion is not None
+
+    def ending(self, now: float) -> Ending:
+        """The last word about a request whose completions are all finished, said at `now`."""
+        assert self.is_done, self.request.id
+        completions = tuple(
+            track.completion for track in self._tracks if track.completion is not None
+        )
+        logprobs = None
+        if self.request.params.prompt_logprobs is not None:
+            logprobs = tuple(each for _, each in sorted(self._prompt_logprobs.items()))
+        answer = Answer(
+            request=self.request,
+            completions=completions,
+            total_s=now - self.arrived_at,
+            prompt_logprobs=logprobs,
+        )
+        return Ending(answer, _error_of(completions))
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all its completions so far."""
+        return sum(len(track.tokens) for track in self._tracks)
+
+    def end(self, ending: Ending) -> None:
+        """Hand the last word to the reader."""
+        self._mailbox.end(ending)
+
+    def abandon(self, error: EngineError) -> None:
+        """As `end`, from another thread while the engine thread is stuck."""
+        self._mailbox.abandon(error)
+
+    def _push_token(self, track: _Track, event: TokenEvent) -> Verdict | None:
+        if track.matched is not None:
+            # Sampled before the verdict reached the scheduler; the completion is already over.
+            return None
+        if track.first_token_at is None:
+            track.first_token_at = event.at
+        track.tokens.append(event.token)
+        if event.logprob is not None:
+            track.logprobs.append(event.logprob)
+        found = track.matcher.push(track.detokenizer.push(event.token))
+        track.matched = found.matched
+        if found.text:
+            self._send(track, found.text)
+        if found.matched is None:
+            return None
+        return Verdict(event.request_id, event.index, found.matched)
+
+    def _send(self, track: _Track, text: str) -> None:
+        track.texts.append(text)
+        self._mailbox.put(
+            Delta(
+                index=track.index,
+                text=text,
+                tokens=tuple(track.tokens[track.sent_count :]),
+                logprobs=tuple(track.logprobs[track.sent_count :]),
+            )
+        )
+        track.sent_count = len(track.tokens)
+
+    def _finish(self, track: _Track, event: FinishEvent) -> None:
+        text = "" if track.matched is not None else self._flush(track)
+        if text:
+            track.texts.append(text)
+        reason: FinishReason = event.reason
+        stop_reason: str | int | None = event.stop_reason
+        if track.matched is not None:
+            reason, stop_reason = FinishReason.STOP, track.matched
+        self._mailbox.put(
+            Delta(
+                index=track.index,
+                text=text,
+                tokens=tuple(track.tokens[track.sent_count :]),
+                logprobs=tuple(track.logprobs[track.sent_count :]),
+                finish_reason=reason,
+                stop_reason=stop_reason,
+            )
+        )
+        track.completion = self._complete(track, event, reason, stop_reason)
+        self._live_count -= 1
+
+    def _flush(self, track: _Track) -> str:
+        """What was held back, now that nothing can follow it."""
+        found = track.matcher.push(track.detokenizer.flush())
+        track.matched = found.matched
+        return found.text if found.matched is not None else found.text + track.matcher.flush()
+
+    def _complete(
+        self,
+        track: _Track,
+        event: FinishEvent,
+        reason: FinishReason,
+        stop_reason: str | int | None,
+    ) -> Completion:
+        wants_logprobs = self.request.params.logprobs is not None
+        return Completion(
+            index=track.index,
+            text="".join(track.texts),
+            tokens=tuple(track.tokens),
+            logprobs=tuple(track.logprobs) if wants_logprobs else None,
+            cumulative_logprob=(
+                sum(each.logprob for each in track.logprobs) if wants_logprobs else None
+            ),
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            usage=Usage(
+                prompt_count=event.prompt_count,
+                completion_count=event.completion_count,
+                cached_count=event.cached_count,
+            ),
+            timing=Timing(
+                queue_s=_since(self.arrived_at, track.started_at),
+                first_token_s=_since(self.arrived_at, track.first_token_at),
+                total_s=event.at - self.arrived_at,
+            ),
+            preempted_count=event.preempted_count,
+            message=event.message,
+        )
+
+
+def _since(start: float, moment: float | None) -> float | None:
+    return None if moment is None else moment - start
+
+
+def _error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
+    """What the caller is told went wrong: a failure weighs more than a deadline."""
+    by_reason = {each.finish_reason: each for each in reversed(completions)}
+    failed = by_reason.get(FinishReason.FAILED)
+    if failed is not None:
+        return BackendFailed(failed.message or "The backend failed while it ran this request.")
+    late = by_reason.get(FinishReason.DEADLINE)
+    if late is not None:
+        return DeadlineExceeded(
+            late.message or "The request's time limit passed before it ended; raise the limit."
+        )
+    return None

@@ -1,0 +1,184 @@
+"""The engine as its callers see it: hand in requests, watch, drain, close. Any thread may call.
+
+One daemon thread runs the ticks (`jitney.engine.loop`); this object only talks to it through the
+inbox. When it is forgotten without a close, or the program ends, the thread is stopped and the
+backend closed.
+"""
+
+import logging
+import threading
+import weakref
+from enum import StrEnum
+
+from jitney.core.backend import Backend
+from jitney.core.gauges import Gauges
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.handle import Handle
+from jitney.engine.inbox import Drain, Inbox, Stop, Submit
+from jitney.engine.loop import Loop
+from jitney.engine.mailbox import Mailbox
+from jitney.engine.observe import Observer, Observers
+from jitney.engine.stats import Stats
+from jitney.engine.tick import Tick
+from jitney.errors import EngineError, EngineStopped, QueueFull
+
+_log = logging.getLogger("jitney.engine")
+
+ACCEPT_S_MAX = 60.0
+"""A submission waits for the end of the tick that is running; a backend that is being started
+again may make that long."""
+
+DRAIN_S = 30.0
+STOP_S = 10.0
+"""How long a close waits for a tick that is under way; native code cannot be interrupted."""
+
+
+class EngineState(StrEnum):
+    """RUNNING -> DRAINING -> STOPPED, or straight to STOPPED when something broke."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+class Engine:
+    """Runs requests on one backend, which it owns from here on."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: SchedulerSettings,
+        *,
+        clock: Clock | None = None,
+        names_members: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._observers = Observers()
+        scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
+        self._tick = Tick(
+            scheduler, backend, self._clock, self._observers, names_members=names_members
+        )
+        # As many as may wait in the queue: more could not be accepted in one go anyway.
+        self._inbox = Inbox(settings.queue_requests_max + settings.sequences_max)
+        self._loop = Loop(self._tick, self._inbox, backend, self._clock)
+        self._thread = threading.Thread(target=self._loop.run, name="jitney-engine", daemon=True)
+        self._closing = threading.Lock()
+        self._finalizer = weakref.finalize(self, _stop_thread, self._inbox, self._thread)
+
+    @property
+    def state(self) -> EngineState:
+        """Whether requests are taken, only finished, or neither."""
+        if self._tick.stopped is not None:
+            return EngineState.STOPPED
+        return EngineState.DRAINING if self._loop.drains else EngineState.RUNNING
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why the engine stopped, once it has."""
+        return self._tick.stopped
+
+    def start(self) -> None:
+        """Begin to run ticks. Once."""
+        self._thread.start()
+
+    def send(self, request: Request, *, streams: bool = True) -> Handle:
+        """Hand a request in without waiting; a refusal comes through the handle.
+
+        Without `streams` only its end is kept for the caller, which is cheaper. Raises QueueFull
+        when even the inbox is full, and EngineStopped.
+        """
+        mailbox = Mailbox(streams=streams)
+        self._inbox.submit(Submit(request, mailbox, self._clock.now()))
+        return Handle(request, mailbox, self.cancel)
+
+    def submit(self, request: Request) -> Handle:
+        """Hand a request in and wait until it is accepted. Raises its refusal."""
+        handle = self.send(request)
+        try:
+            handle.wait_accepted(ACCEPT_S_MAX)
+        except TimeoutError:
+            handle.cancel()
+            raise QueueFull(
+                f"The engine did not look at the request within {ACCEPT_S_MAX:g} s; "
+                "try again later.",
+                ACCEPT_S_MAX,
+            ) from None
+        return handle
+
+    async def submit_async(self, request: Request) -> Handle:
+        """`submit` for a task of an event loop; cancelling the task cancels the request."""
+        handle = self.send(request)
+        try:
+            await handle.wait_accepted_async()
+        except BaseException:
+            handle.cancel()
+            raise
+        return handle
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Ask that a request end; idempotent, and unknown ids are ignored."""
+        self._inbox.cancel(request_id)
+
+    def observe(self, observer: Observer) -> None:
+        """Tell this one of every tick and request; called on the engine thread."""
+        self._observers.add(observer)
+
+    def unobserve(self, observer: Observer) -> None:
+        """Tell this one no more."""
+        self._observers.remove(observer)
+
+    def stats(self) -> Stats:
+        """Counters and averages since the start; never waits for a tick."""
+        return self._tick.tally.snapshot(self._clock.now())
+
+    def gauges(self) -> Gauges | None:
+        """Slots, memory and queue after the last tick; None before the first."""
+        return self._tick.tally.gauges
+
+    def drain(self) -> None:
+        """Take no new requests from here on; returns at once."""
+        self._inbox.send(Drain())
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what lives for at most `drain_s` seconds, cancel the rest, end. Idempotent."""
+        with self._closing:
+            if not self._finalizer.alive:
+                return
+            if self._thread is threading.current_thread():
+                # An observer may ask for the end, but cannot wait for itself.
+                self._inbox.send(Stop(drains=drain_s > 0))
+                return
+            if self._thread.ident is None:
+                # Never started: whoever handed something in is told from here.
+                self._inbox.send(Stop(drains=False))
+                self._loop.run()
+            else:
+                self._stop(drain_s)
+            self._finalizer.detach()
+
+    def _stop(self, drain_s: float) -> None:
+        if drain_s > 0:
+            self._inbox.send(Stop(drains=True))
+            self._thread.join(drain_s)
+        self._inbox.send(Stop(drains=False))
+        self._thread.join(STOP_S)
+        if not self._thread.is_alive():
+            return
+        _log.warning("a forward pass did not return within %g s; the engine is left behind", STOP_S)
+        error = EngineStopped("The engine was closed while the backend was stuck in a batch.")
+        self._tick.abandon(error)
+        for command in self._inbox.close(error):
+            if isinstance(command, Submit):
+                command.mailbox.abandon(error)
+
+
+def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:
+    """The last resort for an engine that nobody closed; runs at exit at the latest."""
+    inbox.send(Stop(drains=False))
+    if thread.ident is not None and thread is not threading.current_thread():
+        thread.join(STOP_S)

@@ -1,0 +1,122 @@
+"""A caller's end of one request: iterate its deltas, wait for its answer, cancel it.
+
+The same object serves threads (`for`, `result`, `with`) and event loops (`async for`,
+`result_async`, `async with`); it has one reader at a time. Leaving a `with` block cancels what is
+unfinished; leaving a loop does not.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from jitney.core.request import Request, RequestId
+from jitney.engine.answer import Answer, Delta, Ending
+from jitney.engine.mailbox import Awaited, Mailbox
+
+
+class Handle:
+    """One request that was handed in. Made by the engine."""
+
+    def __init__(
+        self, request: Request, mailbox: Mailbox, cancel: Callable[[RequestId], None]
+    ) -> None:
+        self.request = request
+        self._mailbox = mailbox
+        self._cancel = cancel
+
+    @property
+    def id(self) -> RequestId:
+        """The request's id."""
+        return self.request.id
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the request has ended; unread deltas may still be there."""
+        return self._mailbox.ending is not None
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended, once it has: also what was made before an error."""
+        return self._mailbox.ending
+
+    def cancel(self) -> None:
+        """Ask that the request end; idempotent. What was made until then is its answer."""
+        if not self.is_done:
+            self._cancel(self.id)
+
+    def result(self, timeout: float | None = None) -> Answer:
+        """Wait for the end. Raises TimeoutError (the request goes on) or what went wrong."""
+        self._mailbox.wait(Awaited.ENDING, timeout)
+        return self._answer()
+
+    async def result_async(self) -> Answer:
+        """`result` for a task of an event loop, which may bound it with `asyncio.timeout`."""
+        await self._mailbox.wait_async(Awaited.ENDING)
+        return self._answer()
+
+    def wait_accepted(self, timeout: float | None = None) -> None:
+        """Wait until the scheduler took the request. Raises its refusal, or TimeoutError."""
+        self._mailbox.wait(Awaited.ACCEPTED, timeout)
+        self._raise_refusal()
+
+    async def wait_accepted_async(self) -> None:
+        """`wait_accepted` for a task of an event loop."""
+        await self._mailbox.wait_async(Awaited.ACCEPTED)
+        self._raise_refusal()
+
+    def __iter__(self) -> Iterator[Delta]:
+        """Deltas as they come; raises at the end what went wrong, if something did."""
+        while True:
+            item = self._mailbox.get()
+            if isinstance(item, Ending):
+                _raise(item)
+                return
+            yield item
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Deltas as they come, in an event loop."""
+        while True:
+            item = await self._mailbox.get_async()
+            if isinstance(item, Ending):
+                _raise(item)
+                return
+            yield item
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    def _answer(self) -> Answer:
+        ending = self._mailbox.ending
+        assert ending is not None, "waited for"
+        _raise(ending)
+        assert ending.answer is not None, "an ending without an error has an answer"
+        return ending.answer
+
+    def _raise_refusal(self) -> None:
+        ending = self._mailbox.ending
+        if ending is not None and ending.answer is None:
+            _raise(ending)
+
+
+def _raise(ending: Ending) -> None:
+    if ending.error is not None:
+        raise ending.error

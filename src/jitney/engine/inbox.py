@@ -1,0 +1,118 @@
+"""The way into the engine: commands from any thread, taken by the engine thread.
+
+Bounded: when more submissions wait to be taken than it holds, the next one is refused at once.
+Cancels are never refused, and repeating one costs nothing. Whoever sends a command wakes the
+engine thread when it sleeps.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from jitney.core.request import Request, RequestId
+from jitney.engine.mailbox import Mailbox
+from jitney.errors import EngineError, EngineStopped, QueueFull
+
+RETRY_AFTER_S = 1.0
+"""When the inbox itself is full, the engine is behind by a whole inbox: no better guess exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Take this request; its deltas and its ending go to the mailbox."""
+
+    request: Request
+    mailbox: Mailbox
+    arrived_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End this request, if it lives."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no new requests; finish those that live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End: when nothing lives any more if it `drains`, else at once, cancelling what lives."""
+
+    drains: bool
+
+
+Command = Submit | Cancel | Drain | Stop
+
+
+class Inbox:
+    """Commands on their way in, in order of arrival."""
+
+    def __init__(self, submits_max: int) -> None:
+        assert submits_max >= 1, submits_max
+        self._submits_max = submits_max
+        self._changed = threading.Condition()
+        self._commands: list[Command] = []
+        self._submit_count = 0
+        self._cancelled: set[RequestId] = set()
+        self._closed_by: EngineError | None = None
+
+    def submit(self, command: Submit) -> None:
+        """Any thread. Raises QueueFull, or EngineStopped when nobody will take it."""
+        with self._changed:
+            self._raise_closed()
+            if self._submit_count >= self._submits_max:
+                raise QueueFull(
+                    f"{self._submit_count} requests wait to be looked at, which is the most "
+                    "that may; try again later.",
+                    RETRY_AFTER_S,
+                )
+            self._submit_count += 1
+            self._commands.append(command)
+            self._changed.notify()
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Any thread. Without effect when the engine has stopped: everything ended with it."""
+        with self._changed:
+            if self._closed_by is not None or request_id in self._cancelled:
+                return
+            self._cancelled.add(request_id)
+            self._commands.append(Cancel(request_id))
+            self._changed.notify()
+
+    def send(self, command: Drain | Stop) -> None:
+        """Any thread. Without effect when the engine has stopped."""
+        with self._changed:
+            if self._closed_by is None:
+                self._commands.append(command)
+                self._changed.notify()
+
+    def take(self) -> list[Command]:
+        """Engine thread: everything that arrived, oldest first."""
+        if not self._commands:
+            # Read without the lock: what is missed here is found by the next call.
+            return []
+        with self._changed:
+            commands, self._commands = self._commands, []
+            self._submit_count = 0
+            self._cancelled.clear()
+            return commands
+
+    def wait(self, timeout: float) -> None:
+        """Engine thread: sleep until a command arrives, or for so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._commands), timeout)
+
+    def close(self, error: EngineError) -> list[Command]:
+        """Refuse everything from here on with this error; what was left comes back."""
+        with self._changed:
+            if self._closed_by is None:
+                self._closed_by = error
+            commands, self._commands = self._commands, []
+            return commands
+
+    def _raise_closed(self) -> None:
+        if self._closed_by is not None:
+            raise EngineStopped(str(self._closed_by))

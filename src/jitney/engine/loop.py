@@ -1,0 +1,113 @@
+"""What the engine thread runs: commands in, ticks, sleep, and the end of it all.
+
+Only the engine thread calls `run`. It sleeps when there is nothing to do, until a command comes
+or the scheduler wants to be asked again; never for longer than `IDLE_S_MAX`. However it ends,
+every request that it was given is told (invariant 1), and the backend is closed.
+"""
+
+import logging
+from collections import deque
+from typing import assert_never
+
+from jitney.core.backend import Backend
+from jitney.engine.answer import Ending
+from jitney.engine.clock import Clock
+from jitney.engine.inbox import Cancel, Command, Drain, Inbox, Stop, Submit
+from jitney.engine.tick import Tick
+from jitney.errors import EngineError, EngineStopped, JitneyError
+
+_log = logging.getLogger("jitney.engine")
+
+IDLE_S_MAX = 60.0
+IDLE_S_MIN = 0.001
+"""The shortest sleep: a moment that is just past must not make the thread spin."""
+
+
+class Loop:
+    """The body of the engine thread."""
+
+    def __init__(self, tick: Tick, inbox: Inbox, backend: Backend, clock: Clock) -> None:
+        self._tick = tick
+        self._inbox = inbox
+        self._backend = backend
+        self._clock = clock
+        self._taken: deque[Command] = deque()
+        self._stop: Stop | None = None
+        self._is_checked = False
+        self.drains = False
+
+    def run(self) -> None:
+        """Turn until told to stop, until the backend is beyond hope, or until a fault of ours."""
+        reason = EngineStopped("The engine was closed before the request was done.")
+        try:
+            while self._turn():
+                pass
+        except Exception as error:
+            _log.exception("the engine met a fault of its own and stops")
+            reason = EngineStopped(
+                f"The engine stopped because of a fault of its own: {error or type(error).__name__}"
+            )
+        finally:
+            self._end(self._tick.stopped or reason)
+
+    def _turn(self) -> bool:
+        """One turn; whether there is to be another."""
+        self._take_commands()
+        if self._stop is not None and (not self._stop.drains or not self._tick.has_work):
+            self._tick.cancel_all()
+            return False
+        has_run = self._tick.run(self._take_commands)
+        if self._tick.stopped is not None:
+            return False
+        if has_run:
+            self._is_checked = False
+        elif self._stop is None or self._tick.has_work:
+            self._rest()
+        return True
+
+    def _rest(self) -> None:
+        if not self._tick.has_work and not self._is_checked:
+            self._tick.check()
+            self._is_checked = True
+        now = self._clock.now()
+        wake_at = self._tick.wake_at(now)
+        pause_s = IDLE_S_MAX if wake_at is None else wake_at - now
+        self._inbox.wait(min(max(pause_s, IDLE_S_MIN), IDLE_S_MAX))
+
+    def _take_commands(self) -> None:
+        # Each command is dropped only when it is dealt with, so that none is lost to a fault.
+        self._taken.extend(self._inbox.take())
+        while self._taken:
+            self._obey(self._taken[0])
+            self._taken.popleft()
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit():
+                try:
+                    self._tick.submit(command.request, command.mailbox, command.arrived_at)
+                except JitneyError as error:
+                    command.mailbox.end(Ending(None, error))
+            case Cancel():
+                self._tick.cancel(command.request_id)
+            case Drain():
+                self.drains = True
+                self._tick.drain()
+            case Stop():
+                self.drains = True
+                self._stop = command
+                self._tick.drain()
+            case _:
+                assert_never(command)
+
+    def _end(self, reason: EngineError) -> None:
+        self._tick.stop(reason)
+        self._taken.extend(self._inbox.close(reason))
+        for command in self._taken:
+            if isinstance(command, Submit) and command.mailbox.ending is None:
+                command.mailbox.end(Ending(None, EngineStopped(str(reason))))
+        self._taken.clear()
+        try:
+            self._backend.close()
+        except Exception:
+            _log.exception("the backend could not be closed")

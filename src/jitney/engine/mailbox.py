@@ -1,0 +1,193 @@
+"""The way out of the engine: hands deltas and the ending of one request to one reader.
+
+The engine thread puts; one reader gets, from a thread or from an event loop. A slow reader costs
+nothing but its own text: deltas that nobody fetched are merged, one per completion, so nothing
+queues up. The engine never waits here. The only file of the engine that knows asyncio.
+
+    sent -> accepted -> ended          or, refused at the door:   sent -> ended
+
+`ended` comes exactly once, and after it nothing (invariants 1 and 5).
+"""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from jitney.core.batch import Logprob
+from jitney.core.events import FinishReason
+from jitney.engine.answer import Delta, Ending
+from jitney.errors import EngineError
+
+
+class Awaited(Enum):
+    """What a reader waits for; the ending answers each of them."""
+
+    ACCEPTED = auto()
+    DELTA = auto()
+    ENDING = auto()
+
+
+@dataclass(slots=True)
+class _Unread:
+    """Deltas of one completion that nobody fetched yet, as lists, so that merging is cheap."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, delta: Delta) -> None:
+        assert self.finish_reason is None, f"a delta after the end of completion {delta.index}"
+        self.texts.append(delta.text)
+        self.tokens.extend(delta.tokens)
+        self.logprobs.extend(delta.logprobs)
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
+
+    def merged(self, index: int) -> Delta:
+        return Delta(
+            index=index,
+            text="".join(self.texts),
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+
+class Mailbox:
+    """Between the engine thread and one reader. `streams=False` keeps the ending only."""
+
+    def __init__(self, *, streams: bool = True) -> None:
+        self._changed = threading.Condition()
+        self._streams = streams
+        self._accepted = False
+        self._abandoned = False
+        self._unread: dict[int, _Unread] = {}
+        self._ending: Ending | None = None
+        self._awaited: Awaited | None = None
+        self._sleeper: asyncio.Future[None] | None = None
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended, once it has."""
+        return self._ending
+
+    def accept(self) -> None:
+        """The scheduler took the request: it will end exactly once from here on."""
+        with self._changed:
+            assert not self._accepted, "accepted twice"
+            self._accepted = True
+            self._wake()
+
+    def put(self, delta: Delta) -> None:
+        """Add to what the reader has not fetched yet. Engine thread; never waits."""
+        if not self._streams:
+            return
+        with self._changed:
+            if self._abandoned:
+                return
+            assert self._ending is None, "a delta after the ending"
+            self._unread.setdefault(delta.index, _Unread()).add(delta)
+            self._wake()
+
+    def end(self, ending: Ending) -> None:
+        """Say the last word. Engine thread; never waits."""
+        with self._changed:
+            if self._abandoned:
+                return
+            assert self._ending is None, "a second ending"
+            self._ending = ending
+            self._wake()
+
+    def abandon(self, error: EngineError) -> None:
+        """Any thread: end it from outside, because the engine thread is stuck in native code."""
+        with self._changed:
+            if self._ending is not None:
+                return
+            self._abandoned = True
+            self._ending = Ending(None, error)
+            self._wake()
+
+    def wait(self, awaited: Awaited, timeout: float | None = None) -> None:
+        """Block this thread until it is so. Raises TimeoutError."""
+        with self._changed:
+            if self._is_ready(awaited):
+                return
+            self._claim(awaited)
+            try:
+                if not self._changed.wait_for(lambda: self._is_ready(awaited), timeout):
+                    raise TimeoutError(f"the request was not over within {timeout:g} s")
+            finally:
+                self._awaited = None
+
+    async def wait_async(self, awaited: Awaited) -> None:
+        """The same for a task of an event loop, which may bound it with `asyncio.timeout`."""
+        loop = asyncio.get_running_loop()
+        with self._changed:
+            if self._is_ready(awaited):
+                return
+            self._claim(awaited)
+            sleeper: asyncio.Future[None] = loop.create_future()
+            self._sleeper = sleeper
+        try:
+            await sleeper
+        finally:
+            with self._changed:
+                self._awaited = None
+                self._sleeper = None
+
+    def fetch(self) -> Delta | Ending | None:
+        """The oldest unread delta, then the ending (again and again), or None: nothing new."""
+        with self._changed:
+            if self._unread:
+                index = next(iter(self._unread))
+                return self._unread.pop(index).merged(index)
+            return self._ending
+
+    def get(self, timeout: float | None = None) -> Delta | Ending:
+        """Wait for a delta or the ending, in this thread. Raises TimeoutError."""
+        self.wait(Awaited.DELTA, timeout)
+        item = self.fetch()
+        assert item is not None, "woken for nothing"
+        return item
+
+    async def get_async(self) -> Delta | Ending:
+        """Wait for a delta or the ending, in this task."""
+        await self.wait_async(Awaited.DELTA)
+        item = self.fetch()
+        assert item is not None, "woken for nothing"
+        return item
+
+    def _claim(self, awaited: Awaited) -> None:
+        if self._awaited is not None:
+            raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
+        self._awaited = awaited
+
+    def _is_ready(self, awaited: Awaited) -> bool:
+        if self._ending is not None:
+            return True
+        if awaited is Awaited.ACCEPTED:
+            return self._accepted
+        return awaited is Awaited.DELTA and bool(self._unread)
+
+    def _wake(self) -> None:
+        # A reader that waits for the ending is not woken for every token: waking is what costs.
+        if self._awaited is None or not self._is_ready(self._awaited):
+            return
+        if self._sleeper is None:
+            self._changed.notify_all()
+            return
+        sleeper, self._sleeper = self._sleeper, None
+        try:
+            sleeper.get_loop().call_soon_threadsafe(_rouse, sleeper)
+        except RuntimeError:
+            # The loop was closed with the reader in it: there is nobody left to tell.
+            return
+
+
+def _rouse(sleeper: "asyncio.Future[None]") -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)

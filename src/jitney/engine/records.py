@@ -1,0 +1,202 @@
+"""Frozen records of what happened in a tick or to a request: ids and numbers, never text.
+
+Made by the tick, read by the tally and by observers; nothing here acts.
+"""
+
+from dataclasses import dataclass
+
+from jitney.core.batch import Batch, Outcome
+from jitney.core.gauges import Gauges
+from jitney.core.request import RequestId
+from jitney.engine.answer import Answer
+from jitney.errors import JitneyError
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One sequence's part of a batch, for people: who, in which slot, which span."""
+
+    request_id: RequestId
+    index: int
+    slot: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickRecord:
+    """One forward pass, and how the engine stood after it.
+
+    An entry of one position that wants a token counts as decode, all others as prefill.
+    `members` is filled only when the engine was set up to name them.
+    """
+
+    at: float
+    number: int
+    batch_size: int
+    decode_tokens: int
+    prefill_tokens: int
+    active_slots: int
+    queue_depth: int
+    kv_used: int
+    kv_cached: int
+    sampled_tokens: int
+    preempted_count: int
+    forward_ms: float
+    tick_ms: float
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAccepted:
+    """A request was taken: it will end exactly once."""
+
+    at: float
+    request_id: RequestId
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """A request was turned away at the door; its caller was told why."""
+
+    at: float
+    request_id: RequestId
+    error: JitneyError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStarted:
+    """A request got its first slot."""
+
+    at: float
+    request_id: RequestId
+    prompt_tokens: int
+    prefix_cache_tokens: int
+    waited_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDone:
+    """A request ended as it should, or was cancelled; rates are in tokens per second.
+
+    A rate is 0 where it has no meaning. `stop_reason` is the finish reason of its first
+    completion.
+    """
+
+    at: float
+    request_id: RequestId
+    prompt_tokens: int
+    generated_tokens: int
+    duration_ms: float
+    queue_ms: float | None
+    ttft_ms: float | None
+    prompt_eval_rate: float
+    generation_rate: float
+    prefix_cache_tokens: int
+    prefix_cache_ratio: float
+    preempted_count: int
+    was_cancelled: bool
+    stop_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed:
+    """A request ended with an error, which its caller got."""
+
+    at: float
+    request_id: RequestId
+    error: JitneyError
+    generated_tokens: int
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPressure:
+    """Memory ran short in a tick: cached prefixes were evicted, or sequences preempted."""
+
+    at: float
+    evicted_count: int
+    preempted_count: int
+    kv_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendLost:
+    """The backend failed or crashed, or could not be started again."""
+
+    at: float
+    error: str
+    restarts_failed: int
+
+
+Record = (
+    TickRecord
+    | RequestAccepted
+    | RequestRefused
+    | RequestStarted
+    | RequestDone
+    | RequestFailed
+    | KvPressure
+    | BackendLost
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Facts about one turn of the engine that stand in no batch, outcome or gauge."""
+
+    started_at: float
+    ended_at: float
+    preempted_count: int
+    members: tuple[Member, ...]
+
+
+def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> TickRecord:
+    """The record of a batch that was carried out."""
+    decode_tokens = sum(1 for entry in batch.entries if entry.wants_token and entry.length == 1)
+    return TickRecord(
+        at=turn.ended_at,
+        number=batch.number,
+        batch_size=len(batch.entries),
+        decode_tokens=decode_tokens,
+        prefill_tokens=batch.token_count - decode_tokens,
+        active_slots=gauges.running_count,
+        queue_depth=gauges.waiting_count,
+        kv_used=gauges.kv_used,
+        kv_cached=gauges.kv_cached,
+        sampled_tokens=sum(1 for sample in outcome.samples if sample.token is not None),
+        preempted_count=turn.preempted_count,
+        forward_ms=outcome.seconds * 1e3,
+        tick_ms=(turn.ended_at - turn.started_at) * 1e3,
+        members=turn.members,
+    )
+
+
+def record_done(answer: Answer, now: float) -> RequestDone:
+    """The record of a request that ended without an error."""
+    usage, timing = answer.usage, answer.timing
+    first_s, queue_s = timing.first_token_s, timing.queue_s
+    prompt_s = first_s - queue_s if first_s is not None and queue_s is not None else 0.0
+    generation_s = timing.total_s - first_s if first_s is not None else 0.0
+    later_count = usage.completion_count - len(answer.completions)
+    return RequestDone(
+        at=now,
+        request_id=answer.request.id,
+        prompt_tokens=usage.prompt_count,
+        generated_tokens=usage.completion_count,
+        duration_ms=timing.total_s * 1e3,
+        queue_ms=None if queue_s is None else queue_s * 1e3,
+        ttft_ms=None if first_s is None else first_s * 1e3,
+        prompt_eval_rate=_rate(usage.prompt_count - usage.cached_count, prompt_s),
+        generation_rate=_rate(later_count, generation_s),
+        prefix_cache_tokens=usage.cached_count,
+        prefix_cache_ratio=_rate(usage.cached_count, usage.prompt_count),
+        preempted_count=answer.preempted_count,
+        was_cancelled=answer.was_cancelled,
+        stop_reason=answer.completions[0].finish_reason.value,
+    )
+
+
+def _rate(count: int, amount: float) -> float:
+    return count / amount if count > 0 and amount > 0 else 0.0

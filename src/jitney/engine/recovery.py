@@ -1,0 +1,57 @@
+"""Brings a lost backend back, with pauses between attempts that fail.
+
+Called by the tick, on the engine thread. Knows no scheduler: it is told that the backend was lost
+and says whether batches may be sent again, when to try next, and when to give up.
+"""
+
+from jitney.core import limits
+from jitney.core.backend import Backend
+
+PAUSE_S = 0.5
+"""After the first failed attempt; doubles with each further one. A machine that killed the
+backend for want of memory gets time to have some again."""
+
+
+class Recovery:
+    """The state of a backend as far as starting it again goes."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._is_lost = False
+        self.failed_count = 0
+        """Attempts that failed in a row."""
+        self.retry_at: float | None = None
+        """The moment of the next attempt, while the backend is lost and pausing."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many attempts failed in a row that there will be no other."""
+        return self.failed_count >= limits.RESTARTS_MAX
+
+    def lose(self) -> None:
+        """The backend failed or crashed: its memory is worth nothing."""
+        self._is_lost = True
+
+    def attempt(self, now: float) -> Exception | None:
+        """Reset a lost backend if the pause is over; the error of an attempt that failed.
+
+        Any exception counts: a backend that cannot be reset is gone whatever it says.
+        """
+        assert not self.is_hopeless, "gave up already"
+        if not self._is_lost or (self.retry_at is not None and now < self.retry_at):
+            return None
+        try:
+            self._backend.reset()
+        except Exception as error:
+            self.retry_at = now + PAUSE_S * 2**self.failed_count
+            self.failed_count += 1
+            return error
+        self._is_lost = False
+        self.retry_at = None
+        self.failed_count = 0
+        return None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch may be sent."""
+        return not self._is_lost

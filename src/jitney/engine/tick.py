@@ -1,0 +1,330 @@
+"""One turn of the engine: expire, plan, execute, apply, collect, deliver.
+
+A function of explicit parts, on one thread, without waiting: the engine thread calls it in
+production and a simulator with a virtual clock in tests. Everything that changes scheduler or
+collectors happens here. One batch is in flight at a time; `_forward` is the one place that knows.
+
+A backend that fails, or answers nonsense, costs a reset and a recomputation (invariant 10):
+every running sequence resumes from its tokens.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jitney.core.backend import Backend
+from jitney.core.batch import Batch, Outcome
+from jitney.core.events import Event, FinishReason, PreemptEvent, StartEvent
+from jitney.core.gauges import Gauges
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.engine.answer import Ending
+from jitney.engine.clock import Clock
+from jitney.engine.collector import Collector
+from jitney.engine.mailbox import Mailbox
+from jitney.engine.observe import Observers
+from jitney.engine.records import (
+    BackendLost,
+    KvPressure,
+    Member,
+    Record,
+    RequestAccepted,
+    RequestFailed,
+    RequestRefused,
+    RequestStarted,
+    Turn,
+    record_done,
+    record_tick,
+)
+from jitney.engine.recovery import Recovery
+from jitney.engine.stats import Tally
+from jitney.errors import EngineError, EngineStopped, JitneyError
+
+_log = logging.getLogger("jitney.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A batch that has no outcome, and why."""
+
+    message: str
+
+
+class Tick:
+    """The parts of one engine, and what happens to them in a turn."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backend: Backend,
+        clock: Clock,
+        observers: Observers,
+        *,
+        names_members: bool = False,
+    ) -> None:
+        self._scheduler = scheduler
+        self._backend = backend
+        self._vocabulary = backend.vocabulary
+        self._clock = clock
+        self._observers = observers
+        self._names_members = names_members
+        self._recovery = Recovery(backend)
+        self._collectors: dict[RequestId, Collector] = {}
+        self._ended: deque[Collector] = deque()
+        self._preempted_count = 0
+        self._evicted_count = 0
+        self._is_stale = True
+        self.tally = Tally(clock.now())
+        self.stopped: EngineError | None = None
+        """Why there will be no further tick, once that is so."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request lives."""
+        return bool(self._collectors or self._ended)
+
+    def submit(self, request: Request, mailbox: Mailbox, arrived_at: float | None = None) -> None:
+        """Take a request, or raise its refusal; latency is counted from `arrived_at`."""
+        now = self._clock.now()
+        try:
+            self._raise_stopped()
+            self._scheduler.submit(request, now)
+        except JitneyError as error:
+            self._tell(RequestRefused(at=now, request_id=request.id, error=error))
+            raise
+        assert request.id not in self._collectors, f"{request.id} lives already"
+        arrived_at = now if arrived_at is None else min(arrived_at, now)
+        self._collectors[request.id] = Collector(request, self._vocabulary, mailbox, arrived_at)
+        self._is_stale = True
+        self._tell(
+            RequestAccepted(at=now, request_id=request.id, prompt_tokens=len(request.prompt))
+        )
+        mailbox.accept()
+
+    def cancel(self, request_id: RequestId) -> None:
+        """End a request; unknown and ended ones are ignored."""
+        if self.stopped is None:
+            now = self._clock.now()
+            self._collect(self._scheduler.cancel(request_id, now), now)
+            self._deliver(now)
+
+    def cancel_all(self) -> None:
+        """End everything that lives."""
+        for request_id in list(self._collectors):
+            self.cancel(request_id)
+        self._deliver(self._clock.now())
+
+    def drain(self) -> None:
+        """Take no new requests."""
+        self._scheduler.drain()
+
+    def run(self, intake: Callable[[], None] | None = None) -> bool:
+        """One turn; whether a batch ran. `intake` is called while its outcome is at hand, so
+        that cancels that came meanwhile are known before tokens are handed out."""
+        self._raise_stopped()
+        started_at = self._clock.now()
+        if self._is_stale:
+            self._measure()
+        self._collect(self._scheduler.expire(started_at), started_at)
+        self._deliver(started_at)
+        if not self._recover(started_at):
+            return False
+        batch = self._scheduler.plan(started_at)
+        if batch is None:
+            # Planning may have ended a group whose answers were held back.
+            self._deliver(started_at)
+            return False
+        members = self._members(batch) if self._names_members else ()
+        outcome = self._forward(batch)
+        if intake is not None:
+            intake()
+        now = self._clock.now()
+        if isinstance(outcome, _Lost):
+            self._lose(outcome.message, now)
+            return True
+        self._collect(self._scheduler.apply(batch, outcome, now), now)
+        turn = Turn(started_at, now, self._preempted_count, members)
+        self._tell(record_tick(batch, outcome, self._measure(), turn))
+        self._deliver(now)
+        return True
+
+    def wake_at(self, now: float) -> float | None:
+        """When a turn may do something though nothing new came in; None: never."""
+        retry_at = self._recovery.retry_at
+        scheduled = self._scheduler.wake_at(now)
+        if retry_at is None:
+            return scheduled
+        # While the backend is lost, only deadlines count: nothing else can be done before.
+        return min(retry_at, scheduled) if scheduled is not None and scheduled > now else retry_at
+
+    def check(self) -> None:
+        """Recount everything; AssertionError when the ledger is wrong."""
+        self._scheduler.check()
+        live_count = len(self._collectors) + len(self._ended)
+        assert self.tally.live_count == live_count, "requests were lost or doubled"
+
+    def stop(self, error: EngineError) -> None:
+        """There will be no further turn: every live request is told, once."""
+        if self.stopped is not None:
+            return
+        self.stopped = error
+        now = self._clock.now()
+        untold = [*self._ended, *self._collectors.values()]
+        self._ended.clear()
+        self._collectors.clear()
+        for collector in untold:
+            self._tell_failed(collector, error, now)
+            collector.end(Ending(None, error))
+
+    def abandon(self, error: EngineError) -> None:
+        """Any thread: tell every live request, because the engine thread is stuck."""
+        for collector in list(self._collectors.values()):
+            collector.abandon(error)
+
+    def _forward(self, batch: Batch) -> Outcome | _Lost:
+        try:
+            outcome = self._backend.execute(batch)
+        except Exception as error:
+            # Whatever comes out of a backend, the sequences can be resumed without it.
+            _log.warning("batch %d failed: %s", batch.number, _sentence(error))
+            return _Lost(_sentence(error))
+        if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):
+            return _Lost(f"The backend answered batch {batch.number} with another one's outcome.")
+        return outcome
+
+    def _lose(self, message: str, now: float) -> None:
+        self._recovery.lose()
+        self._tell(BackendLost(at=now, error=message, restarts_failed=0))
+        self._collect(self._scheduler.fail(message, now), now)
+        self._measure()
+        self._deliver(now)
+        self._recover(now)
+
+    def _recover(self, now: float) -> bool:
+        """Bring the backend back if it is lost; whether a batch may be sent."""
+        error = self._recovery.attempt(now)
+        if error is None:
+            return self._recovery.is_ready
+        failed_count = self._recovery.failed_count
+        _log.error("the backend could not be started (%d): %s", failed_count, _sentence(error))
+        self._tell(BackendLost(at=now, error=_sentence(error), restarts_failed=failed_count))
+        if self._recovery.is_hopeless:
+            self.stop(
+                EngineStopped(
+                    f"The backend could not be started {failed_count} times in a row, so the "
+                    f"engine stopped; the last reason was: {_sentence(error)}"
+                )
+            )
+        return False
+
+    def _collect(self, events: list[Event], now: float) -> None:
+        """Pass events to their collectors, and verdicts back to the scheduler."""
+        verdicts = []
+        for event in events:
+            collector = self._collectors.get(event.request_id)
+            assert collector is not None, f"an event of a request that does not live: {event}"
+            if isinstance(event, StartEvent) and not collector.is_started:
+                self._tell_started(collector, event)
+            elif isinstance(event, PreemptEvent):
+                self._preempted_count += 1
+            verdict = collector.push(event)
+            if verdict is not None:
+                verdicts.append(verdict)
+            if collector.is_done:
+                del self._collectors[event.request_id]
+                self._ended.append(collector)
+        for verdict in verdicts:
+            collector = self._collectors.get(verdict.request_id)
+            if collector is not None and not collector.is_finished(verdict.index):
+                stop = FinishReason.STOP
+                self._collect(
+                    self._scheduler.finish(verdict.request_id, verdict.index, stop, now), now
+                )
+
+    def _deliver(self, now: float) -> None:
+        """Tell those who ended; counted first, so that whoever is told finds it counted.
+
+        The answers of a group that is still under way are held back, to be given together.
+        """
+        if not self._ended:
+            return
+        self._measure()
+        holds_answers = self._scheduler.holds_answers
+        for _ in range(len(self._ended)):
+            ending = self._ended[0].ending(now)
+            collector = self._ended.popleft()
+            if ending.error is not None:
+                self._tell_failed(collector, ending.error, now)
+            elif holds_answers and not ending.was_cancelled:
+                self._ended.append(collector)
+                continue
+            else:
+                assert ending.answer is not None, collector.request.id
+                self._tell(record_done(ending.answer, now))
+            collector.end(ending)
+
+    def _measure(self) -> Gauges:
+        """Note how the scheduler stands, and say so when memory ran short since last time."""
+        gauges = self._scheduler.gauges()
+        self._is_stale = False
+        self.tally.gauge(gauges)
+        evicted_count = gauges.counters.get("evicted", 0)
+        if evicted_count > self._evicted_count or self._preempted_count:
+            self._tell(
+                KvPressure(
+                    at=self._clock.now(),
+                    evicted_count=evicted_count - self._evicted_count,
+                    preempted_count=self._preempted_count,
+                    kv_used=gauges.kv_used,
+                )
+            )
+        self._evicted_count = evicted_count
+        self._preempted_count = 0
+        return gauges
+
+    def _members(self, batch: Batch) -> tuple[Member, ...]:
+        views = {view.slot: view for view in self._scheduler.gauges().slots}
+        members = []
+        for entry in batch.entries:
+            view = views[entry.slot]
+            assert view.request_id is not None, view
+            assert view.index is not None, view
+            members.append(
+                Member(view.request_id, view.index, entry.slot, entry.start, entry.length)
+            )
+        return tuple(members)
+
+    def _tell_started(self, collector: Collector, event: StartEvent) -> None:
+        self._tell(
+            RequestStarted(
+                at=event.at,
+                request_id=event.request_id,
+                prompt_tokens=len(collector.request.prompt),
+                prefix_cache_tokens=event.cached_count,
+                waited_ms=(event.at - collector.arrived_at) * 1e3,
+            )
+        )
+
+    def _tell_failed(self, collector: Collector, error: JitneyError, now: float) -> None:
+        self._tell(
+            RequestFailed(
+                at=now,
+                request_id=collector.request.id,
+                error=error,
+                generated_tokens=collector.token_count,
+                duration_ms=(now - collector.arrived_at) * 1e3,
+            )
+        )
+
+    def _tell(self, record: Record) -> None:
+        self.tally.take(record)
+        self._observers.tell(record)
+
+    def _raise_stopped(self) -> None:
+        if self.stopped is not None:
+            raise EngineStopped(str(self.stopped))
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,197 @@
+"""Constraints: schemas, regexes, choices and grammars, compiled and followed by llguidance.
+
+`ConstraintCompiler.compile` may be called from any thread; a `Matcher` belongs to the thread that
+runs batches. A constraint is text from a stranger: compiling it is bounded in time, in work and in
+memory, and what cannot be enforced to the letter is refused, never loosened. The only module that
+imports llguidance; the rest of the package works without it.
+"""
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, assert_never
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from numpy.typing import NDArray
+
+from jitney.core import limits
+from jitney.core.backend import Vocabulary
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import InvalidRequest
+
+# Whitespace without end is valid JSON, and small models are fond of it.
+_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+_JSON_DEFAULTS = {"whitespace_pattern": _WHITESPACE}
+# A schema can ask llguidance to approximate what it cannot enforce; here it cannot.
+_JSON_OVERRIDES = {"lenient": False, "coerce_one_of": False}
+_LARK = re.compile(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))")
+_REASON_CHARACTERS_MAX = 240
+
+_COMPILES_MAX = 2
+"""Compiled at once; the others wait for their turn within their own time limit."""
+_CACHED_MAX = 64
+"""Compiled constraints kept, the least recently used leaving first."""
+
+
+class Matcher:
+    """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost."""
+
+    def __init__(self, state: Any, vocabulary_size: int) -> None:  # Any: an LLMatcher
+        self._state = state
+        self._vocabulary_size = vocabulary_size
+        self._consumed = 0
+
+    def advance_to(self, completion_tokens: Sequence[int]) -> None:
+        """Take in what is new of the completion; start over if some of it was taken back."""
+        if len(completion_tokens) < self._consumed:
+            self._state.reset()
+            self._consumed = 0
+        fresh = list(completion_tokens[self._consumed :])
+        self._consumed = len(completion_tokens)
+        if fresh and not self._state.consume_tokens(fresh):
+            raise _refusal(f"the completion left it ({_reason(self._state.get_error())})")
+
+    def mask(self) -> NDArray[np.bool_]:
+        """True for each token that may follow; the end tokens too when the text may end here."""
+        bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
+        if self._state.is_error():
+            raise _refusal(f"it cannot go on ({_reason(self._state.get_error())})")
+        return np.unpackbits(bits, count=self._vocabulary_size, bitorder="little").view(np.bool_)
+
+
+class ConstraintCompiler:
+    """Compiles constraints for one vocabulary and keeps the latest ones."""
+
+    def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
+        self._vocabulary = vocabulary
+        self._encode = encode
+        self._lock = threading.Lock()
+        self._tokenizer_lock = threading.Lock()
+        self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
+        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()  # Any: LLMatcher
+        self._turns = threading.BoundedSemaphore(_COMPILES_MAX)
+
+    def compile(self, constraint: Constraint) -> Matcher:
+        """A matcher at the start of a completion. Raises InvalidRequest within a bounded time."""
+        with self._lock:
+            state = self._compiled.get(constraint)
+            if state is not None:
+                self._compiled.move_to_end(constraint)
+        if state is None:
+            state = self._compile_in_time(constraint)
+            with self._lock:
+                self._compiled[constraint] = state
+                while len(self._compiled) > _CACHED_MAX:
+                    self._compiled.popitem(last=False)
+        return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
+
+    def _compile_in_time(self, constraint: Constraint) -> Any:  # Any: LLMatcher
+        tokenizer = self._built_tokenizer()
+        done: Future[Any] = Future()
+
+        def work() -> None:
+            with self._turns:
+                # False when the caller gave up while this waited for its turn.
+                if not done.set_running_or_notify_cancel():
+                    return
+                try:
+                    done.set_result(_compile(tokenizer, constraint))
+                except InvalidRequest as error:
+                    done.set_exception(error)
+                except BaseException as error:
+                    done.set_exception(_refusal(_reason(str(error))))
+
+        # A daemon: native code cannot be interrupted, and must not hold up the end of the process.
+        threading.Thread(target=work, name="constraint-compile", daemon=True).start()
+        try:
+            return done.result(limits.CONSTRAINT_COMPILE_S_MAX)
+        except TimeoutError:
+            done.cancel()
+            raise _refusal(
+                f"it took longer than {limits.CONSTRAINT_COMPILE_S_MAX:g} s to compile; "
+                "make it simpler"
+            ) from None
+
+    def _built_tokenizer(self) -> Any:  # Any: LLTokenizer
+        with self._tokenizer_lock:
+            if self._tokenizer is None:
+                if not self._vocabulary.eos_tokens:
+                    raise _refusal("this model has no end token, so nothing could end it")
+                self._tokenizer = LLTokenizer(
+                    TokenizerWrapper(_Tokens(self._vocabulary, self._encode)),
+                    eos_token=list(self._vocabulary.eos_tokens),
+                )
+            return self._tokenizer
+
+
+class _Tokens:
+    """The vocabulary in the shape that llguidance's TokenizerWrapper reads."""
+
+    def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
+        self.eos_token_id = vocabulary.eos_tokens[0]
+        self.bos_token_id = vocabulary.bos_token
+        self.tokens = list(vocabulary.pieces)
+        self.special_token_ids = sorted(vocabulary.control)
+        self._encode = encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
+
+
+def _compile(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer, LLMatcher
+    try:
+        grammar = _grammar(constraint)
+    except RecursionError:
+        raise _refusal("it is nested too deeply") from None
+    state = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    if state.is_error():
+        raise _refusal(_reason(state.get_error()))
+    warnings = state.get_grammar_warnings()
+    if warnings:
+        raise _refusal(f"it cannot be enforced to the letter ({_reason(warnings[0])})")
+    # The first mask shows a language without a single text, such as that of `root ::= root`.
+    bits = state.compute_bitmask()
+    if state.is_error() or not any(bits):
+        raise _refusal("no text satisfies it")
+    return state
+
+
+def _grammar(constraint: Constraint) -> str:
+    match constraint.kind:
+        case ConstraintKind.JSON:
+            # The schema `true` takes no options, and says the same as the empty object.
+            schema = "{}" if constraint.text.strip() == "true" else constraint.text
+            return str(
+                LLMatcher.grammar_from_json_schema(
+                    schema, defaults=_JSON_DEFAULTS, overrides=_JSON_OVERRIDES
+                )
+            )
+        case ConstraintKind.REGEX:
+            return str(LLMatcher.grammar_from_regex(constraint.text))
+        case ConstraintKind.CHOICE:
+            choices = (json.dumps(choice) for choice in json.loads(constraint.text))
+            return str(LLMatcher.grammar_from_lark("start: " + " | ".join(choices)))
+        case ConstraintKind.LARK:
+            return str(LLMatcher.grammar_from_lark(constraint.text))
+        case ConstraintKind.GBNF:
+            # A Lark grammar that mentions `::=` in a literal is taken for GBNF by its looks.
+            is_lark = _LARK.search(constraint.text)
+            lark = constraint.text if is_lark else gbnf_to_lark(constraint.text)
+            return str(LLMatcher.grammar_from_lark(lark))
+    assert_never(constraint.kind)
+
+
+def _refusal(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The constraint is refused: {reason}.", "structured_outputs")
+
+
+def _reason(error: str) -> str:
+    """The part of llguidance's message that says what is wrong, on one line."""
+    reason = error.split("\n<", 1)[0].split(". Enable", 1)[0].rsplit("error: ", 1)[-1].strip()
+    reason = " ".join(reason.split("\n", 1)[0].split()) or "it cannot be compiled"
+    return reason[:_REASON_CHARACTERS_MAX].rstrip(".")

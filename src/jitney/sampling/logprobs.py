@@ -1,0 +1,49 @@
+"""Logprobs of chosen tokens and of prompt tokens, from raw logits.
+
+Pure functions, called from the backend's thread. One row at a time, so that a long prompt needs
+no more memory than a short one.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitney.core.batch import Logprob
+from jitney.sampling.choose import best_ids
+from jitney.sampling.reference import LOGPROB_MIN
+
+
+def token_logprob(row: NDArray[np.float32], token: int, count: int) -> Logprob:
+    """The token's logprob, and the `count` best with theirs, best first, lower ids if equal.
+
+    A row that is not all numbers says nothing about any token: LOGPROB_MIN, and no best ones.
+    """
+    best = float(row.max())
+    if not math.isfinite(best):
+        return Logprob(token, LOGPROB_MIN)
+    with np.errstate(over="ignore", under="ignore"):
+        weights = row - np.float32(best)
+        total = best + math.log(float(np.exp(weights, out=weights).sum()))
+    top: tuple[tuple[int, float], ...] = ()
+    if count:
+        ids = best_ids(row, count)
+        ids = ids[np.argsort(-row[ids], kind="stable")]
+        top = tuple((int(other), _bounded(float(row[other]) - total)) for other in ids)
+    return Logprob(token, _bounded(float(row[token]) - total), top)
+
+
+def prompt_logprobs(
+    logits: NDArray[np.float32], next_tokens: Sequence[int], count: int
+) -> tuple[Logprob, ...]:
+    """For each row of logits, the logprob of the prompt token that followed it."""
+    assert len(logits) == len(next_tokens), f"{len(logits)} rows for {len(next_tokens)} tokens"
+    return tuple(
+        token_logprob(row, token, count) for row, token in zip(logits, next_tokens, strict=True)
+    )
+
+
+def _bounded(logprob: float) -> float:
+    # Rounding can put a token that has all the mass a hair above certainty.
+    return min(max(logprob, LOGPROB_MIN), 0.0)

@@ -1,0 +1,132 @@
+"""The written meaning of every sampling parameter, in plain numpy, one row at a time.
+
+Slow on purpose and never called while serving: `jitney.sampling.sampler` and the samplers of the
+backends are tested against it. The logits of one row go through these steps, in this order:
+
+ 1. A row that holds NaN or plus infinity is a fault. Minus infinity is an impossible token.
+ 2. `logit_bias` is added.
+ 3. `min_tokens`: while the completion is shorter, the `end_tokens` are impossible.
+ 4. The constraint's mask: tokens that it does not allow are impossible.
+ 5. `repetition_penalty`, for every token that stands in the prompt or the completion: a positive
+    logit is divided by it, any other multiplied. Then `frequency_penalty` times the number of
+    times the token stands in the completion is subtracted, then `presence_penalty` once if it
+    stands there at all. Steps 2 to 5 are float32 arithmetic, what follows float64.
+ 6. If nothing is left to choose from, that is a fault.
+ 7. A temperature below TEMPERATURE_MIN is greedy: the best token, the lowest id among equals.
+ 8. Otherwise logits are divided by the temperature, and tokens are kept by
+    `top_k`  the k best, lower ids first among equals (0 and -1: all);
+    `top_p`  of those, the best ones whose mass just reaches top_p of their total, at least one;
+    `min_p`  of those, the ones at least min_p times as likely as the best.
+ 9. The kept tokens, in the order of their ids, divide [0, 1) in proportion to their
+    probabilities, and the number drawn from (seed, position) falls on one of them. By id, and
+    not by rank: two almost equal tokens that swap ranks under rounding noise would swap places
+    on the line, whereas here noise moves each border only as far as it moves the mass below it.
+
+Reported logprobs are those of the model itself, from the row as it came in, whatever the steps
+above made of it: log-softmax of the raw logits. Impossible tokens are reported at LOGPROB_MIN.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitney.core.batch import Logprob, Sample, Sampling
+from jitney.sampling.draw import uniform
+
+TEMPERATURE_MIN = 1e-5
+"""Below this the best token has all of the mass that a float can tell."""
+
+LOGPROB_MIN = -9999.0
+"""Stands for minus infinity, which JSON cannot carry; the value that OpenAI's API gives."""
+
+FAULT_NOT_A_NUMBER = "the model produced logits that are not numbers at this position"
+FAULT_NOTHING_LEFT = "no token is left to choose: bias, constraint and model exclude them all"
+
+
+def sample(
+    logits: NDArray[np.float32],
+    sampling: Sampling,
+    tokens: Sequence[int],
+    mask: NDArray[np.bool_] | None = None,
+) -> Sample:
+    """Choose the token that follows `tokens`, the whole slot so far: prompt and completion."""
+    if np.isnan(logits).any() or np.isposinf(logits).any():
+        return Sample(fault=FAULT_NOT_A_NUMBER)
+    row = adjust(logits, sampling, tokens, mask)
+    if np.isposinf(row).any():
+        return Sample(fault=FAULT_NOT_A_NUMBER)
+    if np.isneginf(row).all():
+        return Sample(fault=FAULT_NOTHING_LEFT)
+    token = choose(row, sampling, uniform(sampling.seed, len(tokens)))
+    if sampling.logprobs is None:
+        return Sample(token=token)
+    return Sample(token=token, logprob=logprob(logits, token, sampling.logprobs))
+
+
+def adjust(
+    logits: NDArray[np.float32],
+    sampling: Sampling,
+    tokens: Sequence[int],
+    mask: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float32]:
+    """Steps 2 to 5. Token ids beyond the row are passed over; a mask may be shorter than it."""
+    row = logits.astype(np.float32, copy=True)
+    completion = tokens[sampling.prompt_count :]
+    for token, bias in sampling.logit_bias:
+        if token < len(row):
+            row[token] += np.float32(bias)
+    if len(completion) < sampling.min_tokens:
+        for token in sampling.end_tokens:
+            if token < len(row):
+                row[token] = -np.inf
+    if mask is not None:
+        for token in range(len(row)):
+            if token >= len(mask) or not mask[token]:
+                row[token] = -np.inf
+    with np.errstate(over="ignore"):
+        _penalise(row, sampling, tokens, completion)
+    return row
+
+
+def _penalise(
+    row: NDArray[np.float32], sampling: Sampling, tokens: Sequence[int], completion: Sequence[int]
+) -> None:
+    repetition = np.float32(sampling.repetition_penalty)
+    for token in set(tokens):
+        if token < len(row):
+            row[token] = row[token] / repetition if row[token] > 0 else row[token] * repetition
+    for token, count in Counter(completion).items():
+        if token < len(row):
+            row[token] -= np.float32(sampling.frequency_penalty) * np.float32(count)
+            row[token] -= np.float32(sampling.presence_penalty)
+
+
+def choose(row: NDArray[np.float32], sampling: Sampling, drawn: float) -> int:
+    """Steps 7 to 9 over adjusted logits, of which at least one is finite."""
+    if sampling.temperature < TEMPERATURE_MIN:
+        return int(np.argmax(row))
+    scaled = (row.astype(np.float64) - float(row.max())) / sampling.temperature
+    weights = np.exp(scaled)
+    ranked = np.argsort(-row, kind="stable")
+    if sampling.top_k > 0:
+        ranked = ranked[: sampling.top_k]
+    if sampling.top_p < 1.0:
+        mass = np.cumsum(weights[ranked])
+        ranked = ranked[: 1 + int(np.searchsorted(mass, sampling.top_p * mass[-1], side="left"))]
+    kept = np.sort(ranked[weights[ranked] >= sampling.min_p])
+    borders = np.cumsum(weights[kept])
+    place = int(np.searchsorted(borders, drawn * borders[-1], side="right"))
+    return int(kept[min(place, len(kept) - 1)])
+
+
+def logprob(logits: NDArray[np.float32], token: int, count: int) -> Logprob:
+    """The token's logprob, and the `count` best tokens with theirs, lower ids first if equal."""
+    row = logits.astype(np.float64)
+    best = float(row.max())
+    total = best + math.log(float(np.exp(row - best).sum()))
+    ranked = np.argsort(-row, kind="stable")[:count]
+    top = tuple((int(other), max(float(row[other]) - total, LOGPROB_MIN)) for other in ranked)
+    return Logprob(token, max(float(row[token]) - total, LOGPROB_MIN), top)

@@ -1,0 +1,179 @@
+"""Chooses the tokens of a tick: `SlotSampler` for one slot, `sample_rows` for all of them.
+
+Called by backends, from the thread that runs batches. Chooses the token that
+`jitney.sampling.reference` chooses. A `SlotSampler` keeps only what it can rebuild from the
+tokens of its slot, so it may be thrown away at any time. A row that cannot be sampled is a fault
+of that row and of no other.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitney.core.batch import Sample, Sampling
+from jitney.errors import RequestError
+from jitney.sampling.choose import choose_token
+from jitney.sampling.draw import uniform
+from jitney.sampling.logprobs import token_logprob
+from jitney.sampling.reference import FAULT_NOT_A_NUMBER, FAULT_NOTHING_LEFT, TEMPERATURE_MIN
+
+Floats = NDArray[np.float32]
+
+
+class TokenMatcher(Protocol):
+    """A constraint at work on one completion; `jitney.sampling.constraint.Matcher` is one."""
+
+    def advance_to(self, completion_tokens: Sequence[int]) -> None:
+        """Take in what is new of the completion. Raises InvalidRequest when it cannot go on."""
+        ...
+
+    def mask(self) -> NDArray[np.bool_]:
+        """True for each token that may follow. Raises InvalidRequest when it cannot say."""
+        ...
+
+
+class _Tally:
+    """How often each token was counted: ids and counts side by side, ready for numpy."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._ids = np.empty(64, dtype=np.intp)
+        self._counts = np.zeros(64, dtype=np.float32)
+
+    def add(self, tokens: Sequence[int]) -> None:
+        for token, count in Counter(tokens).items():
+            place = self._places.setdefault(token, len(self._places))
+            if place == len(self._ids):
+                self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
+                self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+            self._ids[place] = token
+            self._counts[place] += count
+
+    @property
+    def ids(self) -> NDArray[np.intp]:
+        return self._ids[: len(self._places)]
+
+    @property
+    def counts(self) -> Floats:
+        return self._counts[: len(self._places)]
+
+
+class SlotSampler:
+    """How one slot's tokens are chosen, and what is remembered of them between ticks."""
+
+    def __init__(self, sampling: Sampling, matcher: TokenMatcher | None = None) -> None:
+        self._sampling = sampling
+        self._matcher = matcher
+        self._is_greedy = sampling.temperature < TEMPERATURE_MIN
+        self._repeats = sampling.repetition_penalty != 1.0
+        self._counts = sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
+        self._adjusts = bool(
+            sampling.logit_bias
+            or (sampling.min_tokens and sampling.end_tokens)
+            or matcher is not None
+            or self._repeats
+            or self._counts
+        )
+        self._bias_ids = np.array([token for token, _ in sampling.logit_bias], dtype=np.intp)
+        self._bias = np.array([bias for _, bias in sampling.logit_bias], dtype=np.float32)
+        self._end_ids = np.array(sampling.end_tokens, dtype=np.intp)
+        self._seen = _Tally()
+        self._completion = _Tally()
+        self._counted = 0
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the slot was opened with."""
+        return self._sampling
+
+    def sample(self, tokens: Sequence[int], row: Floats) -> Sample:
+        """Choose the token that follows `tokens`, all of the slot's so far. `row` stays as is."""
+        # argmax finds a NaN or an infinity if there is one, so the row needs no other check.
+        best = int(row.argmax())
+        if not math.isfinite(row[best]):
+            impossible = row[best] == -math.inf
+            return Sample(fault=FAULT_NOTHING_LEFT if impossible else FAULT_NOT_A_NUMBER)
+        token = best
+        adjusted = row
+        if self._adjusts:
+            try:
+                adjusted = self._adjusted(tokens, row)
+            except RequestError as error:
+                return Sample(fault=str(error))
+            token = int(adjusted.argmax())
+            if not math.isfinite(adjusted[token]):
+                impossible = adjusted[token] == -math.inf
+                return Sample(fault=FAULT_NOTHING_LEFT if impossible else FAULT_NOT_A_NUMBER)
+        if not self._is_greedy:
+            drawn = uniform(self._sampling.seed, len(tokens))
+            token = choose_token(adjusted, self._sampling, drawn)
+        if self._sampling.logprobs is None:
+            return Sample(token=token)
+        return Sample(token=token, logprob=token_logprob(row, token, self._sampling.logprobs))
+
+    def _adjusted(self, tokens: Sequence[int], row: Floats) -> Floats:
+        """Steps 2 to 5 of the reference, on a copy."""
+        sampling = self._sampling
+        row = row.copy()
+        if sampling.logit_bias:
+            inside = self._bias_ids < len(row)
+            row[self._bias_ids[inside]] += self._bias[inside]
+        if len(tokens) - sampling.prompt_count < sampling.min_tokens:
+            row[self._end_ids[self._end_ids < len(row)]] = -np.inf
+        if self._matcher is not None:
+            self._matcher.advance_to(tokens[sampling.prompt_count :])
+            mask = self._matcher.mask()[: len(row)]
+            row[len(mask) :] = -np.inf
+            np.copyto(row[: len(mask)], np.float32(-np.inf), where=~mask)
+        if self._repeats or self._counts:
+            self._count(tokens)
+            with np.errstate(over="ignore"):
+                self._penalise(row)
+        return row
+
+    def _penalise(self, row: Floats) -> None:
+        sampling = self._sampling
+        if self._repeats:
+            repetition = np.float32(sampling.repetition_penalty)
+            ids = self._seen.ids
+            ids = ids[ids < len(row)]
+            logits = row[ids]
+            row[ids] = np.where(logits > 0, logits / repetition, logits * repetition)
+        if self._counts:
+            ids = self._completion.ids
+            inside = ids < len(row)
+            logits = row[ids[inside]]
+            logits -= np.float32(sampling.frequency_penalty) * self._completion.counts[inside]
+            logits -= np.float32(sampling.presence_penalty)
+            row[ids[inside]] = logits
+
+    def _count(self, tokens: Sequence[int]) -> None:
+        """Count the tokens not counted yet; all of them again if some were taken back."""
+        if len(tokens) < self._counted:
+            self._seen, self._completion, self._counted = _Tally(), _Tally(), 0
+        if self._repeats:
+            self._seen.add(tokens[self._counted :])
+        if self._counts:
+            self._completion.add(tokens[max(self._counted, self._sampling.prompt_count) :])
+        self._counted = len(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWanted:
+    """One slot that wants a token: its sampler, all of its tokens, and its row of the logits."""
+
+    sampler: SlotSampler
+    tokens: list[int]
+    row: int
+
+
+def sample_rows(rows: Sequence[RowWanted], logits: Floats) -> list[Sample]:
+    """A sample for each row that is wanted, in order. Reads `logits` in place, copies nothing."""
+    assert logits.ndim == 2, f"logits of {logits.ndim} dimensions"
+    assert logits.dtype == np.float32, f"logits of type {logits.dtype}"
+    return [wanted.sampler.sample(wanted.tokens, logits[wanted.row]) for wanted in rows]

@@ -1,0 +1,73 @@
+"""Every backend that can be built here, under one name: the fixture `backend`."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conformance.driver import Driver
+
+from jitney.backends import load, load_process
+from jitney.core.backend import Backend
+
+SLOTS = 8
+KV_TOKENS = 1024
+BATCH_TOKENS_MAX = 256
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a few thousand weights, written on the spot."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("llama-cpp-python is not installed")
+    models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    models.write_tiny_gguf(path)
+    return path
+
+
+@pytest.fixture(
+    scope="module", params=["fake", "fake-blocks", "fake-process", "llamacpp", "llamacpp-process"]
+)
+def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """One backend of each kind, kept for a whole module because a model takes time to load."""
+    kind: str = request.param
+    settings: dict[str, str | int | float | bool] = {
+        "slots": SLOTS,
+        "kv_tokens": KV_TOKENS,
+        "batch_tokens_max": BATCH_TOKENS_MAX,
+    }
+    name = kind.split("-")[0]
+    if name == "llamacpp":
+        settings |= {
+            "model": str(request.getfixturevalue("tiny_gguf")),
+            "threads": 2,
+            "gpu_layers": 0,
+        }
+    else:
+        settings |= {"eos_period": 0, "model_len_max": 512}
+    if kind == "fake-blocks":
+        settings["block_tokens"] = 16
+    build = load_process if kind.endswith("-process") else load
+    backend = build(name, settings)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def driver(built: Backend) -> Driver:
+    """The backend with every slot empty."""
+    built.reset()
+    return Driver(built)
+
+
+@pytest.fixture
+def tokens(built: Backend) -> tuple[int, ...]:
+    """A text of 128 tokens that are not special."""
+    plain = [
+        token
+        for token, piece in enumerate(built.vocabulary.pieces)
+        if piece and token not in built.vocabulary.control
+    ]
+    assert len(plain) >= 64
+    return tuple(plain[(index * 37 + index * index * 5) % len(plain)] for index in range(128))

@@ -1,0 +1,80 @@
+"""A fault harms only what it must: a failed batch is mended by a reset, and a dead process too."""
+
+import os
+import signal
+
+import pytest
+from tests.conformance.driver import Driver, greedy
+
+from jitney.backends.process import ProcessBackend
+from jitney.core.batch import Copy, Entry, Open, Restore
+from jitney.errors import BackendCrashed, BackendFailed
+
+
+def test_a_failed_batch_leaves_the_backend_usable(driver: Driver, tokens: tuple[int, ...]) -> None:
+    """Guards against a bad slot that takes the backend down for everybody."""
+    driver.run(operations=[Open(0, greedy(10))])
+    expected = driver.observe(0, tokens[:12], 10)
+    with pytest.raises(BackendFailed):
+        driver.run([Entry(driver.backend.traits.slots_max, 0, tokens[:4], True)])
+    driver.backend.reset()
+    driver.run(operations=[Open(0, greedy(10))])
+    driver.assert_alike(driver.observe(0, tokens[:12], 10), expected)
+
+
+def test_restoring_nothing_fails_the_batch(driver: Driver) -> None:
+    """Guards against a lost ticket that turns into an empty sequence."""
+    with pytest.raises(BackendFailed):
+        driver.run(operations=[Restore(99, 0)])
+
+
+def test_reset_forgets_every_slot(driver: Driver, tokens: tuple[int, ...]) -> None:
+    """Guards against memory that survives a reset and is then added to."""
+    driver.run(operations=[Open(0, greedy(10))])
+    expected = driver.observe(0, tokens[:12], 10)
+    driver.run(operations=[Copy(0, slot, 12) for slot in range(1, 8)])
+    driver.backend.reset()
+    driver.run(operations=[Open(slot, greedy(10)) for slot in range(8)])
+    driver.assert_alike(driver.observe(5, tokens[:12], 10), expected)
+
+
+def test_a_killed_process_is_replaced(driver: Driver, tokens: tuple[int, ...]) -> None:
+    """Guards against a crash that is not noticed, not told, or not mended."""
+    backend = driver.backend
+    if not isinstance(backend, ProcessBackend):
+        pytest.skip("this one has no process of its own")
+    driver.run(operations=[Open(0, greedy(10))])
+    expected = driver.observe(0, tokens[:12], 10)
+    os.kill(backend.pid, signal.SIGKILL)
+    with pytest.raises(BackendCrashed, match="signal 9") as caught:
+        driver.feed(0, 12, tokens[12:14])
+    assert caught.value.signal == signal.SIGKILL
+    backend.reset()
+    driver.run(operations=[Open(0, greedy(10))])
+    driver.assert_alike(driver.observe(0, tokens[:12], 10), expected)
+
+
+def test_encode_survives_a_killed_process(driver: Driver, tokens: tuple[int, ...]) -> None:
+    """Guards against a backend that died while idle and is never found dead.
+
+    The text is tokenised by a new process, and the next batch says that the slots are lost.
+    """
+    backend = driver.backend
+    if not isinstance(backend, ProcessBackend):
+        pytest.skip("this one has no process of its own")
+    expected = backend.encode("a jitney is a small bus", special=False)
+    driver.feed(0, 0, tokens[:8], wants_token=False)
+    os.kill(backend.pid, signal.SIGKILL)
+    assert backend.encode("a jitney is a small bus", special=False) == expected
+    with pytest.raises(BackendCrashed, match="gone"):
+        driver.feed(0, 8, tokens[8:10], wants_token=False)
+    backend.reset()
+    driver.feed(0, 0, tokens[:8], wants_token=False)
+
+
+def test_encoding_joins_to_the_text(driver: Driver) -> None:
+    """Guards against a tokeniser that loses characters on the way."""
+    text = "Grüße, 世界! 2 + 2 = 4\n"
+    tokens = driver.backend.encode(text, special=False)
+    joined = b"".join(driver.backend.vocabulary.pieces[token] for token in tokens)
+    assert joined.decode().strip(" ") == text

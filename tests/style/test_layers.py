@@ -1,0 +1,89 @@
+"""Tests that the layers of the design hold: who imports whom, and what an import brings along."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "jitney"
+VALUES = frozenset({"backend", "batch", "events", "limits", "params", "request"})
+"""The modules of the core that hold values only."""
+
+HEAVY = {
+    "llama_cpp": ("backends/llamacpp", "models"),
+    "torch": ("backends/torch",),
+    "openvino": ("backends/openvino",),
+    "fastapi": ("server",),
+    "uvicorn": ("server", "cli"),
+    "typer": ("cli",),
+    "jinja2": ("text",),
+    "llguidance": ("sampling", "text", "backends"),
+    "yaml": ("config",),
+}
+"""Each heavy dependency, and where alone it is imported."""
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports, with the names taken from it as possible submodules."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_contracts_in_pyproject_hold() -> None:
+    """Guards the order of the layers: an import upwards would tie everything to everything."""
+    done = run(str(Path(sys.executable).parent / "lint-imports"), "--no-cache")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_core_comes_alone() -> None:
+    """Guards the reader and the simulator: the core must load without anything heavy."""
+    absent = ("torch", "numpy", "fastapi", "asyncio", "llama_cpp", "yaml", "rich", "typer")
+    modules = sorted(
+        f"jitney.core.{file.stem}" for file in (SOURCE / "core").glob("*.py") if file.stem[0] != "_"
+    )
+    program = (
+        f"import sys, jitney.core, {', '.join(modules)}\n"
+        f"print([name for name in {absent!r} if name in sys.modules])"
+    )
+    done = run(sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_text_and_sampling_know_only_values_of_the_core() -> None:
+    """Guards the two against the scheduler: they are told what to do, and ask nothing."""
+    strayed = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for package in ("text", "sampling")
+        for file in sorted((SOURCE / package).rglob("*.py"))
+        for name in sorted(imports(file))
+        if name.startswith("jitney.core.") and name.split(".")[2] not in VALUES
+    ]
+    assert not strayed, "\n".join(strayed)
+
+
+@pytest.mark.parametrize("package", sorted(HEAVY))
+def test_a_heavy_dependency_is_imported_in_its_place_only(package: str) -> None:
+    """Guards installs without extras: an import elsewhere would break them."""
+    strayed = [
+        str(file.relative_to(ROOT))
+        for file in sorted(SOURCE.rglob("*.py"))
+        if package in {name.split(".")[0] for name in imports(file)}
+        and not file.relative_to(SOURCE).as_posix().startswith(HEAVY[package])
+    ]
+    assert not strayed, "\n".join(strayed)

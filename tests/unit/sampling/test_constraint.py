@@ -1,0 +1,231 @@
+"""Constraints through the real library: what is allowed, what is refused, what is bounded."""
+
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+
+from jitney.core.backend import Vocabulary
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import InvalidRequest
+from jitney.sampling.constraint import ConstraintCompiler, Matcher
+
+END, END_ALSO, CONTROL = 259, 260, 261
+VOCABULARY = Vocabulary(
+    pieces=(*(bytes([byte]) for byte in range(256)), b"hello", b"ab", b"", b"<e>", b"<f>", b"<c>"),
+    control=frozenset({END, END_ALSO, CONTROL}),
+    eos_tokens=(END, END_ALSO),
+)
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+@pytest.fixture(scope="module")
+def compiler() -> ConstraintCompiler:
+    return ConstraintCompiler(VOCABULARY, encode)
+
+
+def compiled(compiler: ConstraintCompiler, kind: str, text: str) -> Matcher:
+    return compiler.compile(Constraint(ConstraintKind(kind), text))
+
+
+def allowed(matcher: Matcher) -> set[int]:
+    return {int(token) for token in np.flatnonzero(matcher.mask())}
+
+
+def accepts(matcher: Matcher, text: str) -> bool:
+    """Whether the text can be written token by token and may end there."""
+    tokens = encode(text)
+    for count, token in enumerate(tokens):
+        matcher.advance_to(tokens[:count])
+        if token not in allowed(matcher):
+            return False
+    matcher.advance_to(tokens)
+    return END in allowed(matcher)
+
+
+def test_the_mask_covers_the_vocabulary_and_ends_only_where_the_text_may(
+    compiler: ConstraintCompiler,
+) -> None:
+    """Guards the end tokens: too early cuts the answer, too late runs on."""
+    matcher = compiled(compiler, "choice", '["a", "ab", "\\u00e9"]')
+    assert matcher.mask().shape == (len(VOCABULARY.pieces),)
+    assert allowed(matcher) == {ord("a"), 257, 0xC3}
+    matcher.advance_to([ord("a")])
+    assert allowed(matcher) == {ord("b"), END, END_ALSO}
+    matcher.advance_to([ord("a"), ord("b")])
+    assert allowed(matcher) == {END, END_ALSO}
+
+
+def test_control_tokens_are_no_text(compiler: ConstraintCompiler) -> None:
+    """Guards the boundary between text and structure: `.` does not stand for a control token."""
+    assert CONTROL not in allowed(compiled(compiler, "regex", ".+"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "good", "bad"),
+    [
+        ("json", '{"type":"integer"}', "-12", '"x"'),
+        ("json", "true", '{"a": [1, null]}', "x"),
+        ("json", '{"type":"string","pattern":"^((a+)+)+$"}', '"aaa"', '"ab"'),
+        ("regex", "[0-9]{3}", "123", "12x"),
+        ("regex", "^((a+)+)+$", "aaaa", "b"),
+        ("choice", '["yes", "\\ud83d\\ude00 \\"no\\""]', '😀 "no"', "y"),
+        ("lark", 'start: "a" | "(" start ")"', "((a))", "(a"),
+        ("gbnf", 'root ::= root "a" | "b"', "baaa", "ab"),
+        ("gbnf", 'root ::= "a"{1,999999999}', "aaa", "b"),
+        ("gbnf", '%llguidance {}\nstart: "::=" "x"', "::=x", "x"),
+    ],
+)
+def test_each_language_is_enforced(
+    compiler: ConstraintCompiler, kind: str, text: str, good: str, bad: str
+) -> None:
+    """Guards the translation of every kind of constraint."""
+    assert accepts(compiled(compiler, kind, text), good)
+    assert not accepts(compiled(compiler, kind, text), bad)
+
+
+def test_a_schema_makes_every_greedy_text_parse(compiler: ConstraintCompiler) -> None:
+    """Guards the point of it all: following any allowed token leads to JSON of the schema."""
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "s": {"enum": ["x", "yy"]}},
+        "required": ["n", "s"],
+        "additionalProperties": False,
+    }
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        matcher = compiled(compiler, "json", json.dumps(schema))
+        tokens: list[int] = []
+        while END not in allowed(matcher):
+            choices = sorted(allowed(matcher))
+            tokens.append(choices[int(rng.integers(len(choices)))])
+            matcher.advance_to(tokens)
+            assert len(tokens) < 2000
+        parsed = json.loads(b"".join(VOCABULARY.pieces[token] for token in tokens))
+        assert parsed.keys() == {"n", "s"}
+        assert parsed["s"] in ("x", "yy")
+
+
+DEEP = 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("gbnf", "root ::= (", "Expected"),
+        ("gbnf", 'other ::= "a"', "root"),
+        ("gbnf", "root ::= root", "no text"),
+        ("gbnf", "root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "deep"),
+        ("json", "nonsense", "line 1"),
+        ("json", '{"type":"hiccup"}', "hiccup"),
+        ("json", '{"type":123}', "type must be"),
+        ("json", '{"$ref":"#"}', "no text"),
+        ("json", '{"$ref":"http://example.com/x.json"}', "not fetch"),
+        ("json", '{"type":"string","pattern":"^[a-$("}', "character class"),
+        ("json", '{"type":"array","items":' * DEEP + "{}" + "}" * DEEP, "recursion"),
+        ("json", '{"not":{"type":"string"}}', "not"),
+        ("json", '{"type":"array","uniqueItems":true}', "uniqueItems"),
+        ("json", '{"x-guidance":{"lenient":true},"uniqueItems":true}', "uniqueItems"),
+        ("json", '{"oneOf":[{"type":"string"},{"minLength":3}]}', "oneOf"),
+        ("json", "false", "refused"),
+        ("regex", "(", "unclosed"),
+        ("regex", "(?=a)b", "look-around"),
+        ("lark", 'start: "a" b', "unknown name"),
+        ("lark", 'start: %json {"x-guidance":{"lenient":true},"uniqueItems":true}', "unique"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_in_one_sentence(
+    compiler: ConstraintCompiler, kind: str, text: str, reason: str
+) -> None:
+    """Guards against a constraint that is quietly loosened, and against unreadable refusals."""
+    with pytest.raises(InvalidRequest, match=re.escape(reason)) as caught:
+        compiled(compiler, kind, text)
+    assert caught.value.parameter == "structured_outputs"
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("gbnf", "root ::= ( [x]* )*"),
+        ("gbnf", 'root ::= "' + "a" * 100_000 + '"'),
+        ("json", json.dumps({"enum": [f"v{index}" for index in range(10_000)]})),
+        ("json", '{"type":"string","minLength":1000000000}'),
+        ("json", '{"type":"array","minItems":1000000000}'),
+        ("regex", "(a{1,1000}){1,1000}"),
+        ("regex", "(.*a){50}b"),
+        ("regex", "(" * 50_000),
+        ("lark", "start: " + "(" * 50_000),
+    ],
+)
+def test_hostile_constraints_are_refused_or_followed(
+    compiler: ConstraintCompiler, kind: str, text: str
+) -> None:
+    """Guards the process: none of these may crash it, hang it, or allow everything."""
+    try:
+        matcher = compiled(compiler, kind, text)
+    except InvalidRequest:
+        return
+    assert 0 < matcher.mask().sum() < len(VOCABULARY.pieces)
+
+
+def test_a_matcher_is_rebuilt_from_the_tokens_alone(compiler: ConstraintCompiler) -> None:
+    """Guards preemption and crashes: one leap, many steps and a step back agree."""
+    tokens = encode("12:34")
+    stepped = compiled(compiler, "regex", "[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
+    for count in range(len(tokens) + 1):
+        stepped.advance_to(tokens[:count])
+    leapt = compiled(compiler, "regex", "[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
+    leapt.advance_to(tokens)
+    assert allowed(stepped) == allowed(leapt) == {ord(":"), END, END_ALSO}
+    stepped.advance_to(tokens[:2])
+    assert allowed(stepped) == {ord(":")}
+
+
+def test_matchers_of_one_constraint_do_not_share_their_place(compiler: ConstraintCompiler) -> None:
+    """Guards the cache: it must hand out copies."""
+    first, second = (compiled(compiler, "regex", "xy") for _ in range(2))
+    first.advance_to([ord("x")])
+    assert allowed(first) == {ord("y")}
+    assert allowed(second) == {ord("x")}
+
+
+def test_tokens_that_leave_the_constraint_are_an_error(compiler: ConstraintCompiler) -> None:
+    """Guards against a matcher that goes on in silence from a place it cannot be in."""
+    matcher = compiled(compiler, "regex", "xy")
+    with pytest.raises(InvalidRequest, match="left it"):
+        matcher.advance_to([ord("z")])
+
+
+def test_a_model_without_an_end_token_takes_no_constraint() -> None:
+    """Guards the library, which needs one."""
+    endless = Vocabulary(pieces=(b"a",), control=frozenset(), eos_tokens=())
+    with pytest.raises(InvalidRequest, match="no end token"):
+        compiled(ConstraintCompiler(endless, encode), "regex", "a")
+
+
+@pytest.mark.timeout(60)
+def test_many_threads_compile_many_constraints(compiler: ConstraintCompiler) -> None:
+    """Guards the lock and the bound of the cache: more constraints than it holds, at once."""
+    wrong: list[int] = []
+
+    def work(offset: int) -> None:
+        for number in range(60):
+            matcher = compiled(compiler, "choice", json.dumps([f"{number + offset}"]))
+            if allowed(matcher) != {ord(str(number + offset)[0])}:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(offset,)) for offset in (0, 30, 60, 90)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
