@@ -60,7 +60,7 @@ $(BIN)/python:
 
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Python packages"
-	@$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@$(PIP) install -qq -c constraints.txt -e '.[dev]'
 	@touch $@
 
 $(VENV)/.llama: scripts/build_llama.py scripts/compile_log.py constraints.txt | $(VENV)/.packages
@@ -73,5 +73,5 @@ $(VENV)/.model: $(VENV)/.packages $(VENV)/.llama
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.packages
 	@echo "Installing what the benchmarks need"
-	@$(PIP) install --quiet -c constraints.txt -e '.[bench]'
+	@$(PIP) install -qq -c constraints.txt -e '.[bench]'
 	@touch $@

@@ -213,9 +213,9 @@ def install(folder: Path, record: Path, facts: dict[str, str]) -> None:
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if not wheels:
         raise SystemExit(f"There is no wheel in {folder}; remove that folder and try again.")
-    again = pip("install", "--quiet", "--force-reinstall", "--no-deps", str(wheels[0]))
+    again = pip("install", "-qq", "--force-reinstall", "--no-deps", str(wheels[0]))
     subprocess.run(again, check=True)
-    subprocess.run(pip("install", "--quiet", str(wheels[0])), check=True)
+    subprocess.run(pip("install", "-qq", str(wheels[0])), check=True)
     loads = "import llama_cpp; llama_cpp.llama_backend_init()"
     subprocess.run([sys.executable, "-c", loads], check=True)
     record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -160,7 +160,7 @@ def decode_message(frame: bytes) -> Message:
         raise MalformedFrame(f"there is no message of kind {value[0][:40]!r}.")
     try:
         return reader(value[1:])
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise MalformedFrame(f"the {value[0]} message has a wrong shape ({error}).") from error
 
 

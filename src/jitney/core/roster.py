@@ -47,7 +47,7 @@ class Roster:
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
         self.queue = WaitQueue(settings.policy, settings.overtake_s)
-        self.gate = Gate(settings)
+        self.gate = Gate(settings, counters)
         self.live: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
         self._events: list[Event] = []

@@ -6,6 +6,7 @@ literature says of them can be measured, and they are real: memory, preemption a
 inside a group as everywhere.
 """
 
+from jitney.core.counters import Counters
 from jitney.core.limits import STATIC_WAIT_S
 from jitney.core.sequence import Sequence
 from jitney.core.settings import SchedulerSettings, Strategy
@@ -17,7 +18,8 @@ SHRINK = 0.75
 class Gate:
     """Lets sequences join, one by one, as the strategy allows."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
+        self._counters = counters
         self._strategy = settings.strategy
         self._size_max = settings.sequences_max
         self._wait_s = settings.group_wait_s_max
@@ -28,7 +30,6 @@ class Gate:
         self._latency_s = 0.0
         self._seats = 0
         self._members: set[Sequence] = set()
-        self.groups_departed = 0
 
     @property
     def is_grouped(self) -> bool:
@@ -50,7 +51,7 @@ class Gate:
         size = self._group_size(waiting_count)
         if waiting_count >= size or drains or now - oldest.arrived_at >= self._wait_s:
             self._seats = min(waiting_count, self._size_max)
-            self.groups_departed += 1
+            self._counters.add("groups_departed")
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now; a member may always come back."""

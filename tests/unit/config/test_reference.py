@@ -1,10 +1,13 @@
 """Tests of `jitney.config.reference` and of the definitions that it is made from."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from jitney.backends import NAMES
 from jitney.config import Known, Settings, config_reference, known_settings
+from jitney.config.settings import BackendName
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "config.md"
 
@@ -32,3 +35,8 @@ def test_no_two_settings_share_a_name() -> None:
     """Guards aliases: one that stands for two settings would mean either."""
     names = [name for known in known_settings() for name in (known.name, *known.option.aliases)]
     assert len(names) == len(set(names))
+
+
+def test_the_backends_that_can_be_set_are_those_that_can_be_loaded() -> None:
+    """Guards `backend`: a name that is offered must exist, and one that exists be offered."""
+    assert sorted(get_args(BackendName)) == sorted(NAMES)

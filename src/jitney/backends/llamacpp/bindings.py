@@ -9,6 +9,7 @@ import ctypes
 import functools
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,11 @@ class Model:
         return int(llama_cpp.llama_model_n_layer(self.pointer))
 
     @property
+    def head_count(self) -> int:
+        """Attention heads of a layer."""
+        return int(llama_cpp.llama_model_n_head(self.pointer))
+
+    @property
     def is_rewindable(self) -> bool:
         """Whether its memory can be cut back to a prefix; a recurrent state cannot."""
         return not (
@@ -131,9 +137,8 @@ class Model:
 
     def head_sizes(self) -> tuple[int, int, int]:
         """Heads of keys and values, size of a key head, size of a value head."""
-        heads = int(llama_cpp.llama_model_n_head(self.pointer))
         heads_kv = int(llama_cpp.llama_model_n_head_kv(self.pointer))
-        size = int(llama_cpp.llama_model_n_embd(self.pointer)) // max(1, heads)
+        size = int(llama_cpp.llama_model_n_embd(self.pointer)) // max(1, self.head_count)
         family = self.metadata("general.architecture") or ""
         key = self.metadata(f"{family}.attention.key_length")
         value = self.metadata(f"{family}.attention.value_length")
@@ -157,10 +162,9 @@ class Model:
         template = llama_cpp.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text, none added. The text has at most 2**29 characters."""
-        data = text.encode("utf-8", "surrogatepass")
-        # Byte-level vocabularies give at most one token per byte, and one for a space in front.
+    def encode(self, data: bytes, *, special: bool) -> list[int]:
+        """Tokens of a text in UTF-8, none added; the caller has bounded its length."""
+        # At most one token per byte, and a few that a vocabulary puts in front.
         room = len(data) + 8
         while True:
             tokens = (llama_cpp.llama_token * room)()
@@ -172,16 +176,24 @@ class Model:
             assert count != _INT32_MIN, "the text was checked to be far shorter"
             room = -count
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token; for a control token, its name."""
-        size = 64
-        while size <= PIECE_BYTES_MAX:
-            buffer = ctypes.create_string_buffer(size)
-            count = int(llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, True))
-            if count >= 0:
-                return buffer.raw[:count]
-            size = -count
-        raise ModelError(f"token {token} of the model has a text of {size} bytes, which is damage.")
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of every token in order; of a control token, its name."""
+        buffer = ctypes.create_string_buffer(256)
+        for token in range(self.vocabulary_count):
+            count = self._piece(token, buffer)
+            if count < 0:
+                if -count > PIECE_BYTES_MAX:
+                    raise ModelError(
+                        f"token {token} of the model is {-count} bytes long, which is damage."
+                    )
+                buffer = ctypes.create_string_buffer(-count)
+                count = self._piece(token, buffer)
+            yield buffer.raw[:count]
+
+    def _piece(self, token: int, buffer: Pointer) -> int:
+        """Bytes written, or those wanted with a minus sign."""
+        vocab, size = self._vocab, len(buffer)
+        return int(llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, True))
 
     def is_control(self, token: int) -> bool:
         """Whether the token stands for structure: a control token, or the unknown one."""

@@ -1,0 +1,56 @@
+"""Whether a model and its memory fit this machine, asked before the library takes either.
+
+Called while a backend is built. Linux only: where the free memory cannot be read, nothing is
+refused. An estimate in the user's favour: what is refused here could not have run.
+"""
+
+from pathlib import Path
+
+from jitney.errors import ModelError
+
+MEMINFO = Path("/proc/meminfo")
+
+
+def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> None:
+    """Refuse a model whose weights alone are larger than the memory that is free."""
+    available = available_bytes(meminfo)
+    if available is not None and weights_bytes > available:
+        raise ModelError(
+            f"{model} has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is "
+            "free; take a smaller model or a smaller quantisation."
+        )
+
+
+def check_memory(
+    kv_tokens: int, token_bytes: int, work_bytes: int, meminfo: Path = MEMINFO
+) -> None:
+    """Refuse a `kv_tokens` whose keys and values, with the work space, do not fit."""
+    available = available_bytes(meminfo)
+    needed = kv_tokens * token_bytes + work_bytes
+    if available is None or needed <= available:
+        return
+    fits = max(0, available - work_bytes) // max(1, token_bytes) // 256 * 256
+    advice = (
+        f"lower kv_tokens to at most {fits}" if fits else "lower kv_tokens and batch_tokens_max"
+    )
+    raise ModelError(
+        f"kv_tokens {kv_tokens} takes {_gib(needed)} of memory for this model and "
+        f"{_gib(available)} is free; {advice}."
+    )
+
+
+def available_bytes(meminfo: Path = MEMINFO) -> int | None:
+    """Memory that can be taken without swapping; None where the system does not say."""
+    try:
+        text = meminfo.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdecimal():
+            return int(words[1]) * 1024
+    return None
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,21 @@
+"""The vocabulary of a loaded model as plain values. Pure reading, any thread."""
+
+from jitney.backends.llamacpp.bindings import Model
+from jitney.core.backend import Vocabulary
+
+
+def read_vocabulary(model: Model) -> Vocabulary:
+    """Every token as bytes, and what is special about some of them.
+
+    Tokens that a user defined (`USER_DEFINED` in the file) are text: they carry words such as
+    tool markers, which a completion must show.
+    """
+    tokens = range(model.vocabulary_count)
+    return Vocabulary(
+        pieces=tuple(model.pieces()),
+        control=frozenset(token for token in tokens if model.is_control(token)),
+        eos_tokens=tuple(token for token in tokens if model.ends_completion(token)),
+        bos_token=model.bos_token(),
+        adds_bos=model.adds_bos(),
+        chat_template=model.chat_template(),
+    )

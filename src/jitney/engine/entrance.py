@@ -1,0 +1,143 @@
+"""The door: turns what a caller gave into a `Request` that the core can trust.
+
+Called by whoever faces callers, on their thread, never on the engine's: tokenising a long text
+and compiling a constraint take their time. Everything is checked here that needs the model's
+vocabulary, before it reaches native code (invariant 9).
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from jitney.core import limits
+from jitney.core.backend import Backend
+from jitney.core.params import SamplingParams
+from jitney.core.request import Priority, Request, RequestId
+from jitney.errors import ContextLengthExceeded, InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """What a caller may say about a request beside its prompt and its sampling."""
+
+    id: RequestId | None = None
+    priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    scope: str = ""
+    wait_s_max: float | None = None
+    total_s_max: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tenant", "scope"):
+            if len(getattr(self, name)) > limits.TENANT_CHARACTERS_MAX:
+                raise InvalidRequest(
+                    f"{name} has more than {limits.TENANT_CHARACTERS_MAX} characters.", name
+                )
+        for name in ("wait_s_max", "total_s_max"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise InvalidRequest(f"{name} must be above 0, and got {seconds!r}.", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of prompt text; `is_special` text may name control tokens, other text may not."""
+
+    text: str
+    is_special: bool
+
+
+class Entrance:
+    """Makes requests for one backend. Any thread may call."""
+
+    def __init__(self, backend: Backend, model_len_max: int, draw_seed: Callable[[], int]) -> None:
+        self._backend = backend
+        self._vocabulary = backend.vocabulary
+        self._model_len_max = model_len_max
+        self._draw_seed = draw_seed
+
+    def encode(self, pieces: Iterable[Piece]) -> tuple[int, ...]:
+        """Tokens of a prompt, with the model's first token where it wants one and has none."""
+        pieces = list(pieces)
+        character_count = sum(len(piece.text) for piece in pieces)
+        if character_count > limits.PROMPT_CHARACTERS_MAX:
+            raise InvalidRequest(
+                f"the prompt has {character_count} characters; "
+                f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
+                "prompt",
+            )
+        tokens: list[int] = []
+        for piece in pieces:
+            if piece.text:
+                _check_text(piece.text)
+                tokens.extend(self._backend.encode(piece.text, special=piece.is_special))
+        bos_token = self._vocabulary.bos_token
+        if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
+            tokens.insert(0, bos_token)
+        return tuple(tokens)
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Tokens of a prompt that its author wrote out, names of control tokens included."""
+        if not isinstance(text, str):
+            raise InvalidRequest(f"a prompt is a text or tokens, and got {text!r:.80}.", "prompt")
+        return self.encode([Piece(text, is_special=True)])
+
+    def make(
+        self,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        options: RequestOptions | None = None,
+    ) -> Request:
+        """A request with these prompt tokens. Raises a RequestError that says what to mend."""
+        options = options or RequestOptions()
+        self._check_prompt(prompt)
+        self._check_params(params)
+        if params.constraint is not None:
+            self._backend.prepare(params.constraint)
+        return Request(
+            id=options.id or RequestId(uuid.uuid4().hex),
+            prompt=prompt,
+            params=params,
+            seed=self._draw_seed() if params.seed is None else params.seed,
+            priority=options.priority,
+            tenant=options.tenant,
+            scope=options.scope,
+            wait_s_max=options.wait_s_max,
+            total_s_max=options.total_s_max,
+        )
+
+    def _check_prompt(self, prompt: tuple[int, ...]) -> None:
+        if not prompt:
+            raise InvalidRequest("the prompt is empty; give at least one token.", "prompt")
+        if len(prompt) >= self._model_len_max:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt)} tokens and the context holds "
+                f"{self._model_len_max}, of which the completion needs at least one; "
+                "shorten the prompt or raise max_model_len.",
+                "prompt",
+            )
+        self._check_tokens("prompt", prompt)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        self._check_tokens("stop_token_ids", params.stop_token_ids or ())
+        self._check_tokens("logit_bias", params.logit_bias or ())
+
+    def _check_tokens(self, name: str, tokens: Iterable[int]) -> None:
+        count = len(self._vocabulary.pieces)
+        for token in tokens:
+            # A bool is an int to Python, and no token to anyone.
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < count:
+                raise InvalidRequest(
+                    f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
+                )
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the prompt has half of a surrogate pair, which is no character; "
+            "decode it from its source as UTF-8.",
+            "prompt",
+        ) from None

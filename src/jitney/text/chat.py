@@ -1,0 +1,248 @@
+"""Chat templates: messages to the text of a prompt, with what a caller wrote kept apart.
+
+Any thread; renders of one template take turns. A caller's text never becomes a control token:
+`render` gives segments, and the name of a control token that a caller wrote stands in a segment
+of its own that is not `special`, to be tokenised as plain text.
+
+Two things make sure of that. Before rendering, each such name in the messages is replaced by one
+character that occurs neither in them nor in the template, and put back afterwards. And because a
+template may also cut text so that a name comes together (`<|e[X]nd|>` without the `[X]`), messages
+that hold the beginning of a name are rendered once more with that character replaced as well; if
+the control tokens of the two differ, the second one counts.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+from jitney.core import limits
+from jitney.core.backend import Vocabulary
+from jitney.errors import InvalidRequest, ModelError
+from jitney.text.sandbox import Sandbox
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Templates build control tokens from roles (`<|user|>`), so a role is one of these."""
+
+_DEPTH_MAX = 32
+_PRIVATE = re.compile("[\U000f0000-\U0010fffd]")
+_PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a prompt; names of control tokens in it are those tokens only when `special`."""
+
+    text: str
+    special: bool
+
+
+class ChatTemplate:
+    """One model's chat template. `now` is the date that it is told, if it asks for one."""
+
+    def __init__(
+        self,
+        source: str,
+        vocabulary: Vocabulary,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._sandbox = Sandbox(now)
+        self._template = self._sandbox.compiled(source)
+        self._taken = frozenset(_PRIVATE.findall(source))
+        names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
+        # Longest first, so that a name that begins with another one is found whole.
+        self._names = _any_of(sorted(names, key=lambda name: (-len(name), name)))
+        self._firsts = _any_of(sorted({name[0] for name in names}))
+        eos = vocabulary.eos_tokens
+        self._values = {
+            "bos_token": _name(vocabulary, vocabulary.bos_token),
+            "eos_token": _name(vocabulary, eos[0] if eos else None),
+            "tools": None,
+            "documents": None,
+        }
+
+    def render(
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool = True
+    ) -> tuple[Segment, ...]:
+        """The prompt for these messages. Raises InvalidRequest (theirs) or ModelError (ours).
+
+        The template's own beginning-of-text token is part of it, if the template writes one.
+        """
+        # Any: messages are JSON, and are checked here.
+        checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
+        texts = list(_texts(checked, 0))
+        count = sum(map(len, texts))
+        if count > limits.PROMPT_CHARACTERS_MAX:
+            raise _invalid(
+                f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
+            )
+        _check_encodable(texts)
+        segments = self._rendered(checked, texts, self._names, add_generation_prompt)
+        if self._names and any(self._firsts.search(text) for text in texts if self._firsts):
+            both = _any_of([self._names.pattern, self._firsts.pattern], escape=False)
+            safe = self._rendered(checked, texts, both, add_generation_prompt)
+            if self._controls(safe) != self._controls(segments):
+                return safe
+        return segments
+
+    def _rendered(
+        self,
+        messages: list[dict[str, Any]],
+        texts: list[str],
+        hidden: re.Pattern[str] | None,
+        add_generation_prompt: bool,
+    ) -> tuple[Segment, ...]:
+        """Render with every occurrence of `hidden` in the messages kept out of the way."""
+        marks = self._marks(texts, hidden)
+        if marks and hidden is not None:
+            messages = _mapped(messages, lambda text: hidden.sub(lambda at: marks[at[0]], text))
+        values = {
+            **self._values,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        with self._lock:
+            text = self._run(values, sum(map(len, texts)))
+        if len(text) > limits.PROMPT_CHARACTERS_MAX:
+            raise _invalid(
+                f"messages make a prompt of {len(text)} characters; "
+                f"the limit is {limits.PROMPT_CHARACTERS_MAX}."
+            )
+        return _split(text, {mark: name for name, mark in marks.items()})
+
+    def _run(self, values: dict[str, object], count: int) -> str:
+        try:
+            return self._sandbox.rendered(self._template, values, count)
+        except TemplateError as error:
+            raise _invalid(f"the chat template refuses these messages: {error}") from None
+        except ModelError:
+            raise
+        except Exception as error:
+            # The template is a program of someone else's, and may fail in any way there is.
+            raise _invalid(
+                f"the chat template cannot render these messages: {type(error).__name__}: {error}"
+            ) from None
+
+    def _marks(self, texts: list[str], hidden: re.Pattern[str] | None) -> dict[str, str]:
+        """For each text to hide, a character that stands nowhere else."""
+        if hidden is None:
+            return {}
+        found = dict.fromkeys(name for text in texts for name in hidden.findall(text))
+        if not found:
+            return {}
+        taken = self._taken.union(*(_PRIVATE.findall(text) for text in texts))
+        free = (
+            chr(point)
+            for point in range(_PRIVATE_FIRST, _PRIVATE_LAST + 1)
+            if chr(point) not in taken
+        )
+        marks = dict(zip(found, free, strict=False))
+        if len(marks) < len(found):
+            raise _invalid("messages use up all private characters of Unicode.")
+        return marks
+
+    def _controls(self, segments: tuple[Segment, ...]) -> list[str]:
+        """The control tokens of a prompt, in order."""
+        assert self._names is not None
+        found = (self._names.findall(segment.text) for segment in segments if segment.special)
+        return [name for names in found for name in names]
+
+
+def _name(vocabulary: Vocabulary, token: int | None) -> str:
+    if token is None or not 0 <= token < len(vocabulary.pieces):
+        return ""
+    return vocabulary.pieces[token].decode("utf-8", errors="replace")
+
+
+def _any_of(texts: list[str], escape: bool = True) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(re.escape, texts) if escape else texts)) if texts else None
+
+
+def _split(text: str, names: dict[str, str]) -> tuple[Segment, ...]:
+    """Put the hidden texts back, each apart from what surrounds it."""
+    if not names:
+        return (Segment(text, True),) if text else ()
+    parts = re.split("([" + "".join(names) + "]+)", text)
+    segments = (
+        Segment("".join(names[mark] for mark in part), False) if index % 2 else Segment(part, True)
+        for index, part in enumerate(parts)
+    )
+    return tuple(segment for segment in segments if segment.text)
+
+
+def _invalid(message: str) -> InvalidRequest:
+    return InvalidRequest(message, "messages")
+
+
+def _listed(messages: object) -> list[object]:
+    if not isinstance(messages, list) or not messages:
+        raise _invalid("messages must be a list of at least one message.")
+    return messages
+
+
+def _checked(message: object, index: int) -> dict[str, Any]:
+    """The message with its content as one string."""
+    where = f"messages[{index}]"
+    if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
+        raise _invalid(f"{where} must be an object with a role and a content.")
+    role = message.get("role")
+    if role not in ROLES:
+        raise _invalid(f"{where}.role must be one of {', '.join(ROLES)}.")
+    content = message.get("content")
+    if content is None and role == "assistant" and message.get("tool_calls"):
+        return message
+    return {**message, "content": _content(content, where)}
+
+
+def _content(content: object, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _invalid(f"{where}.content must be a string or a list of text parts.")
+    parts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            raise _invalid(f'{where}.content may hold parts of type "text" only, each with a text.')
+        parts.append(text)
+    return "".join(parts)
+
+
+def _texts(value: object, depth: int) -> Iterator[str]:
+    """Every string in the messages, the keys of objects included."""
+    if depth > _DEPTH_MAX:
+        raise _invalid(f"messages are nested more than {_DEPTH_MAX} deep.")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _texts(key, depth + 1)
+            yield from _texts(part, depth + 1)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part, depth + 1)
+    elif value is not None and not isinstance(value, bool | int | float):
+        raise _invalid(f"messages hold a {type(value).__name__}, which is no JSON value.")
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:  # Any: a JSON value
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_mapped(key, change): _mapped(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_mapped(part, change) for part in value]
+    return value
+
+
+def _check_encodable(texts: list[str]) -> None:
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        raise _invalid("messages hold half of a surrogate pair, which is no character.") from None

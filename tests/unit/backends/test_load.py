@@ -1,0 +1,50 @@
+"""Backends by name."""
+
+import builtins
+import importlib
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from jitney.backends import load, load_process
+from jitney.errors import ConfigError, MissingDependency
+
+
+@pytest.mark.parametrize("build", [load, load_process])
+def test_an_unknown_backend_is_refused_by_name(build: Callable[..., object]) -> None:
+    """Guards against a typing mistake that is answered with a traceback."""
+    with pytest.raises(ConfigError, match="lamacpp"):
+        build("lamacpp", {})
+
+
+@pytest.mark.parametrize("build", [load, load_process])
+def test_an_unknown_setting_is_refused_by_name(build: Callable[..., object]) -> None:
+    """Guards against a setting that is taken and ignored."""
+    with pytest.raises(ConfigError, match="slot_count"):
+        build("fake", {"slot_count": 4})
+
+
+@pytest.mark.parametrize("build", [load, load_process])
+def test_an_impossible_setting_is_refused(build: Callable[..., object]) -> None:
+    """Guards against a set-up error that turns into a crash on its way out of the process."""
+    with pytest.raises(ConfigError, match="slots must be at least 1"):
+        build("fake", {"slots": 0})
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against an import error that does not say what to install."""
+    imported = builtins.__import__
+
+    def without_llama(name: str, *rest: object) -> object:
+        if name.split(".")[0] == "llama_cpp":
+            raise ModuleNotFoundError("No module named 'llama_cpp'", name="llama_cpp")
+        return imported(name, *rest)  # type: ignore[arg-type]
+
+    for name in [name for name in sys.modules if name.startswith("jitney.backends.llamacpp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without_llama)
+    with pytest.raises(MissingDependency, match="llama"):
+        load("llamacpp", {"model": "any.gguf"})
+    importlib.invalidate_caches()

@@ -1,0 +1,268 @@
+"""The fake backend in a process of its own: its life, its death, and what is said of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.process import BackendSpec, ProcessBackend
+from jitney.core.batch import Batch, Entry, Open, Sampling
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
+
+WAIT_S = 30.0
+
+
+def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
+    """A small fake backend."""
+    return BackendSpec(
+        name="fake",
+        settings={"slots": 4, "kv_tokens": 256, **settings},
+        start_s_max=60.0,
+        batch_s_max=batch_s_max,
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll, for at most the limit."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.02)):
+        if condition():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it did not happen within the limit")
+
+
+def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
+    """The answer to three tokens in an empty slot."""
+    sampling = Sampling(seed=0, prompt_count=3)
+    batch = Batch(number, (Open(0, sampling),), (Entry(0, 0, (1, 2, 3), True),))
+    return backend.execute(batch).samples[0].token
+
+
+@pytest.fixture
+def backend() -> Iterator[ProcessBackend]:
+    """A running process."""
+    built = ProcessBackend(spec())
+    yield built
+    built.close()
+
+
+def test_close_leaves_no_process(backend: ProcessBackend) -> None:
+    """Guards against orphans, and against a second close that fails."""
+    pid = backend.pid
+    backend.close()
+    backend.close()
+    assert not is_alive(pid)
+
+
+def test_a_closed_backend_says_so(backend: ProcessBackend) -> None:
+    """Guards against a backend that comes back to life after it was closed."""
+    pid = backend.pid
+    backend.close()
+    with pytest.raises(BackendCrashed, match="closed"):
+        first_token(backend)
+    with pytest.raises(BackendCrashed, match="closed"):
+        backend.encode("text", special=False)
+    with pytest.raises(BackendCrashed, match="closed"):
+        backend.reset()
+    assert not is_alive(backend.pid)
+    assert not is_alive(pid)
+
+
+def test_no_orphan_when_the_parent_is_killed() -> None:
+    """Guards against a backend that holds its memory after the server was killed.
+
+    The batch keeps the main thread of the worker busy for longer than the test may take.
+    """
+    script = (
+        "import threading\n"
+        "from jitney.backends.process import BackendSpec, ProcessBackend\n"
+        "from jitney.core.batch import Batch, Entry\n"
+        "spec = BackendSpec(name='fake', settings={'token_s': 600.0, 'sleeps': True})\n"
+        "backend = ProcessBackend(spec)\n"
+        "batch = Batch(1, (), (Entry(0, 0, (1,), False),))\n"
+        "threading.Thread(target=backend.execute, args=(batch,), daemon=True).start()\n"
+        "print(backend.pid, flush=True)\n"
+        "threading.Event().wait(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait(WAIT_S)
+    wait_until(lambda: not is_alive(pid))
+
+
+def test_it_outlives_the_thread_that_built_it() -> None:
+    """Guards against the kernel's rule that a child ends with the thread that started it."""
+    built: list[ProcessBackend] = []
+    builder = threading.Thread(target=lambda: built.append(ProcessBackend(spec())))
+    builder.start()
+    builder.join(WAIT_S)
+    (backend,) = built
+    pid = backend.pid
+    try:
+        assert backend.encode("ab", special=False) == [97, 98]
+        assert first_token(backend) is not None
+        assert backend.pid == pid
+    finally:
+        backend.close()
+
+
+def test_files_in_the_current_folder_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against a file of the user's that happens to have a module's name."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    backend = ProcessBackend(spec())
+    backend.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_names_the_signal(backend: ProcessBackend, number: signal.Signals) -> None:
+    """Guards against a dead process that is reported as anything else."""
+    os.kill(backend.pid, number)
+    with pytest.raises(BackendCrashed, match=f"was killed \\(signal {number.value}\\)") as caught:
+        first_token(backend)
+    assert caught.value.signal == number
+
+
+def test_an_illegal_instruction_says_how_to_rebuild(backend: ProcessBackend) -> None:
+    """Guards against a bad build that looks like a bad model."""
+    os.kill(backend.pid, signal.SIGILL)
+    with pytest.raises(BackendCrashed, match="make llama"):
+        first_token(backend)
+    backend.reset()
+    assert backend.fallback_reason is None
+    assert first_token(backend) is not None
+
+
+def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBackend) -> None:
+    """Guards against a restart that changes what a request gets."""
+    pid = backend.pid
+    expected = first_token(backend)
+    os.kill(pid, signal.SIGKILL)
+    backend.reset()
+    assert backend.pid != pid
+    assert first_token(backend, 2) == expected
+
+
+def test_reset_of_a_living_process_keeps_it(backend: ProcessBackend) -> None:
+    """Guards against a model that is loaded again for every failed batch."""
+    pid = backend.pid
+    with pytest.raises(BackendFailed, match="does not exist"):
+        backend.execute(Batch(1, (), (Entry(9, 0, (1,), False),)))
+    backend.reset()
+    assert backend.pid == pid
+    assert first_token(backend, 2) is not None
+
+
+def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
+    """Guards against native code that never returns."""
+    backend = ProcessBackend(spec(batch_s_max=0.5, token_s=600.0, sleeps=True))
+    try:
+        with pytest.raises(BackendCrashed, match="did not answer within 0.5 seconds"):
+            first_token(backend)
+        backend.reset()
+        assert backend.execute(Batch(2, (), ())).number == 2
+    finally:
+        backend.close()
+
+
+def test_close_cuts_a_running_batch_short() -> None:
+    """Guards against a close that waits for a batch that may take for ever."""
+    backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
+    caught: list[BackendCrashed] = []
+
+    def run() -> None:
+        try:
+            first_token(backend)
+        except BackendCrashed as error:
+            caught.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    backend.close()
+    running.join(WAIT_S)
+    assert not running.is_alive()
+    assert "closed" in str(caught[0])
+
+
+def test_encode_works_beside_a_running_batch() -> None:
+    """Guards against tokenisers that wait for the forward pass."""
+    backend = ProcessBackend(spec(token_s=600.0, sleeps=True, batch_s_max=600.0))
+    running = threading.Thread(target=lambda: pytest.raises(BackendCrashed, first_token, backend))
+    running.start()
+    try:
+        assert backend.encode(" the<|end|>", special=True) != []
+        assert running.is_alive()
+    finally:
+        backend.close()
+        running.join(WAIT_S)
+
+
+def test_many_threads_encode_at_once(backend: ProcessBackend) -> None:
+    """Guards against an answer that goes to another question."""
+    wrong: list[str] = []
+
+    def work(letter: str) -> None:
+        for length in range(1, 40):
+            if backend.encode(letter * length, special=False) != [ord(letter)] * length:
+                wrong.append(letter)
+
+    threads = [threading.Thread(target=work, args=(letter,)) for letter in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not wrong
+
+
+def test_a_bad_constraint_keeps_its_class(backend: ProcessBackend) -> None:
+    """Guards against a mistake of the caller that is counted as a failure of ours."""
+    with pytest.raises(InvalidRequest):
+        backend.prepare(Constraint(ConstraintKind.REGEX, "(unclosed"))
+
+
+def test_an_interrupted_question_does_not_leave_its_answer_behind(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against Ctrl-C after which every text gets the tokens of the one before."""
+    control = backend._child.control
+    monkeypatch.setattr(control, "receive", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        backend.encode("one", special=False)
+    assert backend.encode("ab", special=False) == [97, 98]
+
+
+def _interrupt(limit_s: float | None = None) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_the_process_writes_stays_off_the_terminal(
+    backend: ProcessBackend, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Guards against native noise in the middle of an answer."""
+    os.kill(backend.pid, signal.SIGABRT)
+    with pytest.raises(BackendCrashed):
+        first_token(backend)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""

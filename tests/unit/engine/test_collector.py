@@ -1,0 +1,218 @@
+"""Events to deltas and answers: invariant 5, verdicts, logprobs, timing, errors."""
+
+from collections.abc import Callable
+
+import pytest
+
+from jitney.core.batch import Logprob
+from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
+from jitney.core.request import Request, RequestId
+from jitney.engine.answer import Delta, Ending, Usage
+from jitney.engine.collector import Collector, Verdict
+from jitney.engine.mailbox import Mailbox
+from jitney.errors import BackendFailed, DeadlineExceeded
+from jitney.text.byte_tokenizer import byte_vocabulary, encode
+
+MakeRequest = Callable[..., Request]
+
+
+class Story:
+    """A collector, the mailbox behind it, and a short way to tell it events."""
+
+    def __init__(self, request: Request) -> None:
+        self.mailbox = Mailbox()
+        self.collector = Collector(request, byte_vocabulary(), self.mailbox, 10.0)
+
+    def token(self, token: int, *, index: int = 0, at: float = 12.0) -> Verdict | None:
+        logprob = Logprob(token, -0.5)
+        return self.collector.push(TokenEvent(RequestId("0"), index, at, token, logprob))
+
+    def text(self, text: str) -> list[Verdict]:
+        verdicts = [self.token(token) for token in encode(text, special=False)]
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def finish(
+        self,
+        reason: FinishReason = FinishReason.LENGTH,
+        *,
+        index: int = 0,
+        stop_reason: int | None = None,
+        message: str | None = None,
+    ) -> None:
+        self.collector.push(
+            FinishEvent(RequestId("0"), index, 15.0, reason, 3, 9, 2, 1, stop_reason, message)
+        )
+
+    def deltas(self) -> list[Delta]:
+        found = []
+        while isinstance(item := self.mailbox.fetch(), Delta):
+            found.append(item)
+        return found
+
+
+def test_deltas_joined_are_the_text_of_the_answer(make_request: MakeRequest) -> None:
+    """Guards invariant 5, read after every token and only once."""
+    text = "héllo the bus 🚌 日本"
+    story = Story(make_request())
+    seen = []
+    for token in encode(text, special=False):
+        story.token(token)
+        seen.extend(story.deltas())
+    story.finish()
+    seen.extend(story.deltas())
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    assert "".join(delta.text for delta in seen) == answer.completions[0].text == text
+    tokens = [token for delta in seen for token in delta.tokens]
+    assert tuple(tokens) == answer.completions[0].tokens
+    assert [delta.finish_reason for delta in seen][-1] is FinishReason.LENGTH
+
+
+def test_half_a_character_waits_for_its_other_half(make_request: MakeRequest) -> None:
+    """Guards against broken characters in a stream; the token comes with its text."""
+    story = Story(make_request())
+    first, second = "é".encode()
+    story.token(first)
+    assert story.deltas() == []
+    story.token(second)
+    (delta,) = story.deltas()
+    assert (delta.text, delta.tokens) == ("é", (first, second))
+
+
+def test_a_stop_string_across_tokens_is_a_verdict_and_never_seen(
+    make_request: MakeRequest,
+) -> None:
+    """Guards against a leaked stop string, and against text after it."""
+    story = Story(make_request(stop=["END"]))
+    verdicts = story.text("ab EN")
+    assert verdicts == []
+    assert [delta.text for delta in story.deltas()] == ["ab "]
+    assert story.text("Dxyz") == [Verdict(RequestId("0"), 0, "END")]
+    story.finish(FinishReason.STOP)
+    (last,) = story.deltas()
+    assert (last.text, last.finish_reason, last.stop_reason) == ("", FinishReason.STOP, "END")
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    completion = answer.completions[0]
+    assert (completion.text, completion.stop_reason) == ("ab ", "END")
+    assert completion.tokens == tuple(encode("ab END", special=False))
+
+
+def test_a_stop_string_in_the_last_token_beats_the_length_limit(
+    make_request: MakeRequest,
+) -> None:
+    """Guards against `length` where the stop string was there in time."""
+    story = Story(make_request(stop=["."]))
+    story.text("a.")
+    story.finish(FinishReason.LENGTH)
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    assert answer.completions[0].finish_reason is FinishReason.STOP
+    assert answer.completions[0].text == "a"
+
+
+def test_text_held_back_for_a_stop_string_comes_out_at_the_end(
+    make_request: MakeRequest,
+) -> None:
+    """Guards against losing the beginning of a stop string that never came."""
+    story = Story(make_request(stop=["END"]))
+    story.text("so EN")
+    story.finish(FinishReason.STOP, stop_reason=None)
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    assert answer.completions[0].text == "so EN"
+    assert "".join(delta.text for delta in story.deltas()) == "so EN"
+
+
+def test_the_answer_carries_logprobs_their_sum_usage_and_times(
+    make_request: MakeRequest,
+) -> None:
+    """Guards the numbers that callers are billed and judged by."""
+    story = Story(make_request(logprobs=0, prompt_logprobs=0))
+    story.collector.push(StartEvent(RequestId("0"), 0, 11.0, 1.0, 2))
+    # Recomputed after a preemption, positions may come twice.
+    for start in (1, 1):
+        story.collector.push(
+            PromptEvent(RequestId("0"), 0, start, (Logprob(98, -1.0), Logprob(99, -2.0)))
+        )
+    story.token(65)
+    story.token(66, at=13.0)
+    story.finish(stop_reason=None)
+    answer = story.collector.ending(16.0).answer
+    assert answer is not None
+    completion = answer.completions[0]
+    assert completion.cumulative_logprob == -1.0
+    assert completion.logprobs == (Logprob(65, -0.5), Logprob(66, -0.5))
+    assert answer.prompt_logprobs == (Logprob(98, -1.0), Logprob(99, -2.0))
+    assert answer.usage == Usage(prompt_count=3, completion_count=9, cached_count=2)
+    timing = answer.timing
+    assert (timing.queue_s, timing.first_token_s, timing.total_s) == (1.0, 2.0, 6.0)
+    assert completion.timing.total_s == 5.0
+    assert answer.preempted_count == 1
+
+
+def test_logprobs_are_absent_unless_asked_for(make_request: MakeRequest) -> None:
+    """Guards against an empty list where callers look for None."""
+    story = Story(make_request())
+    story.finish()
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    assert answer.completions[0].logprobs is None
+    assert answer.completions[0].cumulative_logprob is None
+    assert answer.prompt_logprobs is None
+
+
+def test_a_request_is_done_when_its_last_completion_is(make_request: MakeRequest) -> None:
+    """Guards against an ending that comes before every completion has one."""
+    story = Story(make_request(n=2))
+    story.token(65, index=1)
+    story.finish(index=1)
+    assert story.collector.is_finished(1)
+    assert not story.collector.is_done
+    story.token(66, index=0)
+    story.finish(index=0)
+    assert story.collector.is_done
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    assert [each.text for each in answer.completions] == ["B", "A"]
+
+
+def test_an_event_after_the_end_is_our_mistake(make_request: MakeRequest) -> None:
+    """Guards invariant 1 against a scheduler that finishes a sequence twice."""
+    story = Story(make_request())
+    story.finish()
+    with pytest.raises(AssertionError):
+        story.token(65)
+
+
+def test_a_failure_weighs_more_than_a_deadline_and_keeps_its_sentence(
+    make_request: MakeRequest,
+) -> None:
+    """Guards against callers who are told the wrong reason."""
+    story = Story(make_request(n=2))
+    story.finish(FinishReason.DEADLINE, index=0, message="too late.")
+    story.finish(FinishReason.FAILED, index=1, message="it broke.")
+    ending = story.collector.ending(15.0)
+    assert isinstance(ending.error, BackendFailed)
+    assert str(ending.error) == "it broke."
+
+
+def test_a_deadline_is_an_error_that_keeps_what_was_made(make_request: MakeRequest) -> None:
+    """Guards against a timeout that looks like an answer."""
+    story = Story(make_request())
+    story.text("abc")
+    story.finish(FinishReason.DEADLINE)
+    ending: Ending = story.collector.ending(15.0)
+    assert isinstance(ending.error, DeadlineExceeded)
+    assert ending.answer is not None
+    assert ending.answer.completions[0].text == "abc"
+
+
+def test_a_cancelled_request_is_an_answer_and_no_error(make_request: MakeRequest) -> None:
+    """Guards against exceptions for callers who only said stop."""
+    story = Story(make_request())
+    story.text("abc")
+    story.finish(FinishReason.CANCELLED)
+    ending = story.collector.ending(15.0)
+    assert ending.error is None
+    assert ending.was_cancelled

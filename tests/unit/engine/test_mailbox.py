@@ -1,0 +1,171 @@
+"""The way out: merging, one ending, and waking readers of both kinds."""
+
+import asyncio
+import threading
+
+import pytest
+
+from jitney.core.events import FinishReason
+from jitney.engine.answer import Delta, Ending
+from jitney.engine.mailbox import Awaited, Mailbox
+from jitney.errors import EngineStopped
+
+WAIT_S = 10.0
+
+
+def stopped() -> Ending:
+    return Ending(None, EngineStopped("over"))
+
+
+def test_unread_deltas_are_merged_per_completion() -> None:
+    """Guards against a queue that grows with every token nobody reads."""
+    mailbox = Mailbox()
+    for text, token in (("a", 1), ("b", 2), ("c", 3)):
+        mailbox.put(Delta(index=0, text=text, tokens=(token,)))
+        mailbox.put(Delta(index=1, text=text.upper(), tokens=(token,)))
+    assert mailbox.get(0) == Delta(index=0, text="abc", tokens=(1, 2, 3))
+    assert mailbox.get(0) == Delta(index=1, text="ABC", tokens=(1, 2, 3))
+    assert mailbox.fetch() is None
+
+
+def test_a_merged_delta_carries_the_finish_reason_of_its_last_part() -> None:
+    """Guards against an end that gets lost when the reader is slow."""
+    mailbox = Mailbox()
+    mailbox.put(Delta(index=0, text="a"))
+    mailbox.put(
+        Delta(index=0, text="", finish_reason=FinishReason.STOP, stop_reason="x"),
+    )
+    assert mailbox.get(0) == Delta(
+        index=0, text="a", finish_reason=FinishReason.STOP, stop_reason="x"
+    )
+
+
+def test_the_ending_comes_after_the_unread_deltas_and_stays() -> None:
+    """Guards against text that is overtaken by the end, and against a second wait that hangs."""
+    mailbox = Mailbox()
+    mailbox.put(Delta(index=0, text="a"))
+    ending = stopped()
+    mailbox.end(ending)
+    assert isinstance(mailbox.get(0), Delta)
+    assert mailbox.get(0) is ending
+    assert mailbox.get(0) is ending
+
+
+def test_nothing_may_follow_the_ending() -> None:
+    """Guards invariants 1 and 5 at the last place where they can be kept."""
+    mailbox = Mailbox()
+    mailbox.end(stopped())
+    with pytest.raises(AssertionError):
+        mailbox.put(Delta(index=0, text="late"))
+    with pytest.raises(AssertionError):
+        mailbox.end(stopped())
+
+
+def test_an_abandoned_mailbox_ignores_what_a_stuck_engine_says_later() -> None:
+    """Guards against two endings when an engine thread comes back after it was given up."""
+    mailbox = Mailbox()
+    mailbox.abandon(EngineStopped("stuck"))
+    mailbox.put(Delta(index=0, text="late"))
+    mailbox.end(stopped())
+    ending = mailbox.get(0)
+    assert isinstance(ending, Ending)
+    assert str(ending.error) == "stuck"
+
+
+def test_a_wait_that_is_not_answered_times_out() -> None:
+    """Guards against a reader that hangs for ever."""
+    with pytest.raises(TimeoutError):
+        Mailbox().get(0.01)
+
+
+def test_a_mailbox_that_does_not_stream_keeps_the_ending_only() -> None:
+    """Guards against text that is kept twice for callers who want only the whole."""
+    mailbox = Mailbox(streams=False)
+    mailbox.put(Delta(index=0, text="a"))
+    assert mailbox.fetch() is None
+    mailbox.end(stopped())
+    assert isinstance(mailbox.fetch(), Ending)
+
+
+def test_a_thread_that_sleeps_is_woken_by_a_delta() -> None:
+    """Guards against a lost wake-up between threads."""
+    mailbox = Mailbox()
+    got: list[Delta | Ending] = []
+    reader = threading.Thread(target=lambda: got.append(mailbox.get(WAIT_S)), daemon=True)
+    reader.start()
+    mailbox.put(Delta(index=0, text="a"))
+    reader.join(WAIT_S)
+    assert got == [Delta(index=0, text="a")]
+
+
+def test_every_delta_put_from_a_thread_reaches_a_task() -> None:
+    """Guards against a lost wake-up on the way into an event loop."""
+    mailbox = Mailbox()
+    count = 200
+
+    def put_all() -> None:
+        mailbox.accept()
+        for number in range(count):
+            mailbox.put(Delta(index=0, text=f"{number},"))
+        mailbox.end(stopped())
+
+    async def read_all() -> str:
+        texts = []
+        async with asyncio.timeout(WAIT_S):
+            await mailbox.wait_async(Awaited.ACCEPTED)
+            while isinstance(item := await mailbox.get_async(), Delta):
+                texts.append(item.text)
+        return "".join(texts)
+
+    async def main() -> str:
+        threading.Thread(target=put_all, daemon=True).start()
+        return await read_all()
+
+    assert asyncio.run(main()) == "".join(f"{number}," for number in range(count))
+
+
+def test_a_task_that_gave_up_waiting_can_wait_again() -> None:
+    """Guards against a reader that stays registered after its timeout."""
+    mailbox = Mailbox()
+
+    async def main() -> Delta | Ending:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await mailbox.get_async()
+        mailbox.put(Delta(index=0, text="a"))
+        async with asyncio.timeout(WAIT_S):
+            return await mailbox.get_async()
+
+    assert asyncio.run(main()) == Delta(index=0, text="a")
+
+
+def test_a_second_reader_is_refused() -> None:
+    """Guards against two tasks that each get half of the text."""
+    mailbox = Mailbox()
+
+    async def main() -> None:
+        first = asyncio.create_task(mailbox.get_async())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="single reader"):
+            await mailbox.get_async()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    asyncio.run(main())
+
+
+def test_a_reader_whose_loop_was_closed_does_not_hurt_the_engine() -> None:
+    """Guards against an engine thread that dies of a client's closed event loop."""
+    mailbox = Mailbox()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(mailbox.get_async())
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    mailbox.put(Delta(index=0, text="a"))
+    mailbox.end(stopped())
+    assert mailbox.ending is not None
+    assert not task.done()
+    # The task can never run again; say so, or it complains when it is forgotten.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
