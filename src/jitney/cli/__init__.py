@@ -1,0 +1,1 @@
+"""The command line: `jitney run`, `chat`, `demo`, `pull` and `config show`."""

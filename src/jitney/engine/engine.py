@@ -15,6 +15,7 @@ from jitney.core.gauges import Gauges
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings
+from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
 from jitney.engine.inbox import Drain, Inbox, Stop, Submit
@@ -86,7 +87,7 @@ class Engine:
         """Begin to run ticks. Once."""
         self._thread.start()
 
-    def send(self, request: Request, *, streams: bool = True) -> Handle:
+    def send(self, request: Request, *, streams: bool = True) -> Handle[Answer]:
         """Hand a request in without waiting; a refusal comes through the handle.
 
         Without `streams` only its end is kept for the caller, which is cheaper. Raises QueueFull
@@ -94,9 +95,9 @@ class Engine:
         """
         mailbox = Mailbox(streams=streams)
         self._inbox.submit(Submit(request, mailbox, self._clock.now()))
-        return Handle(request, mailbox, self.cancel)
+        return Handle(request, mailbox, self.cancel, _as_it_is)
 
-    def submit(self, request: Request) -> Handle:
+    def submit(self, request: Request) -> Handle[Answer]:
         """Hand a request in and wait until it is accepted. Raises its refusal."""
         handle = self.send(request)
         try:
@@ -110,7 +111,7 @@ class Engine:
             ) from None
         return handle
 
-    async def submit_async(self, request: Request) -> Handle:
+    async def submit_async(self, request: Request) -> Handle[Answer]:
         """`submit` for a task of an event loop; cancelling the task cancels the request."""
         handle = self.send(request)
         try:
@@ -175,6 +176,10 @@ class Engine:
         for command in self._inbox.close(error):
             if isinstance(command, Submit):
                 command.mailbox.abandon(error)
+
+
+def _as_it_is(answer: Answer) -> Answer:
+    return answer
 
 
 def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:

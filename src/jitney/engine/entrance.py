@@ -14,6 +14,7 @@ from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.errors import ContextLengthExceeded, InvalidRequest
+from jitney.text.chat import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,6 @@ class RequestOptions:
                 raise InvalidRequest(f"{name} must be above 0, and got {seconds!r}.", name)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of prompt text; `is_special` text may name control tokens, other text may not."""
-
-    text: str
-    is_special: bool
-
-
 class Entrance:
     """Makes requests for one backend. Any thread may call."""
 
@@ -56,10 +49,9 @@ class Entrance:
         self._model_len_max = model_len_max
         self._draw_seed = draw_seed
 
-    def encode(self, pieces: Iterable[Piece]) -> tuple[int, ...]:
+    def encode(self, segments: tuple[Segment, ...]) -> tuple[int, ...]:
         """Tokens of a prompt, with the model's first token where it wants one and has none."""
-        pieces = list(pieces)
-        character_count = sum(len(piece.text) for piece in pieces)
+        character_count = sum(len(segment.text) for segment in segments)
         if character_count > limits.PROMPT_CHARACTERS_MAX:
             raise InvalidRequest(
                 f"the prompt has {character_count} characters; "
@@ -67,10 +59,10 @@ class Entrance:
                 "prompt",
             )
         tokens: list[int] = []
-        for piece in pieces:
-            if piece.text:
-                _check_text(piece.text)
-                tokens.extend(self._backend.encode(piece.text, special=piece.is_special))
+        for segment in segments:
+            if segment.text:
+                _check_text(segment.text)
+                tokens.extend(self._backend.encode(segment.text, special=segment.special))
         bos_token = self._vocabulary.bos_token
         if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
             tokens.insert(0, bos_token)
@@ -80,7 +72,7 @@ class Entrance:
         """Tokens of a prompt that its author wrote out, names of control tokens included."""
         if not isinstance(text, str):
             raise InvalidRequest(f"a prompt is a text or tokens, and got {text!r:.80}.", "prompt")
-        return self.encode([Piece(text, is_special=True)])
+        return self.encode((Segment(text, special=True),))
 
     def make(
         self,

@@ -7,22 +7,37 @@ unfinished; leaving a loop does not.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
 
+Shape = TypeVar("Shape")
+"""What callers of one edge want answers to look like."""
 
-class Handle:
-    """One request that was handed in. Made by the engine."""
+OtherShape = TypeVar("OtherShape")
+
+
+class Handle(Generic[Shape]):
+    """One request that was handed in. Made by the engine; `shape` turns its answer into the
+    form that the caller knows."""
 
     def __init__(
-        self, request: Request, mailbox: Mailbox, cancel: Callable[[RequestId], None]
+        self,
+        request: Request,
+        mailbox: Mailbox,
+        cancel: Callable[[RequestId], None],
+        shape: Callable[[Answer], Shape],
     ) -> None:
         self.request = request
         self._mailbox = mailbox
         self._cancel = cancel
+        self._shape = shape
+
+    def shaped(self, shape: Callable[[Answer], OtherShape]) -> "Handle[OtherShape]":
+        """The same request with results in another form; this handle is not to be read any more."""
+        return Handle(self.request, self._mailbox, self._cancel, shape)
 
     @property
     def id(self) -> RequestId:
@@ -44,15 +59,15 @@ class Handle:
         if not self.is_done:
             self._cancel(self.id)
 
-    def result(self, timeout: float | None = None) -> Answer:
+    def result(self, timeout: float | None = None) -> Shape:
         """Wait for the end. Raises TimeoutError (the request goes on) or what went wrong."""
         self._mailbox.wait(Awaited.ENDING, timeout)
-        return self._answer()
+        return self._result()
 
-    async def result_async(self) -> Answer:
+    async def result_async(self) -> Shape:
         """`result` for a task of an event loop, which may bound it with `asyncio.timeout`."""
         await self._mailbox.wait_async(Awaited.ENDING)
-        return self._answer()
+        return self._result()
 
     def wait_accepted(self, timeout: float | None = None) -> None:
         """Wait until the scheduler took the request. Raises its refusal, or TimeoutError."""
@@ -104,12 +119,12 @@ class Handle:
     ) -> None:
         self.cancel()
 
-    def _answer(self) -> Answer:
+    def _result(self) -> Shape:
         ending = self._mailbox.ending
         assert ending is not None, "waited for"
         _raise(ending)
         assert ending.answer is not None, "an ending without an error has an answer"
-        return ending.answer
+        return self._shape(ending.answer)
 
     def _raise_refusal(self) -> None:
         ending = self._mailbox.ending

@@ -175,7 +175,10 @@ def _grammar(constraint: Constraint) -> str:
             return str(LLMatcher.grammar_from_regex(constraint.text))
         case ConstraintKind.CHOICE:
             choices = (json.dumps(choice) for choice in json.loads(constraint.text))
-            return str(LLMatcher.grammar_from_lark("start: " + " | ".join(choices)))
+            # A terminal, which becomes one automaton: thousands of alternatives of a rule would
+            # each be followed on their own, and the parser has a limit to that.
+            lark = "start: CHOICE\nCHOICE: " + " | ".join(choices)
+            return str(LLMatcher.grammar_from_lark(lark))
         case ConstraintKind.LARK:
             return str(LLMatcher.grammar_from_lark(constraint.text))
         case ConstraintKind.GBNF:

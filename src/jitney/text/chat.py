@@ -83,7 +83,7 @@ class ChatTemplate:
             )
         _check_encodable(texts)
         segments = self._rendered(checked, texts, self._names, add_generation_prompt)
-        if self._names and any(self._firsts.search(text) for text in texts if self._firsts):
+        if self._names and self._firsts and any(map(self._firsts.search, texts)):
             both = _any_of([self._names.pattern, self._firsts.pattern], escape=False)
             safe = self._rendered(checked, texts, both, add_generation_prompt)
             if self._controls(safe) != self._controls(segments):
@@ -101,7 +101,7 @@ class ChatTemplate:
         marks = self._marks(texts, hidden)
         if marks and hidden is not None:
             messages = _mapped(messages, lambda text: hidden.sub(lambda at: marks[at[0]], text))
-        values = {
+        values: dict[str, object] = {
             **self._values,
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,

@@ -13,9 +13,9 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
 
-from jinja2 import Template, nodes
+from jinja2 import Template, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jitney.errors import ModelError
@@ -24,8 +24,8 @@ WORK_MAX = 50_000_000
 """Characters that a template may copy; about a second at the worst."""
 WORK_PER_CHARACTER = 32
 """On top of that, for each character of the messages: long chats may be copied a few times."""
-_STEP = 50
-"""What a turn of a loop or a call costs, in characters copied."""
+_TURN, _CALL, _MACRO = 50, 150, 1000
+"""What a turn of a loop, a call and a call of a macro cost, in characters copied."""
 _NUMBER_MAX = 1_000_000
 """The largest number that a filter or a string method is given: they pad and repeat by it."""
 _BITS_MAX = 4096
@@ -53,7 +53,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols"],
-            finalize=self._written,
+            # With a context, so that Jinja does not work it out once and for all when it compiles.
+            finalize=pass_context(lambda _, value: self._written(value)),
         )
         self._left = WORK_MAX
         self.filters = {
@@ -61,7 +62,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             for name, found in {**self.filters, "tojson": _to_json}.items()
             if name not in _REFUSED_FILTERS
         }
-        self.filters.update(_counted=self._counted, _spent=self._spent, _written=self._written)
+        self.filters.update(_counted=self._counted, _written=self._written)
         self.globals.pop("lipsum")
         self.globals.update(
             range=range,
@@ -85,7 +86,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 f"the limit is {_SOURCE_CHARACTERS_MAX}."
             )
         # A mark for training that means nothing here, and that Jinja does not know.
-        source = _GENERATION.sub(lambda found: _as_if(found), source)
+        source = _GENERATION.sub(_as_if, source)
         try:
             tree = self.parse(source)
             self._put_on_budget(tree)
@@ -107,10 +108,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         except (MemoryError, RecursionError):
             raise _overdrawn() from None
 
-    def call(  # noqa: D102 - Jinja's own method
-        self, context: Context, obj: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        self._spend(_STEP)
+    def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Jinja's own way into every call of a template."""
+        self._spend(_MACRO if isinstance(obj, Macro) else _CALL)
         owner = getattr(getattr(obj, "__wrapped__", obj), "__self__", None)
         if isinstance(owner, str):
             self._spend_on_method(owner, obj.__name__, (*args, *kwargs.values()))
@@ -171,7 +171,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         @wraps(found)
         def charged(*args: Any, **kwargs: Any) -> Any:
-            self._spend(_STEP)
+            self._spend(_CALL)
             value, others = args[at], (*args[at + 1 :], *kwargs.values())
             _check_numbers(others)
             if isinstance(value, Iterator):
@@ -206,7 +206,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _counted(self, values: Any, text_count: int = 0) -> Any:
         """What a loop is about to go over; `text_count` is the template's own text inside."""
-        price = _STEP + text_count
+        price = _TURN + text_count
         if isinstance(values, Sized):
             self._spend(price * len(values))
             return values
@@ -219,25 +219,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self._spend(price)
             yield value
 
-    def _spent(self, amount: int) -> int:
-        self._spend(amount)
-        return amount
-
     def _put_on_budget(self, tree: nodes.Template) -> None:
-        """Make the template pay for its loops, its macros and its `~`."""
+        """Make the template pay for its loops and its `~`; the rest can be intercepted."""
         for loop in list(tree.find_all(nodes.For)):
-            loop.iter = self._filtered(loop.iter, "_counted", _text_count(loop.body))
-        for macro in list(tree.find_all(nodes.Macro)):
-            price = nodes.Const(_STEP + _text_count(macro.body), lineno=macro.lineno)
-            paid = nodes.ExprStmt(self._filtered(price, "_spent"), lineno=macro.lineno)
-            macro.body.insert(0, paid)
+            loop.iter = _filtered(loop.iter, "_counted", _text_count(loop.body))
         for joined in list(tree.find_all(nodes.Concat)):
-            joined.nodes = [self._filtered(part, "_written") for part in joined.nodes]
+            joined.nodes = [_filtered(part, "_written") for part in joined.nodes]
         tree.set_environment(self)
-
-    def _filtered(self, node: nodes.Expr, name: str, *args: int) -> nodes.Filter:
-        given = [nodes.Const(arg, lineno=node.lineno) for arg in args]
-        return nodes.Filter(node, name, given, [], None, None, lineno=node.lineno)
 
     def _add(self, left: Any, right: Any) -> Any:
         for value in (left, right):
@@ -274,6 +262,11 @@ def _overdrawn() -> ModelError:
 
 def _raise(message: object) -> NoReturn:
     raise TemplateError(str(message))
+
+
+def _filtered(node: nodes.Node, name: str, *args: int) -> nodes.Filter:
+    given = [nodes.Const(arg, lineno=node.lineno) for arg in args]
+    return nodes.Filter(node, name, given, [], None, None, lineno=node.lineno)
 
 
 def _as_if(found: re.Match[str]) -> str:

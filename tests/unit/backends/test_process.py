@@ -178,7 +178,7 @@ def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
     """Guards against native code that never returns."""
     backend = ProcessBackend(spec(batch_s_max=0.5, token_s=600.0, sleeps=True))
     try:
-        with pytest.raises(BackendCrashed, match="did not answer within 0.5 seconds"):
+        with pytest.raises(BackendCrashed, match="did not answer within"):
             first_token(backend)
         backend.reset()
         assert backend.execute(Batch(2, (), ())).number == 2
@@ -208,7 +208,12 @@ def test_close_cuts_a_running_batch_short() -> None:
 def test_encode_works_beside_a_running_batch() -> None:
     """Guards against tokenisers that wait for the forward pass."""
     backend = ProcessBackend(spec(token_s=600.0, sleeps=True, batch_s_max=600.0))
-    running = threading.Thread(target=lambda: pytest.raises(BackendCrashed, first_token, backend))
+
+    def run() -> None:
+        with pytest.raises(BackendCrashed):
+            first_token(backend)
+
+    running = threading.Thread(target=run)
     running.start()
     try:
         assert backend.encode(" the<|end|>", special=True) != []

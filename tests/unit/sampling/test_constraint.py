@@ -176,6 +176,14 @@ def test_hostile_constraints_are_refused_or_followed(
     assert 0 < matcher.mask().sum() < len(VOCABULARY.pieces)
 
 
+def test_thousands_of_choices_are_followed_to_the_end(compiler: ConstraintCompiler) -> None:
+    """Guards the parser's limit on alternatives, which is met at the first token and not before."""
+    choices = json.dumps([f"choice number {index}" for index in range(10_000)])
+    assert accepts(compiled(compiler, "choice", choices), "choice number 77")
+    assert accepts(compiled(compiler, "choice", choices), "choice number 7777")
+    assert not accepts(compiled(compiler, "choice", choices), "choice number 77777")
+
+
 def test_a_matcher_is_rebuilt_from_the_tokens_alone(compiler: ConstraintCompiler) -> None:
     """Guards preemption and crashes: one leap, many steps and a step back agree."""
     tokens = encode("12:34")

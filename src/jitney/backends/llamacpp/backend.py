@@ -86,6 +86,7 @@ class _Span:
 
     entry: Entry
     state: SlotState
+    tokens: tuple[int, ...]
     rows: range
     """Rows in the order of positions; they end with the span's last position."""
     scored: range
@@ -235,6 +236,9 @@ class LlamaCppBackend:
             raise BackendFailed(f"memory has no room for the {count} tokens of a batch.")
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
+        for span in spans:
+            span.state.tokens += span.tokens
+            span.state.token_last = None
         rows = spans[-1].rows.stop
         logits = self._context.logits(rows) if rows else np.empty((0, 0), np.float32)
         return self._sample(spans, logits)
@@ -248,14 +252,15 @@ class LlamaCppBackend:
         row = 0
         for entry in entries:
             state = self._memory.state(entry.slot)
-            tokens += _tokens_of(entry, state)
+            fresh = _tokens_of(entry, state)
+            tokens += fresh
             positions += range(entry.start, entry.end)
             scored = _scored(entry, state)
             end = len(tokens)
             # The last row of a span is wanted for its token, or for the next span's first one.
             rows = entry.length if scored else int(entry.wants_token)
             wanted[end - rows : end] = 1
-            spans.append(_Span(entry, state, range(row, row + rows), scored))
+            spans.append(_Span(entry, state, fresh, range(row, row + rows), scored))
             row += rows
         fed = np.array(tokens, np.int64)
         if fed.min() < 0 or fed.max() >= len(self._vocabulary.pieces):
@@ -266,12 +271,6 @@ class LlamaCppBackend:
         slots = [entry.slot for entry in entries]
         context.slots[:count] = np.repeat(slots, [entry.length for entry in entries])
         context.wanted[:count] = wanted
-        offset = 0
-        for span in spans:
-            length = span.entry.length
-            span.state.tokens += tokens[offset : offset + length]
-            span.state.token_last = None
-            offset += length
         return spans
 
     def _sample(self, spans: list[_Span], logits: Rows) -> list[Sample]:

@@ -1,0 +1,236 @@
+"""The live picture of several prompts being answered: panes, and a status bar below them.
+
+Numbers and text in, something for rich to draw out; it fits the width and height it is given.
+Pure; any thread.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jitney.cli.terminal import Wrapper
+
+WIDE = 112
+"""From this many columns on, panes stand four to a row."""
+
+MIDDLE = 72
+"""From this many on, two to a row; below it every prompt has lines of its own, without a frame."""
+
+BOARD_ROWS_MAX = 44
+STATUS_ROWS = 4
+PANE_ROWS_MIN = 3
+
+
+class PaneState(StrEnum):
+    """WAITING -> RUNNING -> DONE or FAILED."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+STYLES = {
+    PaneState.WAITING: "bright_black",
+    PaneState.RUNNING: "green",
+    PaneState.DONE: "blue",
+    PaneState.FAILED: "red",
+}
+SIGNS = {
+    PaneState.WAITING: "·",
+    PaneState.RUNNING: "▸",
+    PaneState.DONE: "✓",
+    PaneState.FAILED: "✗",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One prompt and its answer so far."""
+
+    title: str
+    text: str
+    state: PaneState
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How the engine stands."""
+
+    slots_max: int
+    running: int
+    cached: int
+    decode_tokens: int
+    prefill_tokens: int
+    kv_used: int
+    kv_cached: int
+    kv_tokens: int
+    queued: int
+    rate_now: float
+    rate_mean: float
+    elapsed_s: float
+
+    @property
+    def idle(self) -> int:
+        """Slots that hold nothing."""
+        return max(self.slots_max - self.running - self.cached, 0)
+
+
+def draw(panes: list[Pane], status: Status, width: int, height: int) -> RenderableType:
+    """All of it, not higher than `height`."""
+    rows = min(height, BOARD_ROWS_MAX) - STATUS_ROWS
+    if width < MIDDLE or rows < PANE_ROWS_MIN * _rows_of(len(panes), 2):
+        return Group(*_tails(panes, width, rows), *_status_lines(status, width))
+    in_row = 4 if width >= WIDE and len(panes) > 2 else 2
+    return Group(_grid(panes, in_row, width, rows), *_status_lines(status, width))
+
+
+def tail(text: str, width: int, rows: int) -> list[str]:
+    """The last lines of a text that is wrapped at words."""
+    wrapper = Wrapper(width)
+    wrapped = (wrapper.feed(text.lstrip()) + wrapper.end()).split("\n")
+    lines = [piece for line in wrapped for piece in _cut(line, width)]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines[-rows:] if rows > 0 else []
+
+
+def _rows_of(count: int, in_row: int) -> int:
+    return -(-count // in_row)
+
+
+def _cut(line: str, width: int) -> list[str]:
+    """Pieces of a word that is longer than a line."""
+    if cell_len(line) <= width:
+        return [line]
+    pieces, piece = [], ""
+    for character in line:
+        if cell_len(piece + character) > width:
+            pieces.append(piece)
+            piece = ""
+        piece += character
+    return [*pieces, piece]
+
+
+def _shorten(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    if cell_len(line) <= width:
+        return line
+    kept = ""
+    for character in line:
+        if cell_len(kept + character) > width - 1:
+            break
+        kept += character
+    return kept.rstrip() + "…"
+
+
+def _grid(panes: list[Pane], in_row: int, width: int, rows: int) -> Table:
+    grid = Table.grid(expand=True)
+    for _ in range(in_row):
+        grid.add_column(ratio=1)
+    pane_rows = rows // _rows_of(len(panes), in_row)
+    pane_width = width // in_row
+    drawn = [_panel(pane, pane_width, pane_rows) for pane in panes]
+    for at in range(0, len(drawn), in_row):
+        grid.add_row(*drawn[at : at + in_row])
+    return grid
+
+
+def _panel(pane: Pane, width: int, rows: int) -> Panel:
+    style = STYLES[pane.state]
+    lines = tail(pane.text, width - 4, rows - 2)
+    return Panel(
+        Text("\n".join(lines), style="" if pane.text else "dim", no_wrap=True),
+        title=Text(
+            f"{SIGNS[pane.state]} {_shorten(pane.title, width - 10)}", style=f"bold {style}"
+        ),
+        title_align="left",
+        subtitle=Text(f"{pane.tokens} tokens", style="bright_black"),
+        subtitle_align="right",
+        border_style=style,
+        height=rows,
+        padding=(0, 1),
+    )
+
+
+def _tails(panes: list[Pane], width: int, rows: int) -> list[Text]:
+    """For a narrow terminal: a title and as many lines of the answer as there is room for."""
+    each = max(rows // max(len(panes), 1), 1)
+    lines = []
+    for pane in panes:
+        style = STYLES[pane.state]
+        if each == 1:
+            title = _shorten(pane.title, width // 3)
+            room = width - cell_len(title) - 5
+            last = tail(pane.text.replace("\n", " "), room, 1)
+            line = Text(no_wrap=True).append(f"{SIGNS[pane.state]} {title}: ", f"bold {style}")
+            lines.append(line.append(last[0] if last else ""))
+            continue
+        lines.append(
+            Text(f"{SIGNS[pane.state]} {_shorten(pane.title, width - 3)}", style=f"bold {style}")
+        )
+        shown = tail(pane.text, width - 3, each - 1)
+        lines += [Text("  " + line, no_wrap=True) for line in shown]
+        lines += [Text("")] * (each - 1 - len(shown))
+    return lines
+
+
+def _status_lines(status: Status, width: int) -> list[RenderableType]:
+    lines = [_slots(status, width), _memory(status, width), _batch(status), _speed(status)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+        line.no_wrap = True
+    return list(lines)
+
+
+def _label(word: str) -> Text:
+    return Text().append(f" {word:<7}", style="bold")
+
+
+def _slots(status: Status, width: int) -> Text:
+    room = max(width // 3, 8)
+    cells = min(status.slots_max, room)
+    scale = cells / max(status.slots_max, 1)
+    running, cached = round(status.running * scale), round(status.cached * scale)
+    line = _label("slots")
+    line.append("■" * running, style="green")
+    line.append("■" * cached, style="cyan")
+    line.append("□" * max(cells - running - cached, 0), style="bright_black")
+    words = f"  {status.running} running  {status.cached} cached  {status.idle} idle"
+    return line.append(words)
+
+
+def _memory(status: Status, width: int) -> Text:
+    cells = max(min(width // 3, 32), 8)
+    share = cells / max(status.kv_tokens, 1)
+    # What holds anything at all is seen: a small share of a large memory is one cell.
+    used = min(-int(-status.kv_used * share // 1), cells)
+    cached = min(round(status.kv_cached * share), used)
+    line = _label("kv")
+    line.append("█" * (used - cached), style="green")
+    line.append("█" * cached, style="cyan")
+    line.append("░" * (cells - used), style="bright_black")
+    words = f"  {status.kv_used:,} of {status.kv_tokens:,} tokens"
+    return line.append(words)
+
+
+def _batch(status: Status) -> Text:
+    line = _label("batch")
+    words = (
+        f"{status.decode_tokens} decode + {status.prefill_tokens} prefill tokens"
+        f"  ·  queue {status.queued}"
+    )
+    return line.append(words)
+
+
+def _speed(status: Status) -> Text:
+    line = _label("speed")
+    line.append(f"{status.rate_now:,.0f} tokens/s", style="bold magenta")
+    words = f" now  ·  {status.rate_mean:,.0f} mean  ·  {status.elapsed_s:.1f} s"
+    return line.append(words)

@@ -1,0 +1,106 @@
+"""From an exception to one sentence on standard error and an exit code.
+
+    0    all went well
+    1    it could not be done: the model, the machine, the request
+    2    the command line or a setting is wrong
+    130  interrupted from the keyboard
+    141  nobody reads the output any more
+
+Knows nothing of the commands. Called from the main thread; imports nothing heavy.
+"""
+
+import os
+import sys
+import traceback
+
+import typer
+
+from jitney.config import nearest
+from jitney.errors import ConfigError, InvalidRequest, JitneyError
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+UNREAD = 141
+
+SENTENCE_CHARACTERS_MAX = 2000
+
+
+def say(sentence: str) -> None:
+    """One line on standard error, marked as ours."""
+    shown = " ".join(sentence.split())
+    sys.stderr.write(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
+    sys.stderr.flush()
+
+
+def report(error: BaseException, *, debug: bool) -> int:
+    """Tell the person what went wrong, in a sentence; the exit code."""
+    match error:
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case BrokenPipeError():
+            _forget_output()
+            return UNREAD
+        case typer.TyperException():
+            say(_usage_sentence(error))
+            return USAGE
+        case JitneyError():
+            say(sentence_of(error))
+            code = exit_code(error)
+        case MemoryError():
+            say("There is not enough memory; lower --kv-tokens, or take a smaller model.")
+            code = FAILED
+        case OSError() if error.strerror:
+            named = f"{error.filename}: " if error.filename else ""
+            say(f"{named}{error.strerror}.")
+            code = FAILED
+        case _:
+            say(
+                f"Something unexpected happened ({type(error).__name__}: {error}); "
+                "run it again with --debug to see where, and please report it."
+            )
+            code = FAILED
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    return code
+
+
+def exit_code(error: JitneyError) -> int:
+    """Whether the command line is to blame or the world."""
+    return USAGE if isinstance(error, ConfigError | InvalidRequest) else FAILED
+
+
+def sentence_of(error: JitneyError) -> str:
+    """The message as a sentence of its own."""
+    text = str(error).strip() or type(error).__name__
+    text = text[:1].upper() + text[1:] if text[:1].isalpha() and " " in text else text
+    return text if text.endswith((".", "!", "?", ")")) else text + "."
+
+
+def _usage_sentence(error: typer.TyperException) -> str:
+    """What typer found wrong, in one sentence, with the nearest name for an unknown one."""
+    unknown = getattr(error, "option_name", None)
+    context = getattr(error, "ctx", None)
+    message = error.format_message().strip()
+    if isinstance(unknown, str) and message.lower().startswith("no such option"):
+        if context is None:
+            return f"There is no option {unknown}."
+        known = [
+            name
+            for parameter in context.command.get_params(context)
+            for name in (*parameter.opts, *parameter.secondary_opts)
+            if name.startswith("--")
+        ]
+        verb = context.command_path
+        return f"There is no option {unknown} of {verb}; the nearest is {nearest(unknown, known)}."
+    if message.lower().startswith("no such command") and context is not None:
+        word = message.split("'")[1] if "'" in message else ""
+        close = nearest(word, context.command.list_commands(context))
+        return f"There is no command {word}; the nearest is {close}."
+    return message if message.endswith((".", ")")) else message + "."
+
+
+def _forget_output() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush is quiet."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())

@@ -1,0 +1,184 @@
+"""Command-line options from definitions: a verb's dataclass, and every setting of the engine.
+
+typer reads options off a function's signature. Here that signature is put together from the
+fields of a dataclass and from the settings that `jitney.config` knows, so that no list of flags
+is written by hand. Called once at start-up; imports nothing heavy.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints  # Any: options are of every type
+
+import typer
+from typer.models import ParameterInfo
+
+from jitney.config import Known, Resolved, default_text, environment, known_settings, resolve
+from jitney.config.forms import Choice, Form, Location, Number, Size, Switch, Whole
+
+DEBUG_VARIABLE = "JITNEY_DEBUG"
+"""Stands for --debug; the only variable of ours that is no setting."""
+
+COMMAND = "Command"
+SETTINGS = "Settings: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One command. `settings` names those that matter to it; None is all of them."""
+
+    path: tuple[str, ...]
+    module: str
+    options: type[Any]
+    about: str
+    examples: tuple[str, ...]
+    settings: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Settings as the command line gave them, for `resolve`; None is not given."""
+
+    flags: Mapping[str, str | bool | None]
+    config: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """What every verb takes."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="A YAML or TOML file with settings; the environment and flags are stronger.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = None
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            help="Show the traceback of a failure.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = False
+    help: Annotated[
+        bool, typer.Option("--help", help="Show this and leave.", rich_help_panel=COMMAND)
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One parameter of a command: its name in Python, its type, and what typer knows of it."""
+
+    name: str
+    kind: Any
+    option: ParameterInfo
+    default: object
+
+    def parameter(self) -> inspect.Parameter:
+        """The same as a parameter of a function."""
+        return inspect.Parameter(
+            self.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=self.default,
+            annotation=Annotated[self.kind, self.option],
+        )
+
+
+def resolved(given: Given) -> Resolved:
+    """The settings in force. Raises ConfigError."""
+    environ = environment()
+    environ.pop(DEBUG_VARIABLE, None)
+    return resolve(given.flags, given.config, environ)
+
+
+def own_flags(kind: type[Any]) -> list[Flag]:
+    """One for each field of a dataclass whose fields are annotated for typer."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Flag(
+            each.name,
+            hints[each.name].__origin__,
+            hints[each.name].__metadata__[0],
+            None if each.default is MISSING else each.default,
+        )
+        for each in fields(kind)
+    ]
+
+
+def setting_flags(only: tuple[str, ...] | None = None) -> list[Flag]:
+    """One for each setting, and a hidden one for each of its other names."""
+    made = []
+    for known in known_settings():
+        if only is None or known.name in only:
+            made.append(_setting(known))
+            made += [_other_name(alias, known) for alias in known.option.aliases]
+    return made
+
+
+def verb_flags(verb: Verb) -> list[Flag]:
+    """Everything that can be written after the verb, in the order of its help."""
+    return [*own_flags(verb.options), *own_flags(CommonOptions), *setting_flags(verb.settings)]
+
+
+def command_of(
+    verb: Verb, body: Callable[[Any, Given], int], show_help: Callable[[], None]
+) -> Callable[..., int]:
+    """A function for typer with an option for each flag of the verb, which calls `body`."""
+    own = {flag.name for flag in own_flags(verb.options)}
+    settings = {flag.name for flag in setting_flags(verb.settings)}
+    assert not own & settings, f"{verb.path} has an option with the name of a setting"
+
+    def call(**values: Any) -> int:  # Any: typer has made them what the signature says
+        if values["help"]:
+            show_help()
+            return 0
+        options = verb.options(**{name: values[name] for name in own})
+        flags = {name: values[name] for name in settings}
+        return body(options, Given(flags, values["config"]))
+
+    signature = inspect.Signature([flag.parameter() for flag in verb_flags(verb)])
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {}
+    return call
+
+
+def _setting(known: Known) -> Flag:
+    spelled = known.flag if known.flag_off is None else f"{known.flag}/{known.flag_off}"
+    option = typer.Option(
+        spelled,
+        metavar=_metavar(known.option.form),
+        help=f"{known.option.help} Default: {default_text(known)}.",
+        rich_help_panel=SETTINGS + known.option.group.value.lower(),
+    )
+    kind = bool if known.flag_off is not None else str
+    return Flag(known.name, kind | None, option, None)
+
+
+def _other_name(alias: str, known: Known) -> Flag:
+    """A name of another system: understood, told about in the reference, not in the help."""
+    assert known.flag_off is None, "a switch under another name would need its opposite too"
+    option = typer.Option("--" + alias.replace("_", "-"), hidden=True)
+    return Flag(alias, str | None, option, None)
+
+
+def _metavar(form: Form) -> str | None:
+    match form:
+        case Choice():
+            return "|".join(form.words)
+        case Whole():
+            return "N"
+        case Number():
+            return "X"
+        case Size():
+            return "BYTES"
+        case Location():
+            return "PATH"
+        case Switch():
+            return None
+        case _:
+            return "VALUE"

@@ -1,0 +1,119 @@
+"""The help of every command as plain text, and the reference page that is made of it.
+
+Written here and not by typer, which cuts long names of options short; and so that the page and
+the terminal say the same. Pure; any thread; imports nothing heavy.
+"""
+
+import textwrap
+
+from typer.models import ArgumentInfo, OptionInfo
+
+from jitney.cli.flags import Flag, Verb, verb_flags
+from jitney.cli.verbs import ABOUT, EXAMPLES, VERBS
+
+WIDTH = 100
+"""Of the reference page; a terminal has its own."""
+
+NAMES_WIDTH = 28
+
+_PAGE_HEAD = """\
+# Command line
+
+This page is what `jitney --help` and the help of each command say. The settings are explained in
+[config.md](config.md). It is made from the source by `make docs`.
+
+Exit codes: 0, all went well; 1, it could not be done; 2, the command line or a setting is wrong;
+130, interrupted; 141, nobody reads the output any more.
+"""
+
+
+def top_help(width: int, group: tuple[str, ...] = ()) -> str:
+    """The help of the program, or of a group of commands."""
+    verbs = [verb for verb in VERBS if verb.path[: len(group)] == group]
+    lines = [
+        f"Usage: {' '.join(('jitney', *group))} COMMAND [OPTIONS]",
+        "",
+        *_wrap(ABOUT if not group else f"Commands under {' '.join(group)}.", width),
+        "",
+        "Commands",
+    ]
+    for verb in verbs:
+        lines += _entry(" ".join(verb.path), verb.about.split("\n")[0], width, 12)
+    lines += ["", "Options"]
+    if not group:
+        lines += _entry("--version", "Show the version and leave.", width, 12)
+    lines += _entry("--help", "Show this and leave.", width, 12)
+    lines += ["", *_examples(EXAMPLES if not group else verbs[0].examples)]
+    lines += ["", "COMMAND --help says what a command takes."]
+    return "\n".join(lines) + "\n"
+
+
+def verb_help(verb: Verb, width: int) -> str:
+    """The help of one command."""
+    flags = verb_flags(verb)
+    arguments = [flag for flag in flags if isinstance(flag.option, ArgumentInfo)]
+    usage = ["jitney", *verb.path, "[OPTIONS]", *(_names(flag) for flag in arguments)]
+    lines = [f"Usage: {' '.join(usage)}"]
+    for paragraph in verb.about.strip().split("\n\n"):
+        lines += ["", *_wrap(paragraph, width)]
+    lines += ["", *_examples(verb.examples)]
+    panels: dict[str, list[Flag]] = {}
+    for flag in flags:
+        if not flag.option.hidden:
+            panels.setdefault(flag.option.rich_help_panel or "Arguments", []).append(flag)
+    for panel, members in panels.items():
+        lines += ["", panel]
+        for flag in members:
+            lines += _entry(_names(flag), _sentence(flag), width)
+    return "\n".join(lines) + "\n"
+
+
+def cli_reference() -> str:
+    """The whole page, in Markdown."""
+    parts = [_PAGE_HEAD, "## jitney\n", _block(top_help(WIDTH))]
+    for verb in VERBS:
+        parts += [f"## jitney {' '.join(verb.path)}\n", _block(verb_help(verb, WIDTH))]
+    return "\n".join(parts)
+
+
+def _block(text: str) -> str:
+    return f"```text\n{text}```\n"
+
+
+def _names(flag: Flag) -> str:
+    option = flag.option
+    if not isinstance(option, OptionInfo):
+        return option.metavar or flag.name.upper()
+    spelled = ", ".join(name for each in _declared(option) for name in each.split("/"))
+    return f"{spelled} {option.metavar}" if option.metavar else spelled
+
+
+def _declared(option: OptionInfo) -> list[str]:
+    """typer keeps the first name in the place of a default when it is in an annotation."""
+    first = [option.default] if isinstance(option.default, str) else []
+    return [*first, *(option.param_decls or ())]
+
+
+def _sentence(flag: Flag) -> str:
+    told = flag.option.help or ""
+    if isinstance(flag.default, int) and not isinstance(flag.default, bool):
+        return f"{told} Default: {flag.default}."
+    return told
+
+
+def _entry(names: str, text: str, width: int, names_width: int = NAMES_WIDTH) -> list[str]:
+    """Names at the left and the text beside them, or below where the names are long."""
+    indent = " " * (names_width + 4)
+    wrapped = textwrap.wrap(text, max(width - len(indent), 20), break_on_hyphens=False)
+    if len(names) > names_width:
+        return [f"  {names}", *(indent + line for line in wrapped)]
+    head = f"  {names:<{names_width}}  {wrapped[0] if wrapped else ''}".rstrip()
+    return [head, *(indent + line for line in wrapped[1:])]
+
+
+def _examples(examples: tuple[str, ...]) -> list[str]:
+    return ["Example" if len(examples) == 1 else "Examples", *(f"  {each}" for each in examples)]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)

@@ -1,0 +1,107 @@
+"""The program `jitney`: its commands, and the one place where a failure becomes a sentence.
+
+`--help` must be quick, so only definitions are imported here. What a command does is in the
+module of its name, with everything heavy behind it, and is imported when the command is called.
+Runs in the main thread.
+"""
+
+import importlib
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from typing import Annotated, Any  # Any: a command's options are of its own type
+
+import typer
+
+from jitney.cli.failures import USAGE, report
+from jitney.cli.flags import DEBUG_VARIABLE, Given, command_of
+from jitney.cli.help import top_help, verb_help
+from jitney.cli.verbs import VERBS
+from jitney.config import environment
+
+HELP_WIDTH_MAX = 100
+_NO_HELP: dict[str, list[str]] = {"help_option_names": []}
+_VersionFlag = Annotated[bool, typer.Option("--version")]
+_HelpFlag = Annotated[bool, typer.Option("--help")]
+
+
+def make_app() -> typer.Typer:
+    """The whole command line."""
+    app = _group(())
+    groups: dict[tuple[str, ...], typer.Typer] = {(): app}
+    for verb in VERBS:
+        place = verb.path[:-1]
+        if place not in groups:
+            groups[place] = _group(place)
+            app.add_typer(groups[place], name=" ".join(place))
+        call = command_of(verb, _body(verb.module), partial(_show, partial(verb_help, verb)))
+        groups[place].command(verb.path[-1], context_settings=_NO_HELP)(call)
+    return app
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out one command line; the exit code."""
+    debug = _wants_debug(arguments)
+    try:
+        code = make_app()(args=arguments, prog_name="jitney", standalone_mode=False)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error, debug=debug)
+    return code if isinstance(code, int) else 0
+
+
+def run() -> None:
+    """The entry point."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _body(module: str) -> Callable[[Any, Given], int]:
+    def call(options: Any, given: Given) -> int:
+        code = importlib.import_module(f"jitney.cli.{module}").call(options, given)
+        assert isinstance(code, int), f"{module} gives an exit code"
+        return code
+
+    return call
+
+
+def _group(path: tuple[str, ...]) -> typer.Typer:
+    """Commands under one word; the empty path is the program itself."""
+    show = partial(_show, lambda width: top_help(width, path))
+
+    def at_top(
+        context: typer.Context, version: _VersionFlag = False, help: _HelpFlag = False
+    ) -> None:
+        _open_group(context, show, version=version, help=help)
+
+    def below(context: typer.Context, help: _HelpFlag = False) -> None:
+        _open_group(context, show, version=False, help=help)
+
+    return typer.Typer(
+        callback=below if path else at_top,
+        invoke_without_command=True,
+        context_settings=_NO_HELP,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+
+def _open_group(
+    context: typer.Context, show: Callable[[], None], *, version: bool, help: bool
+) -> None:
+    if version:
+        sys.stdout.write(f"jitney {metadata.version('jitney')}\n")
+        raise typer.Exit
+    if help or context.invoked_subcommand is None:
+        show()
+        raise typer.Exit(0 if help else USAGE)
+
+
+def _show(text: Callable[[int], str]) -> None:
+    sys.stdout.write(text(min(shutil.get_terminal_size().columns - 1, HELP_WIDTH_MAX)))
+
+
+def _wants_debug(arguments: list[str]) -> bool:
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--debug" in ours or bool(environment().get(DEBUG_VARIABLE, "").strip())

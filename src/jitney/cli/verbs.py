@@ -1,0 +1,240 @@
+"""The commands and their options, one frozen dataclass each: what a person can write.
+
+Only definitions; what a command does stands in the module of its name, which is loaded when it
+is called. Imports nothing heavy.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jitney.cli.flags import COMMAND, Verb
+
+TEMPERATURE = 0.7
+RUN_TOKENS_MAX = 256
+CHAT_TOKENS_MAX = 1024
+DEMO_TOKENS_MAX = 160
+
+SAMPLING = "Sampling"
+OUTPUT = "Output"
+
+ABOUT = "Serves language models to many callers at once: one forward pass per tick for everyone."
+EXAMPLES = ('jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
+
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature",
+        metavar="X",
+        help=f"How freely tokens are drawn; 0 is greedy. Default: {TEMPERATURE:g}.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Greedy = Annotated[
+    bool,
+    typer.Option(
+        "--greedy",
+        help="Always take the likeliest token: the same as --temperature 0.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+System = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        metavar="TEXT",
+        help="The system message that a chat begins with.",
+        rich_help_panel=COMMAND,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """`jitney run`."""
+
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROMPT]...",
+            help="What to answer; a lone - stands for standard input.",
+        ),
+    ] = None
+    lines: Annotated[
+        bool,
+        typer.Option(
+            "--lines",
+            help="Take every line of standard input as a prompt of its own.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = False
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Put the prompt into the model's chat template, or hand it over as it is. "
+            "Default: chat where the model has a template.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = None
+    system: System = None
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            help="Tokens of an answer at most.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = RUN_TOKENS_MAX
+    temperature: Temperature = None
+    greedy: Greedy = False
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stop",
+            metavar="TEXT",
+            help="End the answer before this text; may be given several times.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--json-schema",
+            metavar="FILE",
+            help="The answer is JSON that the schema in this file allows.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            "--regex",
+            metavar="TEXT",
+            help="The answer matches this regular expression.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="One JSON object per prompt and line: text, tokens, finish reason, usage, times.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False
+    stats: Annotated[
+        bool,
+        typer.Option(
+            "--stats",
+            help="Statistics on standard error at the end.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """`jitney chat`."""
+
+    system: System = None
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            help="Tokens of one answer at most.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = CHAT_TOKENS_MAX
+    temperature: Temperature = None
+    greedy: Greedy = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """`jitney demo`."""
+
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            help="Tokens of each answer at most.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = DEMO_TOKENS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """`jitney pull`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOptions:
+    """`jitney config show`."""
+
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object instead of a table.", rich_help_panel=COMMAND),
+    ] = False
+
+
+VERBS = (
+    Verb(
+        path=("run",),
+        module="run",
+        options=RunOptions,
+        about="""Answer prompts; several are batched and computed together.
+
+        Only answers go to standard output; everything else goes to standard error. Without a
+        prompt, standard input is the prompt. Without --model, the embedded model answers; it is
+        fetched first when it is not there.""",
+        examples=(
+            'jitney run "Why is the sky blue?"',
+            'jitney run --model model.gguf --greedy "One." "Two." "Three."',
+            "jitney run --lines --json < prompts.txt > answers.jsonl",
+            "git diff | jitney run --system 'Describe this change.'",
+        ),
+    ),
+    Verb(
+        path=("chat",),
+        module="chat",
+        options=ChatOptions,
+        about="""Talk with a model in the terminal.
+
+        Ctrl-C stops an answer, Ctrl-D leaves, and /help lists what else can be typed.""",
+        examples=('jitney chat --model model.gguf --system "You are brief."',),
+    ),
+    Verb(
+        path=("demo",),
+        module="demo",
+        options=DemoOptions,
+        about="""Watch eight prompts being answered side by side.
+
+        Slots, batch, memory and speed stand below them. It ends by itself.""",
+        examples=("jitney demo", "jitney demo --backend fake"),
+    ),
+    Verb(
+        path=("pull",),
+        module="pull",
+        options=PullOptions,
+        about="Fetch the embedded model, SmolLM2-135M-Instruct, and make it ready for use.",
+        examples=("jitney pull",),
+        settings=("cache_dir",),
+    ),
+    Verb(
+        path=("config", "show"),
+        module="show",
+        options=ShowOptions,
+        about="""Show every setting that is in force, and where it came from.
+
+        It takes the same settings as run, chat and demo, so that a command line can be tried.""",
+        examples=("jitney config show --config jitney.yaml --max-num-seqs 32",),
+    ),
+)
+"""All commands, in the order of the help."""

@@ -1,0 +1,141 @@
+"""Marks: places that a sweep of seeds must have visited, next to the core's own counters.
+
+A mark that stays at zero over the sweep means that the simulation proves less than it claims.
+"""
+
+from collections import Counter
+
+from jitney.core import counters
+from jitney.core.batch import Copy, Discard, Restore, Save, Truncate
+from jitney.core.events import FinishEvent, FinishReason, TokenEvent
+from jitney.core.settings import Mix, Policy, Strategy
+from jitney.engine.answer import Delta, Ending
+from jitney.errors import QueueFull
+from tests.simulation.seen import Executed, Fetched, Happened, Injected, Seen, Stopped, Submitted
+
+NAMES = (
+    *(f"strategy {each}" for each in Strategy),
+    *(f"policy {each}" for each in Policy),
+    *(f"mix {each}" for each in Mix),
+    *(f"block {each}" for each in (1, 4, 16, 32)),
+    "driver tick",
+    "driver ahead",
+    "reuse off",
+    "fault crash",
+    "fault entry",
+    "fault fail",
+    "fault poison",
+    "fault count",
+    "fault stall",
+    "backend restarted",
+    "backend restart failed",
+    "backend given up",
+    "cancel between plan and apply",
+    "cancel twice",
+    "cancel unknown",
+    "character across tokens",
+    "clock jumped",
+    "completions of one request",
+    "constraint",
+    "deltas merged",
+    "drained",
+    "entry continues",
+    "memory copied",
+    "memory discarded",
+    "memory restored",
+    "memory saved",
+    "memory truncated",
+    "penalty",
+    "prompt logprobs",
+    "refused at the door",
+    "refused while draining",
+    "stop string across tokens",
+    "stop string found",
+    "stop token",
+)
+
+_OPERATIONS = {
+    Copy: "memory copied",
+    Discard: "memory discarded",
+    Restore: "memory restored",
+    Save: "memory saved",
+    Truncate: "memory truncated",
+}
+
+
+class Marks:
+    """Counts marks, by what it sees and by what it is told."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, name: str) -> None:
+        """This place was visited."""
+        assert name in NAMES, name
+        self.counts[name] += 1
+
+    def see(self, seen: Seen) -> None:
+        """Take in what happened."""
+        match seen:
+            case Executed():
+                self._see_batch(seen)
+            case Submitted():
+                self._see_submitted(seen)
+            case Injected():
+                self.add(f"fault {seen.kind}")
+            case Happened():
+                self._see_events(seen)
+            case Fetched():
+                self._see_mail(seen)
+            case Stopped():
+                self.add("backend given up")
+
+    def _see_batch(self, seen: Executed) -> None:
+        for operation in seen.batch.operations:
+            if type(operation) in _OPERATIONS:
+                self.add(_OPERATIONS[type(operation)])
+        if any(entry.continues for entry in seen.batch.entries):
+            self.add("entry continues")
+
+    def _see_submitted(self, seen: Submitted) -> None:
+        params = seen.request.params
+        if seen.error is not None:
+            if not isinstance(seen.error, QueueFull):
+                self.add("refused at the door")
+            return
+        if params.n > 1:
+            self.add("completions of one request")
+        if params.structured_outputs is not None:
+            self.add("constraint")
+        if params.frequency_penalty or params.repetition_penalty != 1.0:
+            self.add("penalty")
+        if params.prompt_logprobs is not None:
+            self.add("prompt logprobs")
+
+    def _see_events(self, seen: Happened) -> None:
+        for event in seen.events:
+            if isinstance(event, FinishEvent) and event.stop_reason is not None:
+                self.add("stop token")
+            if isinstance(event, TokenEvent) and 0xC2 <= event.token < 0x100:
+                self.add("character across tokens")
+
+    def _see_mail(self, seen: Fetched) -> None:
+        item = seen.item
+        if isinstance(item, Delta):
+            # Without stop strings only half a character holds tokens back, and that is three.
+            if len(item.tokens) > 4 and not seen.request.params.stop_strings:
+                self.add("deltas merged")
+            return
+        assert isinstance(item, Ending), item
+        for completion in item.answer.completions if item.answer is not None else ():
+            if completion.finish_reason is FinishReason.STOP and isinstance(
+                completion.stop_reason, str
+            ):
+                self.add("stop string found")
+
+
+def unreached(counts: Counter[str], marks: Counter[str]) -> list[str]:
+    """Counters of the core and marks that stayed at zero."""
+    return [name for name in counters.NAMES if not counts[name]] + [
+        name for name in NAMES if not marks[name]
+    ]

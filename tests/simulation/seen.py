@@ -1,0 +1,143 @@
+"""What the simulation sees of the core and the engine, as values that checkers read.
+
+Everything that crosses the seam of the scheduler, of the backend and of the mailboxes is reported
+as one of these, at the moment it happens and before the engine acts on it. Checkers keep their own
+records from them and never look inside the scheduler.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from jitney.backends.fake import FakeBackend
+from jitney.core.batch import Batch
+from jitney.core.events import Event
+from jitney.core.gauges import Gauges
+from jitney.core.request import Request, RequestId
+from jitney.engine.answer import Delta, Ending
+from jitney.errors import JitneyError
+
+Name = tuple[RequestId, int]
+"""A sequence: its request and its index among the request's completions."""
+
+
+class Violation(BaseException):
+    """A checker's verdict. No `Exception`, because the tick rightly survives all of those."""
+
+    def __init__(self, checker: str, sentence: str) -> None:
+        super().__init__(f"{checker}: {sentence}")
+        self.checker = checker
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request was handed in; `error` is its refusal. The counts are those from before."""
+
+    at: float
+    request: Request
+    waiting_count: int
+    waiting_tokens: int
+    error: JitneyError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The scheduler planned; `gauges` are those from right after."""
+
+    at: float
+    batch: Batch | None
+    gauges: Gauges
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """The fake backend carried a batch out, and no fault had a hand in it."""
+
+    batch: Batch
+    backend: FakeBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault was put into a batch; `slot` is there when it is that of one entry only."""
+
+    kind: str
+    batch: Batch
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Events came out of the scheduler by this method; `batch` when an outcome was applied."""
+
+    at: float
+    method: str
+    events: tuple[Event, ...]
+    batch: Batch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A reader took something out of a request's mailbox."""
+
+    request: Request
+    item: Delta | Ending
+    streams: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A turn is over. `started_at` is the moment the engine took for its beginning."""
+
+    number: int
+    started_at: float
+    at: float
+    gauges: Gauges
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The engine gave up; everybody who lived was told."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rested:
+    """Nothing lives any more, and every mailbox was read to its end."""
+
+    at: float
+    gauges: Gauges
+
+
+Seen = (
+    Submitted
+    | Planned
+    | Executed
+    | Injected
+    | Happened
+    | Fetched
+    | Ticked
+    | Stopped
+    | Rested
+)
+
+Report = Callable[[Seen], None]
+
+
+class Checker(Protocol):
+    """One invariant, watched from outside. Raises Violation under its own name."""
+
+    def see(self, seen: Seen) -> None:
+        """Take in what happened."""
+        ...
+
+
+def owners_of(gauges: Gauges) -> dict[int, Name]:
+    """Whose each slot is, for those in which somebody runs."""
+    owners: dict[int, Name] = {}
+    for view in gauges.slots:
+        if view.request_id is not None and view.index is not None:
+            owners[view.slot] = (view.request_id, view.index)
+    return owners

@@ -1,0 +1,99 @@
+"""The scheduler with every call reported: what goes in, what comes out, and when.
+
+It has the methods of `jitney.core.scheduler.Scheduler` and stands in its place for both drivers,
+so that checkers see batches and events before the engine does.
+"""
+
+from jitney.core.batch import Batch, Outcome
+from jitney.core.counters import Counters
+from jitney.core.events import Event, FinishReason
+from jitney.core.gauges import Gauges
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.errors import JitneyError
+from tests.simulation.seen import Happened, Planned, Report, Submitted
+
+
+class Watch:
+    """Passes everything on and reports it."""
+
+    def __init__(self, scheduler: Scheduler, report: Report) -> None:
+        self._scheduler = scheduler
+        self._report = report
+
+    @property
+    def counters(self) -> Counters:
+        """The scheduler's own."""
+        return self._scheduler.counters
+
+    @property
+    def has_work(self) -> bool:
+        """As the scheduler says."""
+        return self._scheduler.has_work
+
+    @property
+    def holds_answers(self) -> bool:
+        """As the scheduler says."""
+        return self._scheduler.holds_answers
+
+    def wake_at(self, now: float) -> float | None:
+        """As the scheduler says."""
+        return self._scheduler.wake_at(now)
+
+    def gauges(self) -> Gauges:
+        """As the scheduler says."""
+        return self._scheduler.gauges()
+
+    def check(self) -> None:
+        """As the scheduler does."""
+        self._scheduler.check()
+
+    def drain(self) -> None:
+        """As the scheduler does."""
+        self._scheduler.drain()
+
+    def submit(self, request: Request, now: float) -> None:
+        """Report what became of the request."""
+        before = self._scheduler.gauges()
+        count, tokens = before.waiting_count, before.waiting_tokens
+        try:
+            self._scheduler.submit(request, now)
+        except JitneyError as error:
+            self._report(Submitted(now, request, count, tokens, error))
+            raise
+        self._report(Submitted(now, request, count, tokens))
+
+    def plan(self, now: float) -> Batch | None:
+        """Report the batch and how things stand after it was planned."""
+        batch = self._scheduler.plan(now)
+        self._report(Planned(now, batch, self._scheduler.gauges()))
+        return batch
+
+    def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
+        """Report the events."""
+        return self._told(now, "apply", self._scheduler.apply(batch, outcome, now), batch)
+
+    def fail(self, message: str, now: float) -> list[Event]:
+        """Report the events."""
+        return self._told(now, "fail", self._scheduler.fail(message, now))
+
+    def cancel(self, request_id: RequestId, now: float) -> list[Event]:
+        """Report the events."""
+        return self._told(now, "cancel", self._scheduler.cancel(request_id, now))
+
+    def expire(self, now: float) -> list[Event]:
+        """Report the events."""
+        return self._told(now, "expire", self._scheduler.expire(now))
+
+    def finish(
+        self, request_id: RequestId, index: int, reason: FinishReason, now: float
+    ) -> list[Event]:
+        """Report the events."""
+        events = self._scheduler.finish(request_id, index, reason, now)
+        return self._told(now, "finish", events)
+
+    def _told(
+        self, now: float, method: str, events: list[Event], batch: Batch | None = None
+    ) -> list[Event]:
+        self._report(Happened(now, method, tuple(events), batch))
+        return events

@@ -1,0 +1,176 @@
+"""What callers do in a world: who arrives when with what, who gives up, who reads slowly.
+
+Drawn whole before the run, so that nothing the engine does changes what is asked of it.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.request import Priority, Request, RequestId
+from tests.simulation.alone import CONTROL, PIECES, sample_alone
+from tests.simulation.world import World
+
+POISON = len(PIECES) - 1
+"""A control token that brings the backend down when it is computed as part of a prompt."""
+
+FAMILIES = 3
+_PLAIN = [token for token in range(len(PIECES)) if token not in CONTROL]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request handed in; `read_chance` is that of its mailbox being read after a turn."""
+
+    at: float
+    request: Request
+    streams: bool
+    read_chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAt:
+    """A caller gives up; `in_flight` when the cancel comes in while a batch is under way."""
+
+    at: float
+    request_id: RequestId
+    in_flight: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Everything that callers do, each list in order of time."""
+
+    arrivals: tuple[Arrival, ...]
+    cancels: tuple[CancelAt, ...]
+
+
+def draw_workload(world: World) -> Workload:
+    """The workload of a world."""
+    random = Random(f"workload {world.seed}")
+    habits = world.habits
+    families = [
+        tuple(random.choices(_PLAIN, k=world.settings.model_len_max)) for _ in range(FAMILIES)
+    ]
+    arrivals: list[Arrival] = []
+    cancels: list[CancelAt] = []
+    at = 0.0
+    for number in range(habits.request_count):
+        if number % habits.bursts == 0:
+            at = random.uniform(0.0, habits.span_s)
+        request = _request(world, random, families, RequestId(f"r{number}"))
+        if number < habits.poison_count:
+            request = _poisoned(request, random)
+        slow = random.random() < habits.slow_reader
+        read_chance = random.choice((0.0, 0.05, 0.3)) if slow else 1.0
+        arrivals.append(Arrival(at, request, random.random() < 0.9, read_chance))
+        if random.random() < habits.cancel:
+            cancels += _cancels(world, random, at, request.id)
+    arrivals.sort(key=lambda arrival: arrival.at)
+    cancels.sort(key=lambda cancel: cancel.at)
+    return Workload(tuple(arrivals), tuple(cancels))
+
+
+def _cancels(world: World, random: Random, at: float, request_id: RequestId) -> list[CancelAt]:
+    delay_s = random.expovariate(1.0) * world.fake.tick_s * random.choice((1, 10, 50))
+    first = CancelAt(at + delay_s, request_id, random.random() < 0.5)
+    if random.random() < 0.2:
+        return [first, replace(first, at=first.at + random.choice((0.0, delay_s)))]
+    if random.random() < 0.1:
+        return [replace(first, request_id=RequestId("nobody"))]
+    return [first]
+
+
+def _request(
+    world: World, random: Random, families: list[tuple[int, ...]], request_id: RequestId
+) -> Request:
+    habits, model_len = world.habits, world.settings.model_len_max
+    tail = tuple(random.choices(_PLAIN, k=random.randint(1, habits.prompt_tail_max)))
+    prompt = tail
+    if random.random() < habits.family:
+        length = random.choice((model_len // 4, model_len // 2, random.randrange(model_len)))
+        prompt = random.choice(families)[:length] + tail
+    # Mostly within the context, with room for a completion now and then.
+    prompt = prompt[: model_len - random.choice((1, 2, 8, 16))]
+    if random.random() < habits.invalid:
+        prompt = random.choice(((), (prompt * model_len)[:model_len], prompt * (model_len + 1)))
+    has_deadline = random.random() < habits.deadline
+    limit_s = random.choice((0.0, 0.1, 1.0, 5.0)) if has_deadline else None
+    is_total = random.random() < 0.5
+    request = Request(
+        id=request_id,
+        prompt=prompt,
+        params=_params(world, random),
+        seed=random.randrange(-(2**63), 2**63),
+        priority=random.choice(tuple(Priority)),
+        tenant=f"tenant {random.randrange(3)}",
+        scope=f"scope {random.randrange(habits.scopes)}",
+        wait_s_max=None if is_total else limit_s,
+        total_s_max=limit_s if is_total else None,
+    )
+    if 0 < len(prompt) < model_len and random.random() < habits.stop:
+        stop = _stops(world, random, request)
+        return replace(request, params=replace(request.params, stop=stop))
+    return request
+
+
+def _params(world: World, random: Random) -> SamplingParams:
+    habits = world.habits
+    drawn = random.random() < habits.drawn
+    params = SamplingParams(
+        n=random.randint(2, 4) if random.random() < habits.several else 1,
+        temperature=random.choice((0.5, 1.0)) if drawn else 0.0,
+        max_tokens=random.choice((1, random.randint(1, habits.tokens_max), habits.tokens_max)),
+        ignore_eos=random.random() < 0.2,
+        include_stop_str_in_output=random.random() < 0.2,
+        stop_token_ids=random.choices(_PLAIN, k=12) if random.random() < 0.1 else None,
+    )
+    if random.random() < habits.constrained:
+        constraint = random.choice(
+            (
+                StructuredOutputsParams(choice=["yes", "no", "yes please"]),
+                StructuredOutputsParams(regex="[a-c]{2,5}"),
+            )
+        )
+        return replace(params, structured_outputs=constraint, ignore_eos=False)
+    if random.random() < habits.fancy:
+        return _fancy(params, random)
+    return params
+
+
+def _fancy(params: SamplingParams, random: Random) -> SamplingParams:
+    match random.randrange(5):
+        case 0:
+            return replace(params, logprobs=random.choice((0, 2)), top_k=random.choice((0, 5)))
+        case 1:
+            return replace(params, prompt_logprobs=random.choice((0, 2)))
+        case 2:
+            return replace(params, frequency_penalty=1.5, repetition_penalty=1.3)
+        case 3:
+            return replace(params, logit_bias={65: 4.0, 66: -4.0}, top_p=0.9)
+        case _:
+            return replace(params, min_tokens=min(3, params.max_tokens or 3), min_p=0.05)
+
+
+def _stops(world: World, random: Random, request: Request) -> list[str]:
+    """Strings of which some really occur, across the edge of tokens where there is one."""
+    sampled = sample_alone(request, request.seed, world.fake.eos_period, world.habits.tokens_max)
+    texts = [PIECES[token].decode("utf-8", errors="replace") for token in sampled]
+    text = b"".join(PIECES[token] for token in sampled).decode("utf-8", errors="replace")
+    stops = ["never said"]
+    if len(texts) > 1:
+        edge = len("".join(texts[: random.randrange(1, len(texts))]))
+        found = text[max(0, edge - random.randint(1, 4)) : edge + random.randint(1, 4)]
+        if found and random.random() < 0.7:
+            stops.append(found)
+        if len(found) > 1:
+            stops.append(found[:-1] + "~")
+    return stops
+
+
+def _poisoned(request: Request, random: Random) -> Request:
+    if not request.prompt:
+        return request
+    at = random.randrange(len(request.prompt))
+    prompt = (*request.prompt[:at], POISON, *request.prompt[at + 1 :])
+    return replace(request, prompt=prompt)

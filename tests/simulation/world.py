@@ -1,0 +1,187 @@
+"""A world drawn from a seed: every setting and every probability of one run.
+
+Swarm testing: a world does not have a bit of everything, it has its own mixture. Some have no
+cancels and some hardly anything else; some have memory for everybody and some for one at a time.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRates:
+    """Probabilities per batch, and per turn for the clock; all zero when faults are over."""
+
+    fail: float = 0.0
+    crash: float = 0.0
+    entry: float = 0.0
+    count: float = 0.0
+    stall: float = 0.0
+    clock_jump: float = 0.0
+    reset: float = 0.0
+    """That a reset fails, too."""
+
+    @property
+    def any_batch(self) -> bool:
+        """Whether a batch may be lost by chance."""
+        return bool(self.fail or self.crash or self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What callers are like; probabilities are per request unless said otherwise."""
+
+    request_count: int
+    span_s: float
+    """Arrivals fall into this time."""
+    bursts: int
+    """So many of them arrive together."""
+    prompt_tail_max: int
+    tokens_max: int
+    family: float
+    """That a prompt begins with one of three common beginnings."""
+    scopes: int
+    several: float
+    """More than one completion."""
+    drawn: float
+    """Temperature above zero."""
+    stop: float
+    fancy: float
+    """Logprobs, penalties, bias, truncation of the distribution."""
+    constrained: float
+    cancel: float
+    slow_reader: float
+    deadline: float
+    invalid: float
+    poison_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All that one run depends on."""
+
+    seed: int
+    ahead: bool
+    """Two batches in flight, planned by hand, instead of the engine's tick."""
+    drains: bool
+    gives_up: bool
+    """Resets fail until the engine stops."""
+    fake: FakeSettings
+    settings: SchedulerSettings
+    habits: Habits
+    faults: FaultRates
+
+
+def draw_world(seed: int) -> World:
+    """The world of a seed."""
+    random = Random(f"world {seed}")
+    ahead = random.random() < 0.3
+    fake, settings = _sizes(random)
+    faults = _faults(random)
+    gives_up = not ahead and faults.crash > 0 and random.random() < 0.1
+    return World(
+        seed=seed,
+        ahead=ahead,
+        drains=random.random() < 0.3,
+        gives_up=gives_up,
+        fake=fake,
+        settings=settings,
+        habits=_habits(random, fake.model_len_max),
+        faults=faults,
+    )
+
+
+def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:
+    block = random.choice((1, 4, 16, 32))
+    model_len = random.choice((48, 96, 160, 256))
+    least = -(-model_len // block) * block
+    kv_tokens = least + random.choice((0, block, model_len // 2, model_len * 2, model_len * 20))
+    sequences_max = random.choice((1, 2, 3, 4, 6, 8, 16))
+    slots = sequences_max + random.choice((0, 0, 1, 4, 16))
+    batch_tokens = sequences_max + random.choice((0, 1, 7, 32, 64, 256))
+    fake = FakeSettings(
+        slots=slots,
+        kv_tokens=kv_tokens + random.randrange(block),
+        block_tokens=block,
+        model_len_max=model_len,
+        batch_tokens_max=batch_tokens,
+        eos_period=random.choice((0, 8, 20, 64)),
+        tick_s=random.choice((0.001, 0.01, 0.05)),
+        token_s=random.choice((0.0, 0.0001, 0.002)),
+        can_save=random.random() < 0.6,
+    )
+    return fake, _settings(random, model_len, sequences_max, batch_tokens, kv_tokens)
+
+
+def _settings(
+    random: Random, model_len: int, sequences_max: int, batch_tokens: int, kv_tokens: int
+) -> SchedulerSettings:
+    strategy = Strategy.CONTINUOUS
+    if random.random() < 0.35:
+        strategy = random.choice((Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE))
+    return SchedulerSettings(
+        model_len_max=model_len,
+        sequences_max=sequences_max,
+        batch_tokens_max=batch_tokens,
+        prefill_chunk=random.choice((1, 4, 16, 64, 512)),
+        reuse_prefixes=random.random() < 0.8,
+        cache_tokens_max=random.choice((None, None, 0, kv_tokens // 2)),
+        watermark=random.choice((0.0, 0.02, 0.2)),
+        saved_bytes_max=random.choice((0, 8 * model_len, 2**30)),
+        strategy=strategy,
+        policy=random.choice(tuple(Policy)),
+        mix=random.choice(tuple(Mix)),
+        group_wait_s_max=random.choice((0.0, 0.05, 0.5)),
+        stall_s_target=random.choice((0.002, 0.02, 0.1)),
+        overtake_s=random.choice((0.02, 0.2, 2.0, 30.0)),
+        queue_requests_max=random.choice((2, 8, 32, 1024)),
+        queue_tokens_max=random.choice((2 * model_len, 2000, 1_000_000)),
+        wait_s_max=random.choice((None, None, None, 2.0)),
+        total_s_max=random.choice((None, None, None, 20.0)),
+    )
+
+
+def _habits(random: Random, model_len: int) -> Habits:
+    def some(chance: float, *values: float) -> float:
+        return random.choice(values) if random.random() < chance else 0.0
+
+    return Habits(
+        request_count=random.choice((8, 16, 24, 32)),
+        span_s=random.choice((0.0, 0.1, 0.5, 4.0)),
+        bursts=random.choice((1, 1, 4, 12)),
+        prompt_tail_max=random.choice((4, 24, model_len)),
+        tokens_max=random.choice((4, 12, 32)),
+        family=some(0.8, 0.3, 0.7, 1.0),
+        scopes=random.choice((1, 1, 2, 3)),
+        several=some(0.5, 0.1, 0.4),
+        drawn=some(0.7, 0.3, 1.0),
+        stop=some(0.6, 0.2, 0.6),
+        fancy=some(0.4, 0.1, 0.3),
+        constrained=some(0.15, 0.1),
+        cancel=some(0.6, 0.1, 0.3, 0.8),
+        slow_reader=some(0.6, 0.3, 1.0),
+        deadline=some(0.4, 0.1, 0.4),
+        invalid=some(0.3, 0.05, 0.2),
+        poison_count=random.choice((0, 0, 0, 1, 1, 2, 3)),
+    )
+
+
+def _faults(random: Random) -> FaultRates:
+    if random.random() < 0.35:
+        return FaultRates()
+
+    def some(chance: float, *values: float) -> float:
+        return random.choice(values) if random.random() < chance else 0.0
+
+    return FaultRates(
+        fail=some(0.3, 0.01, 0.05, 0.15),
+        crash=some(0.4, 0.01, 0.05, 0.15),
+        entry=some(0.3, 0.01, 0.05),
+        count=some(0.2, 0.01, 0.05),
+        stall=some(0.3, 0.02, 0.1),
+        clock_jump=some(0.2, 0.01),
+        reset=some(0.4, 0.3, 0.6),
+    )

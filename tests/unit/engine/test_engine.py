@@ -1,0 +1,308 @@
+"""The engine thread: submission, refusal, draining, closing, faults, with real threads."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+
+from jitney.core import limits
+from jitney.core.backend import Backend
+from jitney.core.events import FinishReason
+from jitney.core.request import Request
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.answer import Answer
+from jitney.engine.engine import Engine, EngineState
+from jitney.engine.handle import Handle
+from jitney.engine.records import Record, TickRecord
+from jitney.errors import (
+    BackendCrashed,
+    ContextLengthExceeded,
+    Draining,
+    EngineStopped,
+    JitneyError,
+    QueueFull,
+)
+
+WAIT_S = 20.0
+MakeRequest = Callable[..., Request]
+MakeEngine = Callable[..., Engine]
+
+
+class Gated(Backend, Protocol):
+    """What these tests need of the backend that the fixture gives."""
+
+    gate: threading.Event
+    entered: threading.Event
+    execute_faults: list[Exception | None]
+    reset_faults: list[Exception | None]
+    closed_count: int
+
+
+def test_many_threads_get_their_own_answers(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards against answers that go to the wrong caller."""
+    engine = make_engine(sequences_max=8)
+    requests = [make_request(f"number {number}", max_tokens=10) for number in range(24)]
+    alone = [engine.submit(request).result(WAIT_S) for request in requests]
+    texts: dict[str, str] = {}
+
+    def ask(number: int) -> None:
+        request = make_request(f"number {number}", max_tokens=10, id=f"again {number}")
+        texts[request.id] = engine.submit(request).result(WAIT_S).completions[0].text
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    expected = {f"again {n}": answer.completions[0].text for n, answer in enumerate(alone)}
+    assert texts == expected
+
+
+def test_a_refusal_is_raised_where_the_request_was_submitted(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards against refusals that only show when somebody reads."""
+    engine = make_engine()
+    with pytest.raises(ContextLengthExceeded):
+        engine.submit(make_request("x" * 2000))
+
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await engine.submit_async(make_request("x" * 2000))
+
+    with pytest.raises(ContextLengthExceeded):
+        asyncio.run(main())
+
+
+def test_a_full_queue_refuses_with_a_time_to_come_back(
+    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards against a waiting line without end."""
+    engine = make_engine(sequences_max=1, queue_requests_max=2)
+    backend.gate.clear()
+    handles = [engine.send(make_request())]
+    assert backend.entered.wait(WAIT_S)
+    refusals = []
+    for _ in range(8):
+        try:
+            handles.append(engine.send(make_request()))
+        except QueueFull as refusal:
+            refusals.append(refusal)
+    backend.gate.set()
+    for handle in handles:
+        try:
+            handle.result(WAIT_S)
+        except QueueFull as refusal:
+            refusals.append(refusal)
+    assert refusals
+    assert all(refusal.retry_after_s > 0 for refusal in refusals)
+    assert engine.stats().completed_requests == 9 - len(refusals)
+
+
+def test_closing_drains_and_then_refuses(
+    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards against answers lost at the end, and against a backend that stays open."""
+    engine = make_engine()
+    handles = [engine.submit(make_request(max_tokens=50)) for _ in range(4)]
+    engine.close(WAIT_S)
+    assert all(handle.is_done for handle in handles)
+    assert all(len(handle.result(0).completions[0].tokens) == 50 for handle in handles)
+    assert engine.state is EngineState.STOPPED
+    assert backend.closed_count == 1
+    with pytest.raises(EngineStopped):
+        engine.submit(make_request())
+    engine.close()
+    assert backend.closed_count == 1
+
+
+def test_closing_without_draining_cancels_what_lives(
+    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards against a close that waits for the longest request."""
+    engine = make_engine(sequences_max=1)
+    backend.gate.clear()
+    running = engine.send(make_request(max_tokens=900))
+    assert backend.entered.wait(WAIT_S)
+    waiting = engine.send(make_request(max_tokens=900))
+    closer = threading.Thread(target=lambda: engine.close(drain_s=0), daemon=True)
+    closer.start()
+    backend.gate.set()
+    closer.join(WAIT_S)
+    assert not closer.is_alive()
+    for handle in (running, waiting):
+        _assert_cut_short(handle)
+
+
+def _assert_cut_short(handle: Handle[Answer]) -> None:
+    """Ended by a cancel, or refused because it came with the end."""
+    try:
+        answer = handle.result(WAIT_S)
+    except (Draining, EngineStopped):
+        return
+    assert answer.completions[0].finish_reason is FinishReason.CANCELLED
+
+
+def test_a_draining_engine_finishes_what_it_has_and_takes_nothing_new(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards the hand-over from one server to the next."""
+    engine = make_engine()
+    handle = engine.submit(make_request(max_tokens=50))
+    engine.drain()
+    with pytest.raises(Draining):
+        engine.submit(make_request())
+    assert engine.state is EngineState.DRAINING
+    assert len(handle.result(WAIT_S).completions[0].tokens) == 50
+
+
+def test_a_crash_in_mid_answer_is_not_seen_by_the_reader(
+    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards the promise that streams go on after a crash."""
+    engine = make_engine()
+    expected = engine.submit(make_request("abc", max_tokens=30)).result(WAIT_S)
+    backend.execute_faults = [None] * 10 + [BackendCrashed("killed", 9)]
+    handle = engine.submit(make_request("abc", max_tokens=30))
+    assert "".join(delta.text for delta in handle) == expected.completions[0].text
+    assert engine.stats().backend_failure_count == 1
+
+
+def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
+    make_engine: MakeEngine,
+    make_request: MakeRequest,
+    backend: Gated,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards against callers who wait for a dead engine."""
+    monkeypatch.setattr("jitney.engine.recovery.PAUSE_S", 0.001)
+    backend.execute_faults = [BackendCrashed("killed", 9)]
+    backend.reset_faults = [BackendCrashed("no memory")] * limits.RESTARTS_MAX
+    engine = make_engine()
+    handle = engine.submit(make_request())
+    with pytest.raises(EngineStopped, match="no memory"):
+        handle.result(WAIT_S)
+    with pytest.raises(EngineStopped, match="no memory"):
+        engine.submit(make_request())
+    assert engine.state is EngineState.STOPPED
+    assert isinstance(engine.failure, EngineStopped)
+
+
+def test_a_fault_of_our_own_fails_every_live_request_once(
+    make_engine: MakeEngine, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against silent hangs when the engine thread dies of a bug (invariant 1)."""
+
+    def broken(*arguments: object) -> None:
+        raise AssertionError("the ledger is wrong")
+
+    engine = make_engine()
+    monkeypatch.setattr("jitney.core.scheduler.Scheduler.apply", broken)
+    handles = [engine.send(make_request()) for _ in range(3)]
+    for handle in handles:
+        with pytest.raises(EngineStopped, match="the ledger is wrong"):
+            handle.result(WAIT_S)
+
+
+def test_closing_while_the_backend_is_stuck_still_tells_everyone(
+    make_engine: MakeEngine,
+    make_request: MakeRequest,
+    backend: Gated,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards against readers who hang on native code that never returns."""
+    monkeypatch.setattr("jitney.engine.engine.STOP_S", 0.05)
+    engine = make_engine()
+    backend.gate.clear()
+    handle = engine.send(make_request())
+    assert backend.entered.wait(WAIT_S)
+    late = engine.send(make_request())
+    engine.close(drain_s=0)
+    for each in (handle, late):
+        with pytest.raises(EngineStopped):
+            each.result(WAIT_S)
+
+
+def test_closing_an_engine_that_never_started_tells_who_handed_something_in(
+    make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards against handles that wait for a thread which never was."""
+    engine = Engine(backend, SchedulerSettings(model_len_max=1024))
+    handle = engine.send(make_request())
+    engine.close()
+    _assert_cut_short(handle)
+    assert backend.closed_count == 1
+
+
+def test_a_forgotten_engine_stops_its_thread(backend: Gated, make_request: MakeRequest) -> None:
+    """Guards against threads and models that pile up in a notebook."""
+    engine = Engine(backend, SchedulerSettings(model_len_max=1024))
+    engine.start()
+    engine.submit(make_request()).result(WAIT_S)
+    gone = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert gone() is None
+    assert backend.closed_count == 1
+
+
+def test_a_program_that_never_closes_its_engine_ends_all_the_same() -> None:
+    """Guards against scripts that hang at exit with requests under way."""
+    script = """
+from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.answer import Answer
+from jitney.engine.engine import Engine
+
+backend = FakeBackend(FakeSettings(tick_s=0.01, sleeps=True, eos_period=0))
+engine = Engine(backend, SchedulerSettings(model_len_max=4000))
+engine.start()
+params = SamplingParams(max_tokens=3000)
+handle = engine.submit(Request(id="a", prompt=(65,), params=params, seed=1))
+next(iter(handle))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_observer_may_close_the_engine(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards against a thread that waits for itself."""
+    engine = make_engine()
+
+    def close(record: Record) -> None:
+        if isinstance(record, TickRecord):
+            engine.close(drain_s=0)
+
+    engine.observe(close)
+    _assert_cut_short(engine.send(make_request(max_tokens=900)))
+    with pytest.raises(JitneyError):
+        engine.submit(make_request())
+
+
+def test_stats_and_gauges_are_settled_when_the_answer_is_there(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards against figures that lag behind what the caller already knows."""
+    engine = make_engine()
+    for count in range(1, 6):
+        engine.submit(make_request("abcd", max_tokens=3)).result(WAIT_S)
+        stats = engine.stats()
+        assert (stats.completed_requests, stats.live_requests) == (count, 0)
+        assert stats.completion_tokens == 3 * count
+        gauges = engine.gauges()
+        assert gauges is not None
+        assert (gauges.running_count, gauges.waiting_count) == (0, 0)

@@ -1,0 +1,107 @@
+"""The door: what is refused before it reaches native code, and what a request carries."""
+
+import pytest
+
+from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.core import limits
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.request import Priority, RequestId
+from jitney.engine.entrance import Entrance, RequestOptions
+from jitney.errors import ContextLengthExceeded, InvalidRequest
+from jitney.text.chat import Segment
+
+
+@pytest.fixture
+def entrance() -> Entrance:
+    """A door to a context of 64 tokens, with seeds 1, 2, 3, ..."""
+    seeds = iter(range(1, 100))
+    return Entrance(FakeBackend(FakeSettings()), 64, lambda: next(seeds))
+
+
+def test_names_of_control_tokens_count_only_in_special_pieces(entrance: Entrance) -> None:
+    """Guards against a user who ends the system's turn by writing its end token."""
+    special = entrance.encode((Segment("<|end|>", special=True),))
+    plain = entrance.encode((Segment("<|end|>", special=False),))
+    assert len(special) == 1
+    assert len(plain) == len("<|end|>")
+    assert entrance.encode_text("<|end|>") == special
+
+
+def test_a_seed_is_drawn_only_when_none_is_given(entrance: Entrance) -> None:
+    """Guards repeatability, and against every unseeded request being the same."""
+    prompt = entrance.encode_text("abc")
+    drawn = [entrance.make(prompt, SamplingParams()).seed for _ in range(2)]
+    given = entrance.make(prompt, SamplingParams(seed=0)).seed
+    assert (drawn, given) == ([1, 2], 0)
+
+
+def test_a_request_carries_its_options(entrance: Entrance) -> None:
+    """Guards the fields that decide who is served when, and what may be shared."""
+    options = RequestOptions(
+        id=RequestId("x"), priority=Priority.HIGH, tenant="t", scope="s", total_s_max=3.0
+    )
+    request = entrance.make((65,), SamplingParams(), options)
+    assert (request.id, request.priority, request.tenant, request.scope) == ("x", 2, "t", "s")
+    assert (request.wait_s_max, request.total_s_max) == (None, 3.0)
+
+
+def test_requests_without_an_id_get_one_of_their_own(entrance: Entrance) -> None:
+    """Guards against two live requests under one id."""
+    first, second = (entrance.make((65,), SamplingParams()).id for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize("prompt", [(), (-1,), (10**6,), (True,), ("a",)])
+def test_prompts_that_are_no_tokens_are_refused(
+    entrance: Entrance, prompt: tuple[int, ...]
+) -> None:
+    """Guards native code against tokens that it would look up without a check."""
+    with pytest.raises(InvalidRequest):
+        entrance.make(prompt, SamplingParams())
+
+
+def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(
+    entrance: Entrance,
+) -> None:
+    """Guards against a request that could never have a completion."""
+    entrance.make((65,) * 63, SamplingParams())
+    with pytest.raises(ContextLengthExceeded, match=r"64 tokens.*64"):
+        entrance.make((65,) * 64, SamplingParams())
+
+
+def test_tokens_in_the_sampling_must_be_in_the_vocabulary(entrance: Entrance) -> None:
+    """Guards the sampler against writing outside of its logits."""
+    with pytest.raises(InvalidRequest, match="logit_bias"):
+        entrance.make((65,), SamplingParams(logit_bias={10**6: 1.0}))
+    with pytest.raises(InvalidRequest, match="stop_token_ids"):
+        entrance.make((65,), SamplingParams(stop_token_ids=[10**6]))
+
+
+def test_a_constraint_that_cannot_be_compiled_is_refused_at_the_door(
+    entrance: Entrance,
+) -> None:
+    """Guards the engine thread against grammars from strangers."""
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="(unclosed"))
+    with pytest.raises(InvalidRequest):
+        entrance.make((65,), params)
+
+
+def test_texts_that_are_too_long_or_no_text_are_refused(
+    entrance: Entrance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the tokenizer against sizes and contents that it was not made for."""
+    monkeypatch.setattr(limits, "PROMPT_CHARACTERS_MAX", 10)
+    with pytest.raises(InvalidRequest, match="11 characters"):
+        entrance.encode_text("x" * 11)
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        entrance.encode_text("\ud83d")
+    with pytest.raises(InvalidRequest, match="a text or tokens"):
+        entrance.encode_text(b"bytes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["wait_s_max", "total_s_max"])
+def test_time_limits_must_be_above_zero(field: str) -> None:
+    """Guards against a limit of nothing, or of no number, taken for no limit."""
+    for seconds in (0.0, -1.0, float("nan")):
+        with pytest.raises(InvalidRequest, match=field):
+            RequestOptions(**{field: seconds})  # type: ignore[arg-type]

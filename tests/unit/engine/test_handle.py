@@ -1,0 +1,122 @@
+"""A caller's end of a request, by thread and by event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+
+from jitney.core.backend import Backend
+from jitney.core.events import FinishReason
+from jitney.core.request import Request
+from jitney.engine.answer import Ending
+from jitney.engine.engine import Engine
+from jitney.engine.handle import Handle
+from jitney.engine.mailbox import Mailbox
+from jitney.errors import DeadlineExceeded, EngineStopped
+
+WAIT_S = 20.0
+MakeRequest = Callable[..., Request]
+MakeEngine = Callable[..., Engine]
+
+
+class Gated(Backend, Protocol):
+    """What these tests need of the backend that the fixture gives."""
+
+    gate: threading.Event
+    entered: threading.Event
+
+
+def test_a_loop_over_a_handle_gives_the_text_of_its_result(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards invariant 5 as callers see it, and a result that needs a second request."""
+    handle = make_engine().submit(make_request(n=2, temperature=1.0, max_tokens=30))
+    texts = ["", ""]
+    for delta in handle:
+        texts[delta.index] += delta.text
+    answer = handle.result(WAIT_S)
+    assert texts == [completion.text for completion in answer.completions]
+    assert list(handle) == []
+    assert handle.shaped(lambda each: len(each.completions)).result(WAIT_S) == 2
+
+
+def test_async_for_gives_the_same_on_the_same_class(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards the async twin."""
+    engine = make_engine()
+
+    async def main() -> tuple[str, str]:
+        async with asyncio.timeout(WAIT_S):
+            handle = await engine.submit_async(make_request(max_tokens=40))
+            texts = [delta.text async for delta in handle]
+            answer = await handle.result_async()
+        return "".join(texts), answer.completions[0].text
+
+    streamed, whole = asyncio.run(main())
+    assert streamed == whole != ""
+
+
+def test_leaving_a_with_block_cancels_what_is_unfinished(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards against slots kept by readers who left."""
+    with make_engine().submit(make_request(max_tokens=900)) as handle:
+        next(iter(handle))
+    answer = handle.result(WAIT_S)
+    assert answer.completions[0].finish_reason is FinishReason.CANCELLED
+
+
+def test_leaving_an_async_with_block_cancels_what_is_unfinished(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards against slots kept by tasks that were cancelled."""
+    engine = make_engine()
+
+    async def main() -> FinishReason:
+        async with asyncio.timeout(WAIT_S):
+            async with await engine.submit_async(make_request(max_tokens=900)) as handle:
+                async for _ in handle:
+                    break
+            return (await handle.result_async()).completions[0].finish_reason
+
+    assert asyncio.run(main()) is FinishReason.CANCELLED
+
+
+def test_a_result_that_is_not_there_in_time_leaves_the_request_running(
+    make_request: MakeRequest,
+) -> None:
+    """Guards against a timeout that loses the request, or its deltas."""
+    mailbox = Mailbox()
+    handle = Handle(make_request(), mailbox, lambda request_id: None, lambda answer: answer)
+    with pytest.raises(TimeoutError):
+        handle.result(0.01)
+    assert not handle.is_done
+    mailbox.end(Ending(None, EngineStopped("over")))
+    with pytest.raises(EngineStopped, match="over"):
+        handle.result(WAIT_S)
+
+
+def test_what_went_wrong_is_raised_after_the_deltas_and_what_was_made_is_kept(
+    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards against errors that swallow text, and text that hides an error."""
+    backend.gate.clear()
+    handle = make_engine().send(make_request(max_tokens=1000, total_s_max=0.02))
+    assert backend.entered.wait(WAIT_S)
+    threading.Event().wait(0.05)  # the deadline passes while the first batch is under way
+    backend.gate.set()
+    texts: list[str] = []
+
+    def read() -> None:
+        texts.extend(delta.text for delta in handle)
+
+    with pytest.raises(DeadlineExceeded):
+        read()
+    assert handle.ending is not None
+    assert handle.ending.answer is not None
+    assert handle.ending.answer.completions[0].finish_reason is FinishReason.DEADLINE
+    with pytest.raises(DeadlineExceeded):
+        handle.result(WAIT_S)

@@ -1,0 +1,274 @@
+"""One turn of the engine, by hand: order, verdicts, faults, records."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jitney.core import limits
+from jitney.core.events import FinishReason
+from jitney.core.request import Request, RequestId
+from jitney.engine.answer import Answer, Ending
+from jitney.engine.mailbox import Mailbox
+from jitney.engine.records import (
+    BackendLost,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestRefused,
+    RequestStarted,
+    TickRecord,
+)
+from jitney.errors import (
+    BackendCrashed,
+    BackendFailed,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineStopped,
+    QueueFull,
+)
+
+MakeRequest = Callable[..., Request]
+MakeWorld = Callable[..., Any]  # Any: the World of conftest.py, which tests cannot import
+
+
+def answer_of(mailbox: Mailbox) -> Answer:
+    ending = mailbox.ending
+    assert ending is not None, "not ended"
+    assert ending.error is None, ending.error
+    assert ending.answer is not None
+    return ending.answer
+
+
+def texts_alone(make_world: MakeWorld, requests: list[Request]) -> list[str]:
+    """What each request gives in a world of its own."""
+    texts = []
+    for request in requests:
+        world, mailbox = make_world(), Mailbox()
+        world.tick.submit(request, mailbox)
+        world.run_dry()
+        texts.append(answer_of(mailbox).completions[0].text)
+    return texts
+
+
+def test_requests_run_together_give_what_they_give_alone(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards invariant 4 through text, stop strings and counting."""
+    requests = [make_request(f"prompt {number}", max_tokens=20) for number in range(6)]
+    world = make_world(sequences_max=4, prefill_chunk=3)
+    mailboxes = [Mailbox() for _ in requests]
+    for request, mailbox in zip(requests, mailboxes, strict=True):
+        world.tick.submit(request, mailbox)
+    world.run_dry()
+    texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
+    assert texts == texts_alone(make_world, requests)
+    world.tick.check()
+
+
+def test_a_stop_string_ends_the_sequence_in_the_tick_that_finds_it(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against tokens computed for a completion that is over."""
+    (text,) = texts_alone(make_world, [make_request("abc", max_tokens=20)])
+    stop = text[4:7]
+    world, mailbox = make_world(), Mailbox()
+    world.tick.submit(make_request("abc", max_tokens=20, stop=stop), mailbox)
+    turns = 0
+    while mailbox.ending is None:
+        assert world.tick.run()
+        turns += 1
+    completion = answer_of(mailbox).completions[0]
+    assert completion.text == text[: text.index(stop)]
+    assert completion.stop_reason == stop
+    assert completion.usage.completion_count == len(completion.tokens) == turns
+    assert not world.tick.run()
+    assert world.backend.executed_count == turns
+
+
+def test_a_cancel_that_comes_during_the_forward_pass_is_taken_before_its_outcome(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against tokens handed out after the caller said stop."""
+    world, mailbox = make_world(), Mailbox()
+    world.tick.submit(make_request(id="a", max_tokens=50), mailbox)
+    world.tick.run()
+    world.tick.run(lambda: world.tick.cancel(RequestId("a")))
+    completion = answer_of(mailbox).completions[0]
+    assert completion.finish_reason is FinishReason.CANCELLED
+    assert len(completion.tokens) == 1
+    assert not world.tick.has_work
+    world.tick.check()
+
+
+def test_cancelling_twice_or_nobody_is_no_mistake(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against a second ending, and against errors for a race that nobody can avoid."""
+    world, mailbox = make_world(), Mailbox()
+    world.tick.submit(make_request(id="a"), mailbox)
+    world.tick.cancel(RequestId("a"))
+    world.tick.cancel(RequestId("a"))
+    world.tick.cancel(RequestId("nobody"))
+    assert answer_of(mailbox).was_cancelled
+    assert world.tick.tally.snapshot(world.clock.now()).cancelled_requests == 1
+
+
+@pytest.mark.parametrize(
+    "fault", [BackendFailed("bad batch"), BackendCrashed("gone", 9), MemoryError()]
+)
+def test_a_lost_backend_costs_a_reset_and_no_text(
+    make_world: MakeWorld, make_request: MakeRequest, fault: Exception
+) -> None:
+    """Guards invariants 4 and 10: streams go on where they were."""
+    requests = [make_request(f"prompt {number}", max_tokens=12) for number in range(3)]
+    world = make_world()
+    mailboxes = [Mailbox() for _ in requests]
+    for request, mailbox in zip(requests, mailboxes, strict=True):
+        world.tick.submit(request, mailbox)
+    world.backend.execute_faults = [None, None, None, fault]
+    world.run_dry()
+    assert world.backend.reset_count == 1
+    texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
+    assert texts == texts_alone(make_world, requests)
+    assert any(isinstance(record, BackendLost) for record in world.records)
+
+
+def test_a_request_that_always_breaks_the_backend_fails_with_the_reason(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against one request that keeps the engine restarting for ever."""
+    world, mailbox = make_world(), Mailbox()
+    world.tick.submit(make_request(), mailbox)
+    world.backend.execute_faults = [BackendFailed("poison")] * 50
+    world.run_dry()
+    assert mailbox.ending is not None
+    assert isinstance(mailbox.ending.error, BackendFailed)
+    assert "poison" in str(mailbox.ending.error)
+    assert world.tick.stopped is None
+
+
+def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_once(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against callers who wait for an engine that has given up (invariant 1)."""
+    world = make_world()
+    mailboxes = [Mailbox() for _ in range(3)]
+    for mailbox in mailboxes:
+        world.tick.submit(make_request(), mailbox)
+    world.backend.execute_faults = [BackendCrashed("gone")]
+    world.backend.reset_faults = [BackendCrashed("no memory")] * limits.RESTARTS_MAX
+    world.run_dry()
+    assert world.backend.reset_count == limits.RESTARTS_MAX
+    assert isinstance(world.tick.stopped, EngineStopped)
+    for mailbox in mailboxes:
+        assert isinstance(mailbox.ending, Ending)
+        assert isinstance(mailbox.ending.error, EngineStopped)
+        assert "no memory" in str(mailbox.ending.error)
+    with pytest.raises(EngineStopped):
+        world.tick.submit(make_request(), Mailbox())
+    assert world.tick.tally.snapshot(world.clock.now()).live_requests == 0
+
+
+def test_a_deadline_passes_while_the_backend_is_away(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards invariant 8 when nothing can be planned."""
+    world, mailbox = make_world(), Mailbox()
+    world.tick.submit(make_request(total_s_max=0.2, max_tokens=100), mailbox)
+    world.backend.execute_faults = [BackendCrashed("gone")]
+    world.backend.reset_faults = [BackendCrashed("not yet")]
+    assert world.tick.run()
+    wake_at = world.tick.wake_at(world.clock.moment)
+    assert wake_at == world.clock.moment + 0.2
+    world.clock.moment = wake_at
+    assert not world.tick.run()
+    assert mailbox.ending is not None
+    assert isinstance(mailbox.ending.error, DeadlineExceeded)
+
+
+def test_an_outcome_of_another_batch_is_a_fault_of_the_backend(
+    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against tokens given to the wrong sequence after frames got out of step."""
+    world, mailbox = make_world(), Mailbox()
+    request = make_request(max_tokens=4)
+    (expected,) = texts_alone(make_world, [request])
+    world.tick.submit(request, mailbox)
+    execute = world.backend.execute
+    outcomes: list[Any] = []
+
+    def stale(batch: Any) -> Any:  # Any: a Batch in, an Outcome out
+        outcomes.append(execute(batch))
+        return outcomes[0] if len(outcomes) == 2 else outcomes[-1]
+
+    monkeypatch.setattr(world.backend, "execute", stale)
+    world.run_dry()
+    assert world.backend.reset_count == 1
+    assert answer_of(mailbox).completions[0].text == expected
+
+
+def test_a_refusal_reaches_the_submitter_and_is_counted(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against accepted requests that were never accepted (invariant 7)."""
+    world = make_world(sequences_max=1, queue_requests_max=1)
+    world.tick.submit(make_request(), Mailbox())
+    with pytest.raises(QueueFull):
+        world.tick.submit(make_request(), Mailbox())
+    with pytest.raises(ContextLengthExceeded):
+        world.tick.submit(make_request("x" * 2000), Mailbox())
+    stats = world.tick.tally.snapshot(world.clock.now())
+    assert (stats.total_requests, stats.refused_requests, stats.live_requests) == (1, 2, 1)
+    assert sum(isinstance(record, RequestRefused) for record in world.records) == 2
+
+
+def test_records_tell_the_story_of_a_request_in_order(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards the numbers that observers build metrics from."""
+    world, mailbox = make_world(names_members=True), Mailbox()
+    world.tick.submit(make_request("abc", id="a", max_tokens=2), mailbox)
+    world.run_dry()
+    kinds = [type(record) for record in world.records]
+    assert kinds == [RequestAccepted, RequestStarted, TickRecord, TickRecord, RequestDone]
+    first, second = (record for record in world.records if isinstance(record, TickRecord))
+    assert (first.prefill_tokens, first.decode_tokens, first.sampled_tokens) == (3, 0, 1)
+    assert (second.prefill_tokens, second.decode_tokens, second.sampled_tokens) == (0, 1, 1)
+    assert [(m.request_id, m.start, m.length) for m in second.members] == [("a", 3, 1)]
+    done = world.records[-1]
+    assert (done.prompt_tokens, done.generated_tokens, done.stop_reason) == (3, 2, "length")
+
+
+def test_a_failed_request_is_reported_as_such(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards against deadlines that vanish from the statistics."""
+    world, mailbox = make_world(), Mailbox()
+    world.tick.submit(make_request(total_s_max=1.0, max_tokens=100), mailbox)
+    world.tick.run()
+    world.clock.moment += 2.0
+    world.tick.run()
+    (failed,) = (record for record in world.records if isinstance(record, RequestFailed))
+    assert isinstance(failed.error, DeadlineExceeded)
+    assert (failed.generated_tokens, failed.duration_ms) == (1, 2000.0)
+    stats = world.tick.tally.snapshot(world.clock.now())
+    assert (stats.timeout_count, stats.error_count, stats.failed_requests) == (1, 0, 1)
+
+
+def test_a_static_group_is_answered_together(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards the meaning of `static`: the short wait for the long."""
+    world = make_world(strategy="static", sequences_max=2)
+    short, long = Mailbox(), Mailbox()
+    world.tick.submit(make_request(max_tokens=2), short)
+    world.tick.submit(make_request(max_tokens=10), long)
+    for _ in range(9):
+        world.tick.run()
+        world.clock.moment += 0.01
+    assert short.ending is None
+    assert world.tick.has_work
+    world.run_dry()
+    assert answer_of(short).total_s == answer_of(long).total_s
+    assert len(answer_of(short).completions[0].tokens) == 2
