@@ -41,7 +41,8 @@ def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
     if name == "llamacpp":
         settings |= {
             "model": str(request.getfixturevalue("tiny_gguf")),
-            "threads": 2,
+            # More would spin for each other on a busy machine, and the model is tiny.
+            "threads": 1,
             "gpu_layers": 0,
         }
     else:

@@ -22,7 +22,11 @@ from jitney.core.batch import (
 )
 
 TOLERANCE = 5e-2
-"""Greatest difference of one logprob between two batch shapes, on backends that are not exact."""
+"""Greatest difference of one logprob between two batch shapes, on backends that are not exact.
+
+Measured with llama.cpp on the tiny model: 0.017 at most over this suite, against 0.2 and more when
+one token of the context is another. Kernels differ by machine, so the bound is three times that.
+"""
 
 TOP = 20
 TOP_SHARED_MIN = 15

@@ -2,13 +2,16 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from tests.conformance.driver import Driver, greedy
 
-from jitney.backends.process import ProcessBackend
+from jitney.backends import load_process
+from jitney.backends.process import BackendSpec, ProcessBackend
+from jitney.backends.wire import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore
-from jitney.errors import BackendCrashed, BackendFailed
+from jitney.errors import BackendCrashed, BackendFailed, ModelError
 
 
 def test_a_failed_batch_leaves_the_backend_usable(driver: Driver, tokens: tuple[int, ...]) -> None:
@@ -78,3 +81,36 @@ def test_encoding_joins_to_the_text(driver: Driver) -> None:
     tokens = driver.backend.encode(text, special=False)
     joined = b"".join(driver.backend.vocabulary.pieces[token] for token in tokens)
     assert joined.decode().strip(" ") == text
+
+
+def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
+    """Guards against a bad build of llama.cpp that kills every process that replaces it."""
+    settings: dict[str, Plain] = {
+        "model": str(tiny_gguf),
+        "slots": 2,
+        "kv_tokens": 64,
+        "batch_tokens_max": 32,
+    }
+    settings |= {"threads": 1, "extra_kernels": True}
+    backend = ProcessBackend(BackendSpec(name="llamacpp", settings=settings))
+    try:
+        os.kill(backend.pid, signal.SIGILL)
+        with pytest.raises(BackendCrashed, match="plain kernels"):
+            Driver(backend).feed(0, 0, (5, 6), wants_token=False)
+        backend.reset()
+        assert "make llama" in (backend.fallback_reason or "")
+        Driver(backend).feed(0, 0, (5, 6), wants_token=False)
+    finally:
+        backend.close()
+
+
+def test_a_missing_model_is_told_across_the_process(tiny_gguf: Path) -> None:
+    """Guards against a wrong path that looks like a crash."""
+    settings: dict[str, Plain] = {
+        "model": str(tiny_gguf.parent / "none.gguf"),
+        "slots": 2,
+        "kv_tokens": 64,
+    }
+    settings |= {"batch_tokens_max": 32, "threads": 1}
+    with pytest.raises(ModelError, match=r"none\.gguf"):
+        load_process("llamacpp", settings)

@@ -60,6 +60,11 @@ def _load_llamacpp(settings: Mapping[str, Any]) -> Backend:
             "the llamacpp backend needs llama-cpp-python, which is not installed: "
             "install jitney with the extra `llama`."
         ) from error
+    except (OSError, RuntimeError) as error:
+        raise MissingDependency(
+            f"llama-cpp-python is installed and cannot be loaded ({error}): "
+            "`make llama` builds it anew."
+        ) from error
     _check_names("llamacpp", settings, LlamaCppSettings)
     return LlamaCppBackend(LlamaCppSettings(**settings))
 

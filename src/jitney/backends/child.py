@@ -77,10 +77,6 @@ class Child:
         """Ask it to go by closing its channels, then insist; returns when it is gone."""
         self.batches.close()
         self.control.close()
-        if self._ended.wait(_GRACE_S):
-            return
-        assert self._process is not None, "a child without a process is never handed out"
-        self._process.terminate()
         if not self._ended.wait(_GRACE_S):
             self.kill()
 

@@ -41,8 +41,10 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> int:
     """Serve one parent until it goes; the value is the exit status."""
     batch_fd, control_fd, parent = (int(each) for each in arguments)
-    # Ctrl-C reaches every process of the terminal; when to end is the parent's choice.
+    # Ctrl-C reaches every process of the terminal, and a service manager's wish to end every
+    # process of the service: the parent drains first, and needs this one to do so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent(parent)
     batches = Channel(socket.socket(fileno=batch_fd))
     control = Channel(socket.socket(fileno=control_fd))

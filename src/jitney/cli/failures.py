@@ -73,7 +73,6 @@ def exit_code(error: JitneyError) -> int:
 def sentence_of(error: JitneyError) -> str:
     """The message as a sentence of its own."""
     text = str(error).strip() or type(error).__name__
-    text = text[:1].upper() + text[1:] if text[:1].isalpha() and " " in text else text
     return text if text.endswith((".", "!", "?", ")")) else text + "."
 
 

@@ -6,32 +6,32 @@ Pure; any thread.
 import json
 from statistics import median
 
-from jitney.engine.answer import Answer
 from jitney.engine.stats import Stats
+from jitney.outputs import RequestOutput
 
 
-def answer_line(index: int, prompt: str, answer: Answer) -> str:
+def answer_line(index: int, prompt: str, answer: RequestOutput) -> str:
     """One line of JSON about a prompt and its answer; times in seconds."""
-    completion, usage, timing = answer.completions[0], answer.usage, answer.timing
+    completion, metrics = answer.outputs[0], answer.metrics
     return _line(
         {
             "index": index,
             "prompt": prompt,
             "text": completion.text,
-            "tokens": list(completion.tokens),
-            "finish_reason": completion.finish_reason.value,
+            "tokens": completion.token_ids,
+            "finish_reason": completion.finish_reason,
             "stop_reason": completion.stop_reason,
             "usage": {
-                "prompt_tokens": usage.prompt_count,
-                "completion_tokens": usage.completion_count,
-                "cached_tokens": usage.cached_count,
+                "prompt_tokens": metrics.prompt_tokens,
+                "completion_tokens": metrics.completion_tokens,
+                "cached_tokens": metrics.cached_tokens,
             },
             "times": {
-                "queue_s": timing.queue_s,
-                "first_token_s": timing.first_token_s,
-                "total_s": timing.total_s,
+                "queue_s": metrics.queue_time,
+                "first_token_s": metrics.time_to_first_token,
+                "total_s": metrics.latency,
             },
-            "preempted": answer.preempted_count,
+            "preempted": metrics.preemptions,
         }
     )
 
@@ -41,17 +41,16 @@ def error_line(index: int, prompt: str, message: str) -> str:
     return _line({"index": index, "prompt": prompt, "error": message})
 
 
-def run_figures(answers: list[Answer], stats: Stats, elapsed_s: float) -> list[str]:
+def run_figures(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> list[str]:
     """What `jitney run --stats` says, line by line."""
-    made = sum(each.usage.completion_count for each in answers)
-    told = sum(each.usage.prompt_count for each in answers)
-    cached = sum(each.usage.cached_count for each in answers)
-    firsts = [
-        each.timing.first_token_s for each in answers if each.timing.first_token_s is not None
-    ]
+    metrics = [answer.metrics for answer in answers]
+    made = sum(each.completion_tokens for each in metrics)
+    told = sum(each.prompt_tokens for each in metrics)
+    cached = sum(each.cached_tokens for each in metrics)
+    firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
     lines = [
         f"{len(answers)} {_plural('answer', len(answers))}, {made:,} tokens in {elapsed_s:.2f} s: "
-        f"{_rate(made, elapsed_s):,.1f} tokens/s",
+        f"{rate(made, elapsed_s):,.1f} tokens/s",
         f"{told:,} prompt tokens, {cached:,} of them cached",
         f"{stats.total_batches:,} batches of {stats.avg_batch_size:.1f} sequences on average, "
         f"{stats.preemption_count} preempted",
@@ -61,17 +60,17 @@ def run_figures(answers: list[Answer], stats: Stats, elapsed_s: float) -> list[s
     return lines
 
 
-def turn_figures(answer: Answer, context_max: int) -> str:
+def turn_figures(answer: RequestOutput, context_max: int) -> str:
     """The line below an answer of a chat."""
-    usage, timing = answer.usage, answer.timing
-    made = usage.completion_count
-    first_s = timing.first_token_s
+    metrics = answer.metrics
+    made, first_s = metrics.completion_tokens, metrics.time_to_first_token
     parts = [f"{made} {_plural('token', made)}"]
     if first_s is not None:
-        rate = _rate(made - 1, timing.total_s - first_s)
-        parts += [f"{rate:,.0f} tokens/s", f"first after {first_s:.2f} s"] if rate else []
-    parts.append(f"{usage.cached_count:,} cached")
-    parts.append(f"context {usage.prompt_count + made:,} of {context_max:,}")
+        speed = rate(made - 1, metrics.latency - first_s)
+        parts += [f"{speed:,.0f} tokens/s"] if speed else []
+        parts.append(f"first after {first_s:.2f} s")
+    parts.append(f"{metrics.cached_tokens:,} cached")
+    parts.append(f"context {metrics.prompt_tokens + made:,} of {context_max:,}")
     return " · ".join(parts)
 
 
@@ -93,7 +92,8 @@ def _line(values: dict[str, object]) -> str:
     return json.dumps(values, ensure_ascii=False)
 
 
-def _rate(count: float, seconds: float) -> float:
+def rate(count: float, seconds: float) -> float:
+    """Per second; 0 where that has no meaning."""
     return count / seconds if count > 0 and seconds > 0 else 0.0
 
 

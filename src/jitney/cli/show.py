@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import ShowOptions
-from jitney.config import Known, Resolved, default_text, known_settings
+from jitney.config import Known, Resolved, known_settings
 from jitney.config.forms import Size, size_text
 
 PIPED_WIDTH = 400

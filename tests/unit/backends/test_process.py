@@ -144,6 +144,15 @@ def test_a_crash_names_the_signal(backend: ProcessBackend, number: signal.Signal
     assert caught.value.signal == number
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_leaves_the_end_to_its_parent(backend: ProcessBackend, number: signal.Signals) -> None:
+    """Guards against Ctrl-C, or a service that is stopped, that cuts off answers being drained."""
+    pid = backend.pid
+    os.kill(pid, number)
+    assert first_token(backend) is not None
+    assert backend.pid == pid
+
+
 def test_an_illegal_instruction_says_how_to_rebuild(backend: ProcessBackend) -> None:
     """Guards against a bad build that looks like a bad model."""
     os.kill(backend.pid, signal.SIGILL)

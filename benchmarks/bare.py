@@ -1,0 +1,133 @@
+"""The floor: the engine's own batches, replayed through `llama_decode` with nothing around it.
+
+Arrays are filled before the clock starts; what is timed is memory operations and forward passes.
+The engine can only approach this.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from jitney.backends.llamacpp.backend import PASS_TOKENS_MAX
+from jitney.backends.llamacpp.bindings import Context, ContextShape, Model
+from jitney.config.machine import usable_cores
+from jitney.core.backend import Backend, Traits, Vocabulary
+from jitney.core.batch import Batch, Copy, MemoryOperation, Outcome, Release, Truncate
+from jitney.core.params import Constraint
+
+
+class Recorder:
+    """A backend that writes down the batches it passes on."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.batches: list[Batch] = []
+
+    @property
+    def traits(self) -> Traits:
+        """Those of the backend."""
+        return self._backend.traits
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """That of the backend."""
+        return self._backend.vocabulary
+
+    def execute(self, batch: Batch) -> Outcome:
+        """Write the batch down and pass it on."""
+        self.batches.append(batch)
+        return self._backend.execute(batch)
+
+    def reset(self) -> None:
+        """Pass it on."""
+        self._backend.reset()
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Pass it on."""
+        return self._backend.encode(text, special=special)
+
+    def prepare(self, constraint: Constraint) -> None:
+        """Pass it on."""
+        self._backend.prepare(constraint)
+
+    def close(self) -> None:
+        """Pass it on."""
+        self._backend.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One batch, ready to be fed."""
+
+    operations: tuple[MemoryOperation, ...]
+    tokens: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    slots: npt.NDArray[np.int32]
+    wanted: npt.NDArray[np.int8]
+
+
+class BareLoop:
+    """A context of its own, of the same shape as the engine's."""
+
+    def __init__(self, path: Path, *, slots: int, kv_tokens: int, flash_attention: bool) -> None:
+        model = Model(path, gpu_layers=0, extra_kernels=True)
+        shape = ContextShape(
+            kv_tokens=kv_tokens,
+            slots=slots,
+            batch_tokens_max=2048,
+            pass_tokens_max=PASS_TOKENS_MAX,
+            threads=usable_cores(),
+            flash_attention=flash_attention,
+        )
+        self._context = Context(model, shape)
+
+    def run(self, batches: list[Batch]) -> float:
+        """Seconds for all batches."""
+        self._context.clear()
+        passes = [_pass(batch) for batch in batches]
+        started = time.perf_counter()
+        for each in passes:
+            for operation in each.operations:
+                self._operate(operation)
+            count = len(each.tokens)
+            self._context.tokens[:count] = each.tokens
+            self._context.positions[:count] = each.positions
+            self._context.slots[:count] = each.slots
+            self._context.wanted[:count] = each.wanted
+            status = self._context.decode(count)
+            if status != 0:
+                raise RuntimeError(f"llama_decode answered {status}")
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._context.close()
+
+    def _operate(self, operation: MemoryOperation) -> None:
+        if isinstance(operation, Copy):
+            self._context.copy(operation.source, operation.target, operation.length)
+        elif isinstance(operation, Truncate):
+            self._context.truncate(operation.slot, operation.length)
+        elif isinstance(operation, Release):
+            self._context.truncate(operation.slot, 0)
+
+
+def _pass(batch: Batch) -> Pass:
+    tokens = [token for entry in batch.entries for token in entry.tokens]
+    wanted = np.zeros(len(tokens), np.int8)
+    end = 0
+    for entry in batch.entries:
+        end += entry.length
+        wanted[end - 1] = entry.wants_token
+    return Pass(
+        batch.operations,
+        np.array(tokens, np.int32),
+        np.array([p for entry in batch.entries for p in range(entry.start, entry.end)], np.int32),
+        np.repeat([e.slot for e in batch.entries], [e.length for e in batch.entries]).astype(
+            np.int32
+        ),
+        wanted,
+    )

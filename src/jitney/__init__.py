@@ -1,0 +1,44 @@
+"""jitney: serves language models from Python to many callers at once.
+
+The public names. They are loaded when they are first asked for, so that a part of the package can
+be imported without everything else.
+"""
+
+import importlib
+
+_HOMES = {
+    "LLM": "jitney.llm",
+    "CompletionOutput": "jitney.outputs",
+    "Delta": "jitney.engine.answer",
+    "Handle": "jitney.engine.handle",
+    "JitneyError": "jitney.errors",
+    "Logprob": "jitney.outputs",
+    "RequestOutput": "jitney.outputs",
+    "SamplingParams": "jitney.core.params",
+    "Stats": "jitney.engine.stats",
+    "StructuredOutputsParams": "jitney.core.params",
+}
+
+__all__ = [
+    "CompletionOutput",
+    "Delta",
+    "Handle",
+    "JitneyError",
+    "LLM",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "Stats",
+    "StructuredOutputsParams",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'jitney' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,295 @@
+"""`LLM`: a model to ask, with the names of vLLM's offline API, and handles for streaming.
+
+Any thread may call. Everything here runs on the caller's thread; the engine has its own. An
+event loop may use `submit_async` and the handle's async side.
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jitney import feed
+from jitney.compose import Assembly, assemble
+from jitney.config import Settings, environment, resolve
+from jitney.core.params import SamplingParams
+from jitney.core.request import Priority, Request, RequestId
+from jitney.engine.answer import Answer
+from jitney.engine.engine import DRAIN_S, Engine
+from jitney.engine.entrance import Entrance, RequestOptions
+from jitney.engine.handle import Handle
+from jitney.engine.stats import Stats
+from jitney.errors import InvalidRequest, ModelError
+from jitney.outputs import RequestOutput, make_output
+from jitney.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
+from jitney.text.detokenizer import Detokenizer
+
+PROGRESS_PROMPTS_MIN = 9
+"""Shorter lists are done before a bar says anything."""
+
+Message = Mapping[str, Any]
+"""Any: a message is JSON, checked by the chat template's reader."""
+
+GivenParams = SamplingParams | Sequence[SamplingParams] | None
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What may be said of a single request."""
+
+    priority: str
+    """low, normal, high or critical; matters under the policy `priority`."""
+    tenant: str
+    """Whose request it is; matters under the policy `fair`."""
+    cache_salt: str
+    """Prefixes are shared only under equal salts."""
+    queue_timeout_s: float
+    request_timeout_s: float
+
+
+class Tokenizer:
+    """The model's tokenizer, by the names that callers know from elsewhere."""
+
+    def __init__(self, entrance: Entrance, assembly: Assembly) -> None:
+        self._entrance = entrance
+        self._backend = assembly.engine.backend
+        self._vocabulary = assembly.engine.backend.vocabulary
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return len(self._vocabulary.pieces)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, if the model has one."""
+        return self._vocabulary.bos_token
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The first of the tokens that end a completion."""
+        return next(iter(self._vocabulary.eos_tokens), None)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, as a prompt has them; without its first token if so wished."""
+        if add_special_tokens:
+            return list(self._entrance.encode_text(text))
+        return self._backend.encode(text, special=True)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of tokens; what is no whole character becomes U+FFFD."""
+        detokenizer = Detokenizer(self._vocabulary, skip_special_tokens)
+        return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
+
+
+class LLM:
+    """A loaded model and the engine that runs it.
+
+    `model` is a GGUF file; without one, the embedded model. Every other argument is a setting by
+    its name, as `jitney config show` lists them. Leaving a `with` block, or `close`, drains.
+    """
+
+    def __init__(self, model: str | Path | None = None, **settings: object) -> None:
+        resolved = resolve(
+            {**settings, "model": None if model is None else str(model)},
+            None,
+            environment(),
+            given_as="argument",
+        )
+        self._assembly = assemble(resolved.settings)
+        self._numbers = itertools.count()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._assembly.settings
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for observers and for whoever needs more than this class offers."""
+        return self._assembly.engine
+
+    def generate(
+        self,
+        prompts: GivenPrompt | Sequence[GivenPrompt],
+        sampling_params: GivenParams = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete all prompts together; results are in their order.
+
+        `sampling_params` are one for all, or one for each. If a request fails, its error is
+        raised and the others are cancelled.
+        """
+        read = read_prompts(prompts)
+        params = _params_for(len(read), sampling_params)
+        return self._run(read, params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: GivenParams = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several together, through the model's chat template."""
+        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = [messages] if is_one else list(messages)
+        params = _params_for(len(conversations), sampling_params)
+        prompts = [
+            self.chat_prompt(each, add_generation_prompt=add_generation_prompt)  # type: ignore[arg-type]
+            for each in conversations
+        ]
+        return self._run(prompts, params, use_tqdm)
+
+    def chat_prompt(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> Prompt:
+        """The prompt that a conversation becomes, with its tokens."""
+        template = self._assembly.template
+        if template is None:
+            raise ModelError(
+                "The model has no chat template; use generate with a prompt that is written out."
+            )
+        segments = template.render([dict(each) for each in messages], add_generation_prompt)
+        text = "".join(segment.text for segment in segments)
+        return Prompt(text, self._assembly.entrance.encode(segments))
+
+    def submit(
+        self,
+        prompt: GivenPrompt | Prompt,
+        params: SamplingParams | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Handle[RequestOutput]:
+        """Hand one prompt in and go on: iterate the handle, ask for its result, or cancel it.
+
+        Waits until the request is accepted, and raises QueueFull when there is no room.
+        """
+        read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
+        request = self._request(read, params or SamplingParams(), options)
+        return self._shaped(self.engine.submit(request), read)
+
+    async def submit_async(
+        self,
+        prompt: GivenPrompt | Prompt,
+        params: SamplingParams | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Handle[RequestOutput]:
+        """`submit` for a task of an event loop."""
+        read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
+        request = self._request(read, params or SamplingParams(), options)
+        return self._shaped(await self.engine.submit_async(request), read)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return Tokenizer(self._assembly.entrance, self._assembly)
+
+    def stats(self) -> Stats:
+        """How the engine has done since it started."""
+        return self.engine.stats()
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what is under way, for at most so many seconds, and release the model."""
+        self.engine.close(drain_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error nobody waits for the answers.
+        self.close(DRAIN_S if error is None else 0.0)
+
+    def _run(
+        self, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool
+    ) -> list[RequestOutput]:
+        requests = (self._request(*each) for each in zip(prompts, params, strict=True))
+        shows = use_tqdm and len(prompts) >= PROGRESS_PROMPTS_MIN and sys.stderr.isatty()
+        with _progress(len(prompts), shows=shows) as told:
+            answers = feed.run_all(self.engine, requests, told)
+        vocabulary = self.engine.backend.vocabulary
+        return [
+            make_output(answer, prompt.text, vocabulary)
+            for answer, prompt in zip(answers, prompts, strict=True)
+        ]
+
+    def _request(
+        self, prompt: Prompt, params: SamplingParams, options: SubmitOptions | None = None
+    ) -> Request:
+        entrance = self._assembly.entrance
+        tokens = prompt.tokens
+        if tokens is None:
+            assert prompt.text is not None, "a prompt has text or tokens"
+            tokens = entrance.encode_text(prompt.text)
+        request_id = RequestId(str(next(self._numbers)))
+        return entrance.make(tokens, params, _read_options(request_id, options or {}))
+
+    def _shaped(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
+        vocabulary = self.engine.backend.vocabulary
+        return handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
+
+
+def _read_options(request_id: RequestId, given: SubmitOptions) -> RequestOptions:
+    unknown = [name for name in given if name not in SubmitOptions.__annotations__]
+    if unknown:
+        raise TypeError(f"submit has no option {unknown[0]!r}")
+    priority = str(given.get("priority", "normal"))
+    if priority.upper() not in Priority.__members__:
+        raise InvalidRequest(
+            f"priority is low, normal, high or critical, and got {priority[:80]!r}.", "priority"
+        )
+    return RequestOptions(
+        id=request_id,
+        priority=Priority[priority.upper()],
+        tenant=given.get("tenant", ""),
+        scope=given.get("cache_salt", ""),
+        wait_s_max=given.get("queue_timeout_s"),
+        total_s_max=given.get("request_timeout_s"),
+    )
+
+
+def _params_for(count: int, given: GivenParams) -> list[SamplingParams]:
+    """One set of sampling parameters for each prompt."""
+    if given is None or isinstance(given, SamplingParams):
+        return [given or SamplingParams()] * count
+    params = list(given)
+    if len(params) != count:
+        raise InvalidRequest(
+            f"sampling_params has {len(params)} entries for {count} prompts; "
+            "give one for all, or one for each.",
+            "sampling_params",
+        )
+    return params
+
+
+@contextmanager
+def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
+    """A bar on standard error that moves with every answer; or nothing."""
+    if not shows:
+        yield lambda answer: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[tokens]} tokens"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("completing", total=count, tokens=0)
+        token_counts: list[int] = []
+
+        def told(answer: Answer) -> None:
+            token_counts.append(answer.usage.completion_count)
+            bar.update(task, advance=1, tokens=sum(token_counts))
+
+        yield told

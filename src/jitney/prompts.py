@@ -1,0 +1,68 @@
+"""What callers may give as prompts, read into one form: `Prompt`. Pure; any thread.
+
+The forms are those of vLLM's offline API: a text, a mapping with `prompt` or `prompt_token_ids`,
+a list of tokens, or a list of any of these.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jitney.errors import InvalidRequest
+
+GivenPrompt = str | Mapping[str, Any] | Sequence[int]
+"""Any: the values of a mapping are checked when it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Text, tokens or both; where there are tokens they count, and the text is for people."""
+
+    text: str | None
+    tokens: tuple[int, ...] | None
+
+
+def read_prompts(given: GivenPrompt | Sequence[GivenPrompt]) -> list[Prompt]:
+    """One prompt or a list of them. A list of whole numbers is one prompt."""
+    if isinstance(given, str | Mapping):
+        return [read_prompt(given)]
+    if not isinstance(given, list | tuple):
+        raise _refusal(given)
+    if given and all(isinstance(each, int) for each in given):
+        return [read_prompt(given)]
+    return [read_prompt(each) for each in given]
+
+
+def read_prompt(given: object) -> Prompt:
+    """One prompt in any of its forms."""
+    if isinstance(given, str):
+        return Prompt(given, None)
+    if isinstance(given, Mapping):
+        return _read_mapping(given)
+    if isinstance(given, list | tuple):
+        return Prompt(None, tuple(given))
+    raise _refusal(given)
+
+
+def _read_mapping(given: Mapping[str, Any]) -> Prompt:
+    unknown = [str(key) for key in given if key not in ("prompt", "prompt_token_ids")]
+    if unknown:
+        raise InvalidRequest(
+            f"a prompt has the keys prompt or prompt_token_ids, and got {unknown[0][:80]!r}.",
+            "prompt",
+        )
+    tokens, text = given.get("prompt_token_ids"), given.get("prompt")
+    if isinstance(tokens, list | tuple):
+        # vLLM lets a text stand beside its tokens; the tokens count.
+        return Prompt(None, tuple(tokens))
+    if tokens is None and isinstance(text, str):
+        return Prompt(text, None)
+    raise _refusal(given)
+
+
+def _refusal(given: object) -> InvalidRequest:
+    return InvalidRequest(
+        'a prompt is a text, a list of tokens, {"prompt": text} or '
+        f'{{"prompt_token_ids": tokens}}, and got {given!r:.80}.',
+        "prompt",
+    )
