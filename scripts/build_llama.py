@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from scripts.compile_log import watch
-
 from jitney.config import cache_folder
+from scripts.compile_log import watch
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"

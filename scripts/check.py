@@ -28,7 +28,10 @@ def stages() -> dict[str, list[list[str]]]:
     """The commands of each stage before the tests."""
     ruff = str(BIN / "ruff")
     return {
-        "lint": [[ruff, "check", "--quiet"], [ruff, "format", "--check", "--quiet"]],
+        "lint": [
+            [ruff, "check", "--quiet", "--output-format=concise"],
+            [ruff, "format", "--check", "--quiet"],
+        ],
         "types": [[str(BIN / "mypy"), "--no-error-summary", *existing(*CODE)]],
         "layers": [[str(BIN / "lint-imports"), "--no-cache"]],
     }

@@ -51,6 +51,7 @@ def watch(command: list[str], environ: Mapping[str, str], log: Path) -> int:
             raise
         finally:
             reader.join(timeout=10)
+            lines.close()
     if process.returncode != 0:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
         print("\n".join(tail), file=sys.stderr, flush=True)

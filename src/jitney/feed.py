@@ -14,13 +14,13 @@ from jitney.core.request import Request
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
-from jitney.errors import QueueFull
+from jitney.errors import DeadlineExceeded, QueueFull
 
-RETRY_S_MAX = 1.0
-"""The longest pause when others have filled the queue and nothing of ours is in it."""
+RETRY_S = 0.05
+"""The pause before a refused request is handed in again, unless an answer comes first."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sent:
     """A request that was handed in, and its place among the results."""
 
@@ -41,15 +41,20 @@ def run_all(
     answers: dict[int, Answer] = {}
     try:
         while line.fill():
-            sent = line.sent.popleft()
+            sent = line.sent[0]
             try:
-                answer = sent.handle.result()
-            except QueueFull as refusal:
-                line.take_back(sent, refusal)
-                continue
-            line.is_held = False
-            answers[sent.place] = answer
-            told(answer)
+                answer = sent.handle.result(RETRY_S if line.is_refused else None)
+            except QueueFull:
+                line.take_back()
+            except DeadlineExceeded:
+                raise  # also a TimeoutError, but the request's and not ours
+            except TimeoutError:
+                line.widen()
+            else:
+                line.sent.popleft()
+                line.widen()
+                answers[sent.place] = answer
+                told(answer)
     finally:
         for left in line.sent:
             left.handle.cancel()
@@ -57,40 +62,53 @@ def run_all(
 
 
 class _Line:
-    """Requests that are still to be handed in, and those that were."""
+    """Requests that are still to be handed in, and those that were, the oldest first.
+
+    How many may be under way at a time shrinks to what was accepted when one is refused, and
+    grows by one with every answer or pause.
+    """
 
     def __init__(self, engine: Engine, requests: Iterator[Request]) -> None:
         self._engine = engine
         self._fresh = enumerate(requests)
         self._refused: deque[tuple[int, Request]] = deque()
-        self._sent_max = engine.settings.queue_requests_max
+        self._room_max = engine.settings.queue_requests_max + engine.settings.sequences_max
+        self._room = self._room_max
         self.sent: deque[_Sent] = deque()
-        self.is_held = False
-        """Whether one was refused and nothing has ended since: the next would be refused too."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a request was refused and waits to be handed in again."""
+        return bool(self._refused)
 
     def fill(self) -> bool:
         """Hand in as many as have room; whether anything is to be waited for."""
-        while len(self.sent) < self._sent_max and not (self.is_held and self.sent):
+        while len(self.sent) < self._room:
             following = self._refused.popleft() if self._refused else next(self._fresh, None)
             if following is None:
                 break
             place, request = following
             try:
                 handle = self._engine.send(request, streams=False)
-            except QueueFull as refusal:
+            except QueueFull:
                 self._refused.appendleft(following)
-                self._hold(refusal)
-                continue
-            self.sent.append(_Sent(place, request, handle))
+                self._narrow()
+            else:
+                self.sent.append(_Sent(place, request, handle))
         return bool(self.sent)
 
-    def take_back(self, sent: _Sent, refusal: QueueFull) -> None:
-        """The request was refused after all: it goes to the front of those to be handed in."""
+    def take_back(self) -> None:
+        """The oldest was refused after all: it will be handed in again."""
+        sent = self.sent.popleft()
         self._refused.append((sent.place, sent.request))
-        self._hold(refusal)
+        self._narrow()
 
-    def _hold(self, refusal: QueueFull) -> None:
-        self.is_held = True
+    def widen(self) -> None:
+        """Something ended, or time has passed: there may be room for one more."""
+        self._room = min(self._room + 1, self._room_max)
+
+    def _narrow(self) -> None:
+        self._room = max(len(self.sent), 1)
         if not self.sent:
             # Others fill the queue; there is nothing of ours to wait for but time.
-            threading.Event().wait(min(refusal.retry_after_s, RETRY_S_MAX))
+            threading.Event().wait(RETRY_S)

@@ -14,7 +14,7 @@ from jitney.core.batch import Batch, Open, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed
 from tests.simulation.marks import Marks
-from tests.simulation.seen import Executed, Injected, Report, Violation
+from tests.simulation.seen import Executed, Injected, Tell, Violation
 from tests.simulation.workload import POISON
 from tests.simulation.world import FaultRates
 
@@ -50,14 +50,14 @@ class FaultyBackend:
         rates: FaultRates,
         random: Random,
         clock: VirtualClock,
-        report: Report,
+        tell: Tell,
         marks: Marks,
     ) -> None:
         self._inner = inner
         self.rates = rates
         self._random = random
         self._clock = clock
-        self._report = report
+        self._tell = tell
         self._marks = marks
         self._prompt_counts: dict[int, int] = {}
         self._is_down = False
@@ -122,28 +122,28 @@ class FaultyBackend:
             outcome = self._inner.execute(batch)
         except BackendFailed as error:
             raise Violation("capacity", f"the backend refused batch {batch.number}: {error}") from error
-        self._report(Executed(batch, self._inner))
+        self._tell(Executed(batch, self._inner))
         return outcome
 
     def _spoil(self, batch: Batch, outcome: Outcome) -> Outcome:
         if self._happens(self.rates.stall):
-            self._report(Injected("stall", batch))
+            self._tell(Injected("stall", batch))
             outcome = replace(outcome, seconds=outcome.seconds + STALL_S)
         self._clock.advance(outcome.seconds)
         if self._happens(self.rates.entry):
             at = self._random.randrange(len(batch.entries))
-            self._report(Injected("entry", batch, batch.entries[at].slot))
+            self._tell(Injected("entry", batch, batch.entries[at].slot))
             samples = list(outcome.samples)
             samples[at] = Sample(fault="the logits are not numbers.")
             outcome = replace(outcome, samples=tuple(samples))
         if self._happens(self.rates.count):
-            self._report(Injected("count", batch))
+            self._tell(Injected("count", batch))
             self._is_down = True
             outcome = replace(outcome, samples=outcome.samples[:-1])
         return outcome
 
     def _break(self, kind: str, batch: Batch) -> None:
-        self._report(Injected(kind, batch))
+        self._tell(Injected(kind, batch))
         self._is_down = True
         self._clock.advance(BREAK_S)
         if kind == "fail":

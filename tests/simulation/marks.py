@@ -11,6 +11,7 @@ from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.settings import Mix, Policy, Strategy
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import QueueFull
+from tests.simulation.alone import cut
 from tests.simulation.seen import Executed, Fetched, Happened, Injected, Seen, Stopped, Submitted
 
 NAMES = (
@@ -132,6 +133,9 @@ class Marks:
                 completion.stop_reason, str
             ):
                 self.add("stop string found")
+                found = cut(completion.tokens, seen.request.params)
+                if found.starts_in + 1 < found.token_count:
+                    self.add("stop string across tokens")
 
 
 def unreached(counts: Counter[str], marks: Counter[str]) -> list[str]:

@@ -105,10 +105,11 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """Nothing lives any more, and every mailbox was read to its end."""
+    """Nothing lives any more, or the engine stopped; every mailbox was read to its end."""
 
     at: float
     gauges: Gauges
+    was_stopped: bool
 
 
 Seen = (
@@ -123,7 +124,7 @@ Seen = (
     | Rested
 )
 
-Report = Callable[[Seen], None]
+Tell = Callable[[Seen], None]
 
 
 class Checker(Protocol):

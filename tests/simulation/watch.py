@@ -11,15 +11,15 @@ from jitney.core.gauges import Gauges
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.errors import JitneyError
-from tests.simulation.seen import Happened, Planned, Report, Submitted
+from tests.simulation.seen import Happened, Planned, Tell, Submitted
 
 
 class Watch:
     """Passes everything on and reports it."""
 
-    def __init__(self, scheduler: Scheduler, report: Report) -> None:
+    def __init__(self, scheduler: Scheduler, tell: Tell) -> None:
         self._scheduler = scheduler
-        self._report = report
+        self._tell = tell
 
     @property
     def counters(self) -> Counters:
@@ -53,47 +53,47 @@ class Watch:
         self._scheduler.drain()
 
     def submit(self, request: Request, now: float) -> None:
-        """Report what became of the request."""
+        """Tell what became of the request."""
         before = self._scheduler.gauges()
         count, tokens = before.waiting_count, before.waiting_tokens
         try:
             self._scheduler.submit(request, now)
         except JitneyError as error:
-            self._report(Submitted(now, request, count, tokens, error))
+            self._tell(Submitted(now, request, count, tokens, error))
             raise
-        self._report(Submitted(now, request, count, tokens))
+        self._tell(Submitted(now, request, count, tokens))
 
     def plan(self, now: float) -> Batch | None:
-        """Report the batch and how things stand after it was planned."""
+        """Tell the batch and how things stand after it was planned."""
         batch = self._scheduler.plan(now)
-        self._report(Planned(now, batch, self._scheduler.gauges()))
+        self._tell(Planned(now, batch, self._scheduler.gauges()))
         return batch
 
     def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
-        """Report the events."""
+        """Tell the events."""
         return self._told(now, "apply", self._scheduler.apply(batch, outcome, now), batch)
 
     def fail(self, message: str, now: float) -> list[Event]:
-        """Report the events."""
+        """Tell the events."""
         return self._told(now, "fail", self._scheduler.fail(message, now))
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
-        """Report the events."""
+        """Tell the events."""
         return self._told(now, "cancel", self._scheduler.cancel(request_id, now))
 
     def expire(self, now: float) -> list[Event]:
-        """Report the events."""
+        """Tell the events."""
         return self._told(now, "expire", self._scheduler.expire(now))
 
     def finish(
         self, request_id: RequestId, index: int, reason: FinishReason, now: float
     ) -> list[Event]:
-        """Report the events."""
+        """Tell the events."""
         events = self._scheduler.finish(request_id, index, reason, now)
         return self._told(now, "finish", events)
 
     def _told(
         self, now: float, method: str, events: list[Event], batch: Batch | None = None
     ) -> list[Event]:
-        self._report(Happened(now, method, tuple(events), batch))
+        self._tell(Happened(now, method, tuple(events), batch))
         return events

@@ -14,7 +14,7 @@ from typing import assert_never
 import numpy as np
 
 from jitney.backends.fake_memory import FakeMemory, SlotState
-from jitney.backends.fake_oracle import TokenOracle, encode_plain, is_plain
+from jitney.backends.fake_oracle import TokenOracle, encode_plain, is_plain, seeded
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import (
     Batch,
@@ -35,6 +35,7 @@ from jitney.core.params import Constraint
 from jitney.errors import BackendFailed, ConfigError, InvalidRequest
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.logprobs import token_logprob
+from jitney.sampling.reference import TEMPERATURE_MIN
 from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
 from jitney.text import byte_tokenizer
 
@@ -215,9 +216,10 @@ class FakeBackend:
         samples: list[Sample] = []
         wanted: list[_Wanted] = []
         nothing = Sample()
-        choose = self._oracle.choose_plain
+        choose = self._oracle.choose
         for entry in entries:
             state = self._store(entry)
+            state.token_last = None
             sampling = state.sampling
             if sampling is None:
                 if entry.wants_token:
@@ -228,7 +230,10 @@ class FakeBackend:
                 samples.append(nothing)
             elif entry.wants_token:
                 tokens = state.tokens
-                token = choose(state.hashes[-1], tokens[-1], sampling, len(tokens))
+                rolling = state.hashes[-1]
+                if sampling.temperature >= TEMPERATURE_MIN:
+                    rolling = seeded(rolling, sampling.seed, len(tokens))
+                token = choose(rolling, tokens[-1])
                 state.token_last = token
                 samples.append(Sample(token))
             else:

@@ -83,14 +83,20 @@ class FakeMemory:
         state.token_last = None
 
     def append_one(self, state: SlotState, token: int) -> None:
-        """What `append` does, for the one token of a sequence that generates: the usual case."""
+        """What `append` does, for the one token of a sequence that generates: the usual case.
+
+        Leaves `token_last` to the caller, who is about to sample the next one.
+        """
         if len(state.tokens) % self._block_tokens:
             self._own_partial(state)
+        elif self._free:
+            block = self._free.pop()
+            self._holders[block] = 1
+            state.blocks.append(block)
         else:
-            state.blocks += self._take(1)
+            self._take(1)
         state.tokens.append(token)
         state.hashes.append(mix64(state.hashes[-1], token))
-        state.token_last = None
 
     def copy(self, operation: Copy) -> None:
         """The first tokens of one slot become the memory of another, empty one."""

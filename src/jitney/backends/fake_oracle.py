@@ -40,6 +40,11 @@ def mix64(rolling: int, token: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+def seeded(rolling: int, seed: int, position: int) -> int:
+    """The hash from which a token is drawn, where the best one is not simply taken."""
+    return mix64(mix64(rolling, seed), position)
+
+
 def encode_plain(text: str) -> list[int]:
     """Tokens of a text in which nothing is special."""
     return byte_tokenizer.encode(text, special=False)
@@ -95,14 +100,6 @@ class TokenOracle:
         if token_before in self._high and drawn & 1:
             return self._continuations[(drawn >> 1) % len(self._continuations)]
         return self._table[(drawn >> 1) % len(self._table)]
-
-    def choose_plain(
-        self, rolling: int, token_before: int, sampling: Sampling, position: int
-    ) -> int:
-        """The choice under a plain sampling; a draw mixes in the seed and the position."""
-        if sampling.temperature >= TEMPERATURE_MIN:
-            rolling = mix64(mix64(rolling, sampling.seed), position)
-        return self.choose(rolling, token_before)
 
     def logits(self, rolling: int, token_before: int) -> Logits:
         """Logits after a sequence with this hash; the best token is that of `choose`."""
@@ -164,7 +161,9 @@ def expected_completion(
         rolling = mix64(rolling, token)
     while len(tokens) - len(prompt) < tokens_max:
         if sampler is None:
-            chosen = oracle.choose_plain(rolling, tokens[-1], sampling, len(tokens))
+            is_drawn = sampling.temperature >= TEMPERATURE_MIN
+            mixed = seeded(rolling, seed, len(tokens)) if is_drawn else rolling
+            chosen = oracle.choose(mixed, tokens[-1])
         else:
             sample = _sample_one(sampler, tokens, oracle.logits(rolling, tokens[-1]))
             assert sample.token is not None, sample.fault

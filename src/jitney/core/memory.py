@@ -88,16 +88,16 @@ class Memory:
             obtainable -= match.length // self._block
         return obtainable
 
-    def seat(self, sequence: Sequence, match: Match) -> bool:
+    def give_slot(self, sequence: Sequence, match: Match) -> bool:
         """Give the sequence a slot, with as much computed as can be had; false if none is left."""
         source = match.holding
         if source is None and sequence.ticket is not None:
-            return self._seat_restored(sequence, self._saved[sequence.ticket])
+            return self._give_restored(sequence, self._saved[sequence.ticket])
         is_cached = source is not None and source.sequence is None
         is_whole = source is not None and match.length == source.length
         if source is not None and is_cached and is_whole:
             self._take_over(sequence, source, match.length)
-        elif not self._seat_beside(sequence, match):
+        elif not self._give_beside(sequence, match):
             if source is None or not is_cached:
                 return False
             # No room beside the prefix: cut it at a block's edge and go on inside it.
@@ -108,7 +108,7 @@ class Memory:
 
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Room for the sequence's first `length` tokens; evicts cached prefixes if it must."""
-        assert sequence.slot is not None, "only a seated sequence grows"
+        assert sequence.slot is not None, "only a sequence with a slot grows"
         need = self.ledger.growth(sequence.slot, length)
         if need > self.ledger.free and not self._make_room(need):
             return False
@@ -117,14 +117,14 @@ class Memory:
 
     def confirm(self, sequence: Sequence) -> None:
         """The sequence's computed tokens grew: others may share them from here on."""
-        assert sequence.slot is not None, "only a seated sequence computes"
+        assert sequence.slot is not None, "only a sequence with a slot computes"
         holding = self._holdings[sequence.slot]
         holding.length = sequence.computed
         self._index.extend(holding)
 
     def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:
         """The sequence gives its slot back; what it computed stays as a cached prefix, or goes."""
-        assert sequence.slot is not None, "only a seated sequence leaves"
+        assert sequence.slot is not None, "only a sequence with a slot leaves"
         holding = self._holdings[sequence.slot]
         holding.sequence = None
         if not keeps_memory or not self._settings.reuse_prefixes or sequence.computed == 0:
@@ -141,7 +141,7 @@ class Memory:
 
     def save(self, sequence: Sequence) -> bool:
         """Keep the sequence's memory aside under a ticket, if the backend can and there is room."""
-        assert sequence.slot is not None, "only a seated sequence can be saved"
+        assert sequence.slot is not None, "only a sequence with a slot can be saved"
         saved = (sum(self._saved.values()) + sequence.computed) * self._traits.kv_bytes_per_token
         if not self._traits.can_save or saved > self._settings.saved_bytes_max:
             return False
@@ -222,7 +222,7 @@ class Memory:
             return "scope " + sequence.request.scope
         return "request " + sequence.request.id
 
-    def _seat_restored(self, sequence: Sequence, saved: int) -> bool:
+    def _give_restored(self, sequence: Sequence, saved: int) -> bool:
         assert sequence.ticket is not None, "only a saved sequence is restored"
         if not self._make_room(self.ledger.blocks(saved)):
             return False
@@ -237,7 +237,7 @@ class Memory:
         self._counters.add("restored")
         return True
 
-    def _seat_beside(self, sequence: Sequence, match: Match) -> bool:
+    def _give_beside(self, sequence: Sequence, match: Match) -> bool:
         """Take a slot of its own, with a copy of the prefix that was matched."""
         source = match.holding
         partial = self.ledger.blocks(match.length % self._block)

@@ -69,7 +69,7 @@ class Roster:
         return events
 
     def admit(self, now: float, *, drains: bool) -> None:
-        """Let the waiting run, as far as strategy, policy, seats and memory allow."""
+        """Let the waiting run, as far as strategy, policy, places and memory allow."""
         self.gate.open(now, self.queue.count, self.queue.oldest(), drains)
         while self.queue.count and self._admit_one(now):
             pass
@@ -191,7 +191,7 @@ class Roster:
             self._counters.add("kv_full")
             return self._displace(sequence, now, keeps_memory=False)
         self.queue.remove(sequence)
-        if not memory.seat(sequence, match):
+        if not memory.give_slot(sequence, match):
             self.queue.add(sequence)
             return False
         self._start(sequence, now)

@@ -347,7 +347,7 @@ class Scheduler:
 
 def _entry(sequence: Sequence, span: int) -> Entry:
     """The entry for the sequence's next span; counts it as planned."""
-    assert sequence.slot is not None, "only a seated sequence computes"
+    assert sequence.slot is not None, "only a sequence with a slot computes"
     start = sequence.planned
     tokens = tuple(sequence.tokens[start : start + span])
     continues = not tokens

@@ -28,7 +28,7 @@ class Gate:
         self._stall_s = settings.stall_s_target
         self._target = settings.sequences_max
         self._latency_s = 0.0
-        self._seats = 0
+        self._places = 0
         self._members: set[Sequence] = set()
 
     @property
@@ -45,27 +45,27 @@ class Gate:
         """Start a new group if the last one has arrived and this one may depart."""
         if not self.is_grouped or self._members:
             return
-        self._seats = 0
+        self._places = 0
         if oldest is None:
             return
         size = self._group_size(waiting_count)
         if waiting_count >= size or drains or now - oldest.arrived_at >= self._wait_s:
-            self._seats = min(waiting_count, self._size_max)
+            self._places = min(waiting_count, self._size_max)
             self._counters.add("groups_departed")
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now; a member may always come back."""
-        return not self.is_grouped or self._seats > 0 or sequence in self._members
+        return not self.is_grouped or self._places > 0 or sequence in self._members
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted."""
         if self.is_grouped and sequence not in self._members:
             self._members.add(sequence)
-            self._seats -= 1
+            self._places -= 1
 
     def close(self) -> None:
-        """Nobody else is here to join: the seats that are left stay empty."""
-        self._seats = 0
+        """Nobody else is here to join: the places that are left stay empty."""
+        self._places = 0
 
     def ended(self, sequence: Sequence) -> None:
         """The sequence ended; the last one of a group opens the gate."""

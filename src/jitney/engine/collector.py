@@ -43,7 +43,8 @@ class _Track:
 
     index: int
     detokenizer: Detokenizer
-    matcher: StopMatcher
+    matcher: StopMatcher | None
+    """None without stop strings: this is the way of almost every token."""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
@@ -69,7 +70,9 @@ class Collector:
             _Track(
                 index,
                 Detokenizer(vocabulary, params.skip_special_tokens),
-                StopMatcher(params.stop_strings, params.include_stop_str_in_output),
+                StopMatcher(params.stop_strings, params.include_stop_str_in_output)
+                if params.stop_strings
+                else None,
             )
             for index in range(params.n)
         ]
@@ -150,50 +153,54 @@ class Collector:
         track.tokens.append(event.token)
         if event.logprob is not None:
             track.logprobs.append(event.logprob)
-        found = track.matcher.push(track.detokenizer.push(event.token))
-        track.matched = found.matched
-        if found.text:
-            self._send(track, found.text)
-        if found.matched is None:
-            return None
-        return Verdict(event.request_id, event.index, found.matched)
-
-    def _send(self, track: _Track, text: str) -> None:
-        track.texts.append(text)
-        self._mailbox.put(
-            Delta(
-                index=track.index,
-                text=text,
-                tokens=tuple(track.tokens[track.sent_count :]),
-                logprobs=tuple(track.logprobs[track.sent_count :]),
-            )
-        )
-        track.sent_count = len(track.tokens)
-
-    def _finish(self, track: _Track, event: FinishEvent) -> None:
-        text = "" if track.matched is not None else self._flush(track)
+        text = track.detokenizer.push(event.token)
+        if track.matcher is not None:
+            found = track.matcher.push(text)
+            text, track.matched = found.text, found.matched
         if text:
-            track.texts.append(text)
-        reason: FinishReason = event.reason
-        stop_reason: str | int | None = event.stop_reason
-        if track.matched is not None:
-            reason, stop_reason = FinishReason.STOP, track.matched
+            self._send(track, text, None, None)
+        if track.matched is None:
+            return None
+        return Verdict(event.request_id, event.index, track.matched)
+
+    def _send(
+        self,
+        track: _Track,
+        text: str,
+        reason: FinishReason | None,
+        stop_reason: str | int | None,
+    ) -> None:
+        track.texts.append(text)
+        if not self._mailbox.streams:
+            return
+        sent_count, track.sent_count = track.sent_count, len(track.tokens)
         self._mailbox.put(
             Delta(
                 index=track.index,
                 text=text,
-                tokens=tuple(track.tokens[track.sent_count :]),
-                logprobs=tuple(track.logprobs[track.sent_count :]),
+                tokens=tuple(track.tokens[sent_count:]),
+                logprobs=tuple(track.logprobs[sent_count:]),
                 finish_reason=reason,
                 stop_reason=stop_reason,
             )
         )
+
+    def _finish(self, track: _Track, event: FinishEvent) -> None:
+        text = "" if track.matched is not None else self._flush(track)
+        reason: FinishReason = event.reason
+        stop_reason: str | int | None = event.stop_reason
+        if track.matched is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+            reason, stop_reason = FinishReason.STOP, track.matched
+        self._send(track, text, reason, stop_reason)
         track.completion = self._complete(track, event, reason, stop_reason)
         self._live_count -= 1
 
     def _flush(self, track: _Track) -> str:
         """What was held back, now that nothing can follow it."""
-        found = track.matcher.push(track.detokenizer.flush())
+        text = track.detokenizer.flush()
+        if track.matcher is None:
+            return text
+        found = track.matcher.push(text)
         track.matched = found.matched
         return found.text if found.matched is not None else found.text + track.matcher.flush()
 

@@ -62,7 +62,7 @@ class Mailbox:
 
     def __init__(self, *, streams: bool = True) -> None:
         self._changed = threading.Condition()
-        self._streams = streams
+        self.streams = streams
         self._accepted = False
         self._abandoned = False
         self._unread: dict[int, _Unread] = {}
@@ -84,7 +84,7 @@ class Mailbox:
 
     def put(self, delta: Delta) -> None:
         """Add to what the reader has not fetched yet. Engine thread; never waits."""
-        if not self._streams:
+        if not self.streams:
             return
         with self._changed:
             if self._abandoned:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Outcome
-from jitney.core.events import Event, FinishReason, PreemptEvent, StartEvent
+from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, StartEvent
 from jitney.core.gauges import Gauges
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
@@ -231,7 +231,7 @@ class Tick:
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append(verdict)
-            if collector.is_done:
+            if isinstance(event, FinishEvent) and collector.is_done:
                 del self._collectors[event.request_id]
                 self._ended.append(collector)
         for verdict in verdicts:

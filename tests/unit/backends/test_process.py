@@ -132,7 +132,10 @@ def test_files_in_the_current_folder_are_not_imported(
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.chdir(tmp_path)
     backend = ProcessBackend(spec())
-    backend.close()
+    try:
+        assert first_token(backend) is not None
+    finally:
+        backend.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 import pytest
+
 from scripts import build_llama
 
 AMX_OFF = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")

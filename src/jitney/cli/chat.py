@@ -1,0 +1,194 @@
+"""`jitney chat`: a conversation in the terminal. Main thread.
+
+Answers go to standard output, everything else to standard error, so that a conversation can be
+piped in and its answers out.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+from jitney.cli.failures import sentence_of
+from jitney.cli.figures import engine_figures, turn_figures
+from jitney.cli.flags import Given
+from jitney.cli.lines import LineReader
+from jitney.cli.opening import has_template, opened
+from jitney.cli.sampling import choose_temperature
+from jitney.cli.terminal import Wrapper, columns, printable
+from jitney.cli.verbs import ChatOptions
+from jitney.core.params import SamplingParams
+from jitney.engine.handle import Handle
+from jitney.errors import ContextLengthExceeded, EngineError, JitneyError, ModelError
+from jitney.llm import LLM
+from jitney.outputs import RequestOutput
+
+STOP_S_MAX = 30.0
+"""How long a stopped answer may take to end; a forward pass cannot be interrupted."""
+
+HELP = (
+    "/reset        forget the conversation and begin anew",
+    "/system TEXT  set the system message; without a text, show it",
+    "/stats        what the engine has done so far",
+    "/help         this list",
+    "/quit         leave; so does Ctrl-D, or Ctrl-C twice",
+    "Ctrl-C        stop an answer",
+)
+
+
+def call(options: ChatOptions, given: Given) -> int:
+    """Carry out the command; the exit code."""
+    params = SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=choose_temperature(options.temperature, options.greedy),
+    )
+    with opened(given) as llm:
+        if not has_template(llm):
+            raise ModelError(
+                "The model has no chat template, so it cannot chat; use jitney run --raw."
+            )
+        Chat(llm, params, options.system).run()
+    return 0
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What was said; the system message stands before it."""
+
+    system: str | None = None
+    turns: list[dict[str, str]] = field(default_factory=list)
+
+    def with_question(self, text: str) -> list[dict[str, str]]:
+        """The messages to answer."""
+        head = [{"role": "system", "content": self.system}] if self.system else []
+        return [*head, *self.turns, {"role": "user", "content": text}]
+
+    def add(self, question: str, answer: str) -> None:
+        """Keep a question and its answer."""
+        self.turns += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+
+
+class Chat:
+    """Reads lines and answers them until there are no more."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+        self._llm = llm
+        self._params = params
+        self._conversation = Conversation(system)
+        self._context_max = llm.engine.settings.model_len_max
+        self._lines = LineReader()
+
+    def run(self) -> None:
+        """Until the end of the input, /quit, or Ctrl-C twice at the prompt."""
+        if self._lines.is_terminal:
+            model = self._llm.settings.model
+            name = "the embedded model" if model is None else model.name
+            note(f"{name}, context {self._context_max:,} tokens. /help lists what can be typed.")
+        interrupted = False
+        while True:
+            try:
+                line = self._lines.read()
+            except KeyboardInterrupt:
+                if interrupted:
+                    return
+                interrupted = True
+                note("Ctrl-C again leaves, and so do Ctrl-D and /quit.")
+                continue
+            interrupted = False
+            if line is None or line.strip() in ("/quit", "/exit"):
+                return
+            if line.strip():
+                self._take(line.strip())
+
+    def _take(self, line: str) -> None:
+        if not line.startswith("/"):
+            self._answer(line)
+            return
+        word, _, rest = line.partition(" ")
+        match word:
+            case "/reset":
+                self._conversation.turns.clear()
+                note("The conversation begins anew.")
+            case "/system":
+                self._set_system(rest.strip())
+            case "/stats":
+                for each in engine_figures(self._llm.stats()):
+                    note(each)
+            case "/help":
+                for each in HELP:
+                    note(each)
+            case _:
+                note(f"There is no command {word}; /help lists those there are.")
+
+    def _set_system(self, text: str) -> None:
+        if text:
+            self._conversation.system = text
+            note("The system message is set; what was said so far is kept.")
+            return
+        system = self._conversation.system
+        note(f"System message: {system}" if system else "There is no system message.")
+
+    def _answer(self, question: str) -> None:
+        try:
+            prompt = self._llm.chat_prompt(self._conversation.with_question(question))
+            handle = self._llm.submit(prompt, self._params)
+            answer = self._stream(handle)
+        except ContextLengthExceeded:
+            note(
+                f"The conversation no longer fits the context of {self._context_max:,} tokens, "
+                "so this was not answered: /reset begins anew, or say it shorter."
+            )
+            return
+        except EngineError:
+            raise
+        except JitneyError as error:
+            note(sentence_of(error))
+            return
+        self._conversation.add(question, answer.outputs[0].text)
+        self._note_end(answer)
+
+    def _stream(self, handle: Handle[RequestOutput]) -> RequestOutput:
+        """Write the answer as it comes; Ctrl-C ends it and keeps what was said."""
+        is_terminal = sys.stdout.isatty()
+        wrapper = Wrapper(columns())
+        shown = 0
+        with handle:
+            try:
+                for delta in handle:
+                    shown += len(delta.text)
+                    _write(wrapper.feed(printable(delta.text)) if is_terminal else delta.text)
+            except KeyboardInterrupt:
+                handle.cancel()
+            answer = handle.result(STOP_S_MAX)
+        rest = answer.outputs[0].text[shown:]
+        _write(wrapper.feed(printable(rest)) + wrapper.end() if is_terminal else rest)
+        _write("\n")
+        return answer
+
+    def _note_end(self, answer: RequestOutput) -> None:
+        note(turn_figures(answer, self._context_max))
+        metrics, reason = answer.metrics, answer.outputs[0].finish_reason
+        if metrics.prompt_tokens + metrics.completion_tokens >= self._context_max:
+            note("The context is full and the answer was cut: /reset begins anew.")
+        elif reason == "length":
+            note(f"The answer was cut at {self._params.max_tokens} tokens; see --max-tokens.")
+        elif reason == "abort":
+            note("Stopped; what was said is kept.")
+        if self._lines.is_terminal:
+            note("")
+
+
+def note(text: str) -> None:
+    """A line beside the conversation, dim on a terminal."""
+    line = printable(text)
+    if sys.stderr.isatty():
+        line = f"\x1b[2m{line}\x1b[0m" if line else line
+    sys.stdout.flush()
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,85 @@
+"""`jitney demo`: eight prompts answered side by side, live. Main thread."""
+
+import sys
+from statistics import median
+
+from rich.console import Console
+
+from jitney.cli.figures import rate
+from jitney.cli.flags import Given
+from jitney.cli.meter import Meter
+from jitney.cli.opening import has_template, make_prompt, opened
+from jitney.cli.verbs import DemoOptions
+from jitney.cli.watch import Question, Watched, watch
+from jitney.core.params import SamplingParams
+from jitney.llm import LLM
+
+PROMPTS = (
+    ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),
+    ("A haiku about rain", "Write a haiku about rain on a tin roof."),
+    ("How bread rises", "Explain in a few sentences how yeast makes bread rise."),
+    ("Plan a picnic", "Write a short packing list for a picnic with four friends."),
+    ("The first bus", "Begin a short story about the first bus of the morning."),
+    ("What is gravity?", "What is gravity? Answer in simple words."),
+    ("Better mornings", "Give three tips for a calmer morning."),
+    ("A letter home", "Write a short letter home from a lighthouse keeper."),
+)
+ARRIVAL_S = 0.15
+"""Between one prompt and the next, so that one sees them step on while others ride."""
+
+TEMPERATURE = 0.6
+TOP_P = 0.9
+REPETITION_PENALTY = 1.1
+
+
+def call(options: DemoOptions, given: Given) -> int:
+    """Carry out the command; the exit code."""
+    console = Console(file=sys.stdout, highlight=False)
+    with opened(given) as llm:
+        meter = Meter(llm.engine)
+        watched = watch(llm, _questions(llm, options), meter, console, leaves=True)
+        elapsed_s = meter.elapsed_s
+    if not console.is_terminal:
+        sys.stdout.write(plain_text(watched))
+    sys.stdout.write(summary(watched, elapsed_s) + "\n")
+    failed = [each.error for each in watched if each.error is not None]
+    if failed:
+        raise failed[0]
+    return 0
+
+
+def plain_text(watched: list[Watched]) -> str:
+    """All answers, for a log."""
+    parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
+    return "\n".join(parts) + "\n"
+
+
+def summary(watched: list[Watched], elapsed_s: float) -> str:
+    """One line of figures, all of them measured."""
+    metrics = [each.answer.metrics for each in watched if each.answer is not None]
+    made = sum(each.completion_tokens for each in metrics)
+    firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
+    line = (
+        f"{len(metrics)} answers, {made:,} tokens in {elapsed_s:.1f} s: "
+        f"{rate(made, elapsed_s):,.0f} tokens/s together"
+    )
+    return f"{line}, first token after {median(firsts):.2f} s (median)." if firsts else f"{line}."
+
+
+def _questions(llm: LLM, options: DemoOptions) -> list[Question]:
+    chats = has_template(llm)
+    return [
+        Question(
+            title,
+            make_prompt(llm, text, chats=chats),
+            SamplingParams(
+                max_tokens=options.max_tokens,
+                temperature=TEMPERATURE,
+                top_p=TOP_P,
+                repetition_penalty=REPETITION_PENALTY,
+                seed=number if llm.settings.seed is None else None,
+            ),
+            wait_s=number * ARRIVAL_S,
+        )
+        for number, (title, text) in enumerate(PROMPTS)
+    ]

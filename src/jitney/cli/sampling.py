@@ -1,0 +1,56 @@
+"""From the sampling options of a command to `SamplingParams`. Main thread; reads a schema file."""
+
+import json
+from pathlib import Path
+
+from jitney.cli.verbs import TEMPERATURE, RunOptions
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.errors import InvalidRequest
+
+SCHEMA_BYTES_MAX = 1_048_576
+
+
+def sampling(options: RunOptions) -> SamplingParams:
+    """What the options ask of the sampler. Raises InvalidRequest."""
+    structured = None
+    if options.json_schema is not None and options.regex is not None:
+        raise InvalidRequest("--json-schema and --regex do not go together; leave one out.")
+    if options.json_schema is not None:
+        structured = StructuredOutputsParams(json=_read_schema(options.json_schema))
+    elif options.regex is not None:
+        structured = StructuredOutputsParams(regex=options.regex)
+    return SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=choose_temperature(options.temperature, options.greedy),
+        stop=options.stop or None,
+        structured_outputs=structured,
+    )
+
+
+def choose_temperature(given: float | None, greedy: bool) -> float:
+    """The temperature that the two options amount to."""
+    if greedy and given:
+        raise InvalidRequest(
+            f"--greedy and --temperature {given:g} do not go together; leave one out."
+        )
+    if greedy:
+        return 0.0
+    return TEMPERATURE if given is None else given
+
+
+def _read_schema(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(SCHEMA_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidRequest(
+            f"--json-schema {file} cannot be read: {error.strerror}.", "json_schema"
+        ) from None
+    if len(content) > SCHEMA_BYTES_MAX:
+        raise InvalidRequest(f"--json-schema {file} is larger than {SCHEMA_BYTES_MAX} bytes.")
+    try:
+        text = content.decode("utf-8")
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"--json-schema {file} is not JSON: {error}.", "json_schema") from None
+    return text

@@ -1,0 +1,36 @@
+"""Every checker of a run, in the order in which they look."""
+
+from jitney.core.backend import Traits
+from jitney.core.scheduler import Scheduler
+from tests.simulation.alone import Oracle
+from tests.simulation.checkers.capacity import CapacityChecker
+from tests.simulation.checkers.ending import EndingChecker
+from tests.simulation.checkers.isolation import IsolationChecker
+from tests.simulation.checkers.ledger import LedgerChecker
+from tests.simulation.checkers.limits import LimitsChecker
+from tests.simulation.checkers.oracle import OracleChecker
+from tests.simulation.checkers.scope import ScopeChecker
+from tests.simulation.checkers.stream import StreamChecker
+from tests.simulation.checkers.usage import UsageChecker
+from tests.simulation.checkers.waiting import WaitingChecker
+from tests.simulation.seen import Checker
+from tests.simulation.world import World
+
+
+def make_checkers(
+    world: World, scheduler: Scheduler, traits: Traits, oracle: Oracle
+) -> list[Checker]:
+    """One for each invariant."""
+    settings = world.settings
+    return [
+        CapacityChecker(settings, traits),
+        ScopeChecker(oracle, reuses=settings.reuse_prefixes),
+        OracleChecker(oracle),
+        StreamChecker(oracle),
+        EndingChecker(),
+        IsolationChecker(oracle, by_chance=world.faults.any_batch),
+        WaitingChecker(settings, oracle),
+        LimitsChecker(settings),
+        UsageChecker(),
+        LedgerChecker(scheduler.check, settings.cache_tokens_max),
+    ]

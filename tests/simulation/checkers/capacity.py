@@ -1,0 +1,57 @@
+"""Invariant 2: a batch is within the token budget, the slots and the memory, each sequence once.
+
+That the fake backend refuses a batch by itself is reported under this name, too.
+"""
+
+from jitney.core.backend import Traits
+from jitney.core.batch import Batch
+from jitney.core.settings import SchedulerSettings
+from tests.simulation.seen import Executed, Planned, Seen, Ticked, Violation, owners_of
+
+NAME = "capacity"
+
+
+class CapacityChecker:
+    """Measures every batch against the settings and the backend's traits."""
+
+    def __init__(self, settings: SchedulerSettings, traits: Traits) -> None:
+        self._settings = settings
+        self._traits = traits
+
+    def see(self, seen: Seen) -> None:
+        """Take in what happened."""
+        match seen:
+            case Planned(batch=Batch() as batch):
+                self._measure(batch)
+                owners = owners_of(seen.gauges)
+                names = [owners.get(entry.slot) for entry in batch.entries]
+                if None in names or len(set(names)) < len(names):
+                    raise Violation(NAME, f"batch {batch.number} runs {names}")
+            case Executed():
+                used = seen.backend.used_tokens
+                if used > self._traits.kv_tokens:
+                    raise Violation(NAME, f"{used} tokens of memory are in use")
+            case Ticked():
+                running = seen.gauges.running_count
+                if running > self._settings.sequences_max:
+                    raise Violation(NAME, f"{running} sequences run")
+
+    def _measure(self, batch: Batch) -> None:
+        budget = self._settings.batch_tokens_max
+        if batch.token_count > budget:
+            raise Violation(
+                NAME, f"batch {batch.number} has {batch.token_count} tokens, the budget is {budget}"
+            )
+        chunk = max(self._settings.prefill_chunk, 1)
+        for entry in batch.entries:
+            if entry.length > chunk:
+                raise Violation(
+                    NAME, f"slot {entry.slot} got {entry.length} tokens, a chunk is {chunk}"
+                )
+            if not 0 <= entry.slot < self._traits.slots_max:
+                raise Violation(NAME, f"slot {entry.slot} does not exist")
+        slots = {entry.slot for entry in batch.entries}
+        if len(slots) < len(batch.entries):
+            raise Violation(NAME, f"a slot stands twice in batch {batch.number}")
+        if len(slots) > self._settings.sequences_max:
+            raise Violation(NAME, f"{len(slots)} sequences stand in batch {batch.number}")

@@ -1,0 +1,88 @@
+"""Invariant 10: a failure in the backend harms only what it must, and the engine goes on.
+
+A fault of one entry fails that sequence and no other. A lost batch fails nobody, except one that
+was part of STRIKES_MAX of them. The poisoned end with an error; when nothing but poison loses
+batches, nobody else fails at all.
+"""
+
+from collections import Counter
+
+from jitney.core.batch import Batch
+from jitney.core.events import FinishEvent, FinishReason
+from jitney.core.limits import STRIKES_MAX
+from tests.simulation.alone import Oracle
+from tests.simulation.seen import (
+    Happened,
+    Injected,
+    Name,
+    Planned,
+    Seen,
+    Submitted,
+    Violation,
+    owners_of,
+)
+from tests.simulation.workload import POISON
+
+NAME = "isolation"
+
+
+class IsolationChecker:
+    """Knows who was in which batch, and which fault struck whom."""
+
+    def __init__(self, oracle: Oracle, *, by_chance: bool) -> None:
+        self._oracle = oracle
+        self._by_chance = by_chance
+        self._live: set[Name] = set()
+        self._members: dict[int, dict[int, Name]] = {}
+        self._faulty: dict[int, Name] = {}
+        self._lost_count: Counter[Name] = Counter()
+
+    def see(self, seen: Seen) -> None:
+        """Take in what happened."""
+        match seen:
+            case Submitted(error=None):
+                self._live |= {(seen.request.id, at) for at in range(seen.request.params.n)}
+            case Planned(batch=Batch() as batch):
+                owners = owners_of(seen.gauges)
+                self._members[batch.number] = {
+                    entry.slot: owners[entry.slot] for entry in batch.entries
+                }
+            case Injected(slot=int() as slot, batch=batch):
+                self._faulty[batch.number] = self._members[batch.number][slot]
+            case Happened():
+                self._judge(seen)
+
+    def _judge(self, seen: Happened) -> None:
+        faulty: Name | None = None
+        if seen.method == "apply" and seen.batch is not None:
+            del self._members[seen.batch.number]
+            faulty = self._faulty.pop(seen.batch.number, None)
+        elif seen.method == "fail":
+            self._lost_count.update(
+                {name for members in self._members.values() for name in members.values()}
+            )
+            self._members.clear()
+            self._faulty.clear()
+        was_live = faulty in self._live
+        failed = set()
+        for event in seen.events:
+            if isinstance(event, FinishEvent):
+                name = (event.request_id, event.index)
+                self._live.discard(name)
+                self._judge_end(name, event, faulty)
+                if event.reason is FinishReason.FAILED:
+                    failed.add(name)
+        if was_live and faulty not in failed:
+            raise Violation(NAME, f"{faulty} had no token that is a number and did not fail")
+
+    def _judge_end(self, name: Name, event: FinishEvent, faulty: Name | None) -> None:
+        is_poisoned = POISON in self._oracle.request(name).prompt
+        if is_poisoned and event.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            raise Violation(NAME, f"{name} is poisoned and finished all the same")
+        if event.reason is not FinishReason.FAILED or name == faulty:
+            return
+        lost = self._lost_count[name]
+        if lost < STRIKES_MAX:
+            raise Violation(NAME, f"{name} failed after {lost} lost batches: {event.message}")
+        if not is_poisoned and not self._by_chance:
+            raise Violation(NAME, f"{name} is innocent and failed in place of a poisoned one")

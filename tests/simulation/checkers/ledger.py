@@ -1,0 +1,54 @@
+"""Invariant 3: the ledger equals a recount and the backend's own; at rest all is free or cached."""
+
+from collections.abc import Callable
+
+from jitney.core.gauges import Gauges
+from tests.simulation.seen import Executed, Happened, Planned, Rested, Seen, Violation
+
+NAME = "ledger"
+
+
+class LedgerChecker:
+    """Has the scheduler recount itself after every call, and compares with the backend."""
+
+    def __init__(self, recount: Callable[[], None], cache_tokens_max: int | None) -> None:
+        self._recount = recount
+        self._cache_tokens_max = cache_tokens_max
+        self._planned: Gauges | None = None
+
+    def see(self, seen: Seen) -> None:
+        """Take in what happened."""
+        match seen:
+            case Planned():
+                self._check()
+                self._planned = seen.gauges
+            case Happened():
+                self._check()
+            case Executed():
+                assert self._planned is not None, "executed without a plan"
+                ours, theirs = self._planned.kv_used, seen.backend.used_tokens
+                if ours != theirs:
+                    raise Violation(
+                        NAME,
+                        f"after batch {seen.batch.number} the ledger counts {ours} tokens in use "
+                        f"and the backend {theirs}",
+                    )
+            case Rested(was_stopped=False):
+                self._rest(seen.gauges)
+
+    def _check(self) -> None:
+        try:
+            self._recount()
+        except AssertionError as error:
+            raise Violation(NAME, f"a recount disagrees: {error}") from error
+
+    def _rest(self, gauges: Gauges) -> None:
+        if gauges.running_count or gauges.waiting_count:
+            raise Violation(NAME, f"at rest {gauges.running_count} sequences run")
+        if gauges.kv_used != gauges.kv_cached:
+            raise Violation(
+                NAME, f"at rest {gauges.kv_used} tokens are in use, {gauges.kv_cached} cached"
+            )
+        limit = self._cache_tokens_max
+        if limit is not None and gauges.kv_cached > limit:
+            raise Violation(NAME, f"{gauges.kv_cached} tokens are cached, the limit is {limit}")

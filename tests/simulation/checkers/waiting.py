@@ -1,0 +1,103 @@
+"""Invariant 8: no wait is unbounded.
+
+The rule of elders: no sequence gets its first slot before one that arrived more than `overtake_s`
+earlier and is still waiting for its own. One exception: the elder waits by itself for a prefix of
+at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute for it. (One that is
+head of the line but has no room lets nobody pass either, so that is no exception.)
+
+Deadlines: after `expire`, nobody lives whose time is over. Drain and idleness have bounds, too,
+which the simulator counts in turns and reports under this name.
+"""
+
+from jitney.core.events import FinishEvent, StartEvent
+from jitney.core.limits import PREFIX_WAIT_MIN
+from jitney.core.settings import SchedulerSettings
+from tests.simulation.alone import Oracle
+from tests.simulation.seen import (
+    Happened,
+    Name,
+    Planned,
+    Seen,
+    Submitted,
+    Violation,
+    owners_of,
+)
+
+NAME = "waiting"
+
+
+class WaitingChecker:
+    """Knows when everybody came, and who got a first slot before whom."""
+
+    def __init__(self, settings: SchedulerSettings, oracle: Oracle) -> None:
+        self._settings = settings
+        self._oracle = oracle
+        self._arrived: dict[Name, float] = {}
+        self._unserved: dict[Name, float] = {}
+        self._has_run: set[Name] = set()
+        self._running: set[Name] = set()
+        self._beside: dict[float, set[Name]] = {}
+
+    def see(self, seen: Seen) -> None:
+        """Take in what happened."""
+        match seen:
+            case Submitted(error=None):
+                for index in range(seen.request.params.n):
+                    name = (seen.request.id, index)
+                    self._arrived[name] = self._unserved[name] = seen.at
+            case Planned():
+                running = set(owners_of(seen.gauges).values())
+                self._beside.setdefault(seen.at, set()).update(self._running, running)
+                self._running = running
+                self._has_run |= running
+            case Happened():
+                self._starts([each for each in seen.events if isinstance(each, StartEvent)])
+                for event in seen.events:
+                    if isinstance(event, FinishEvent):
+                        self._arrived.pop((event.request_id, event.index), None)
+                        self._unserved.pop((event.request_id, event.index), None)
+                if seen.method == "expire":
+                    self._deadlines(seen.at)
+
+    def _starts(self, starts: list[StartEvent]) -> None:
+        arrived = [
+            (start, self._unserved.pop((start.request_id, start.index), None)) for start in starts
+        ]
+        for start, at in arrived:
+            if at is None:
+                continue  # it ended before the news of its start came out
+            for name, earlier in self._unserved.items():
+                if earlier + self._settings.overtake_s < at and not self._defers(name, start.at):
+                    raise Violation(
+                        NAME,
+                        f"{start.request_id} came {at - earlier:.3f} s after {name} and was "
+                        f"served before it; the limit is {self._settings.overtake_s} s",
+                    )
+        if starts:
+            last = starts[-1].at
+            self._beside = {at: names for at, names in self._beside.items() if at >= last}
+
+    def _defers(self, name: Name, at: float) -> bool:
+        """Whether somebody beside it computes a prefix that it may wait for."""
+        mine = self._oracle.request(name)
+        for other in self._beside.get(at, ()):
+            theirs = self._oracle.request(other)
+            is_shared = mine.id == theirs.id or (
+                self._settings.reuse_prefixes and mine.scope == theirs.scope
+            )
+            known = theirs.prompt + self._oracle.alone(other).sampled
+            if is_shared and known[:PREFIX_WAIT_MIN] == mine.prompt[:PREFIX_WAIT_MIN]:
+                return True
+        return False
+
+    def _deadlines(self, at: float) -> None:
+        settings = self._settings
+        for name, arrived in self._arrived.items():
+            request = self._oracle.request(name)
+            wait_s = settings.wait_s_max if request.wait_s_max is None else request.wait_s_max
+            total_s = settings.total_s_max if request.total_s_max is None else request.total_s_max
+            if total_s is not None and arrived + total_s <= at:
+                raise Violation(NAME, f"{name} lives {at - arrived:.3f} s, its limit is {total_s}")
+            waits = name not in self._has_run and name in self._unserved
+            if waits and wait_s is not None and arrived + wait_s <= at:
+                raise Violation(NAME, f"{name} waits {at - arrived:.3f} s, its limit is {wait_s}")

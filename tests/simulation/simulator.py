@@ -1,0 +1,333 @@
+"""Runs the world of a seed: faults and all, then without faults until everybody is answered.
+
+    safety     arrivals, cancels, slow readers, faults; checkers look at every turn
+    liveness   no faults and nobody new: everything must end within a stated number of turns
+    farewell   one last request, so that the last memory operations reach the backend
+
+Production code: the scheduler and all of the core, and the engine's tick, collectors, mailboxes
+and recovery. One thread, no sleep; the same seed gives the same run.
+"""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from jitney.backends.fake import FakeBackend
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.engine.answer import Ending
+from jitney.engine.mailbox import Mailbox
+from jitney.errors import Draining, EngineStopped, JitneyError
+from tests.simulation.alone import Oracle
+from tests.simulation.checkers.all import make_checkers
+from tests.simulation.drivers import AheadDriver, Driver, TickDriver
+from tests.simulation.faults import FaultyBackend, VirtualClock
+from tests.simulation.marks import Marks
+from tests.simulation.seen import Fetched, Rested, Seen, Stopped, Submitted, Ticked, Violation
+from tests.simulation.trace import Trace
+from tests.simulation.watch import Watch
+from tests.simulation.workload import Arrival, CancelAt, draw_workload
+from tests.simulation.world import FaultRates, World, draw_world
+
+SAFETY_TURNS_MAX = 1500
+IDLE_TURNS_MAX = 100
+"""Turns in a row without a batch, though somebody lives and time passes."""
+
+LIVENESS_TURNS = 100
+LIVENESS_TURNS_PER_TOKEN = 4
+"""Turns in which a world must come to rest: some, and so many for each token that the live
+requests may have. One token per turn is the slowest that the most senior sequence moves."""
+
+IDLE_S_MIN = 0.001
+JUMP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong: which checker says what, in which turn."""
+
+    checker: str
+    sentence: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run: how large it was, what it visited, and how it failed, if it did."""
+
+    seed: int
+    requests: int
+    turns: int
+    tokens: int
+    virtual_s: float
+    counters: Counter[str]
+    marks: Counter[str]
+    failure: Failure | None
+
+
+@dataclass(slots=True)
+class _Reader:
+    arrival: Arrival
+    mailbox: Mailbox
+    is_done: bool = False
+
+
+def run(seed: int, write: Callable[[str], None] | None = None) -> Report:
+    """The run of a seed; `write` gets one line per turn. Never raises for a violation."""
+    simulation = Simulation(draw_world(seed), write)
+    failure = None
+    try:
+        simulation.run()
+    except Violation as violation:
+        failure = Failure(violation.checker, violation.sentence, simulation.turns)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        kind = "assertion" if isinstance(error, AssertionError) else "exception"
+        place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} in {frame.name}"
+        failure = Failure(kind, f"{type(error).__name__} at {place}: {error}", simulation.turns)
+    return simulation.report(failure)
+
+
+class Simulation:
+    """One world and what happens in it."""
+
+    def __init__(self, world: World, write: Callable[[str], None] | None = None) -> None:
+        self._world = world
+        self._random = Random(f"turns {world.seed}")
+        self._clock = VirtualClock()
+        self._started_at = self._clock.now()
+        self._marks = Marks()
+        self._trace = Trace(write) if write is not None else None
+        inner = FakeBackend(world.fake)
+        self._inner = inner
+        faults = Random(f"faults {world.seed}")
+        self._backend = FaultyBackend(
+            inner, world.faults, faults, self._clock, self._see, self._marks
+        )
+        scheduler = Scheduler(world.settings, inner.traits, inner.vocabulary.eos_tokens)
+        self._watch = Watch(scheduler, self._see)
+        self._oracle = Oracle(world.fake.eos_period, world.settings.model_len_max)
+        self._checkers = make_checkers(world, scheduler, inner.traits, self._oracle)
+        self._driver: Driver = (
+            AheadDriver(self._watch, self._backend, self._clock, self._random)
+            if world.ahead
+            else TickDriver(self._watch, self._backend, self._clock)
+        )
+        workload = draw_workload(world)
+        self._arrivals = list(workload.arrivals)[::-1]
+        self._cancels = list(workload.cancels)[::-1]
+        self._in_flight: list[CancelAt] = []
+        self._readers: list[_Reader] = []
+        self._cancelled: set[RequestId] = set()
+        self._accepted_count = 0
+        self._idle_turns = 0
+        self.turns = 0
+        self._mark_world()
+
+    def run(self) -> None:
+        """Safety, liveness, farewell."""
+        self._safety()
+        self._backend.rates = FaultRates()
+        if self._driver.stopped is None:
+            self._liveness()
+        if self._driver.stopped is None and not self._world.drains:
+            self._farewell()
+        self._rest()
+
+    def report(self, failure: Failure | None) -> Report:
+        """What there is to say about the run."""
+        counters = Counter(self._watch.counters.snapshot())
+        return Report(
+            seed=self._world.seed,
+            requests=self._accepted_count,
+            turns=self.turns,
+            tokens=counters["computed_prompt_tokens"] + counters["computed_completion_tokens"],
+            virtual_s=self._clock.now() - self._started_at,
+            counters=counters,
+            marks=self._marks.counts,
+            failure=failure,
+        )
+
+    def _see(self, seen: Seen) -> None:
+        if self._trace is not None:
+            self._trace.see(seen)
+        if isinstance(seen, Submitted):
+            self._oracle.add(seen.request)
+        self._marks.see(seen)
+        for checker in self._checkers:
+            checker.see(seen)
+
+    def _safety(self) -> None:
+        extra = self._random.choice((0, 10, 50))
+        hopeless_at = self._random.randrange(60)
+        while self.turns < SAFETY_TURNS_MAX and self._driver.stopped is None:
+            if not self._arrivals:
+                extra -= 1
+                if extra < 0 or not self._driver.has_work:
+                    return
+            if self._world.gives_up and self.turns >= hopeless_at:
+                self._backend.is_beyond_hope = True
+            if self._random.random() < self._world.faults.clock_jump:
+                self._marks.add("clock jumped")
+                self._clock.advance(JUMP_S)
+            self._turn()
+
+    def _liveness(self) -> None:
+        if self._world.drains:
+            self._driver.drain()
+            self._marks.add("drained")
+            self._refuse(Draining)
+        self._arrivals.clear()
+        tokens = sum(
+            reader.arrival.request.params.n
+            * (len(reader.arrival.request.prompt) + (reader.arrival.request.params.max_tokens or 0))
+            for reader in self._readers
+            if reader.mailbox.ending is None
+        )
+        bound = LIVENESS_TURNS + LIVENESS_TURNS_PER_TOKEN * tokens
+        end = self.turns + bound
+        while self._driver.has_work and self._driver.stopped is None:
+            if self.turns >= end:
+                raise Violation(
+                    "waiting", f"without faults, work is left after {bound} turns"
+                )
+            self._turn()
+
+    def _farewell(self) -> None:
+        """A last request takes the last memory operations to the backend."""
+        params = SamplingParams(temperature=0.0, max_tokens=2)
+        request = Request(id=RequestId("farewell"), prompt=(1, 2, 3), params=params, seed=0)
+        self._submit(Arrival(self._clock.now(), request, True, 1.0))
+        while self._driver.has_work and self._driver.stopped is None:
+            self._turn()
+        if self._driver.stopped is None and self._inner.tickets:
+            raise Violation("ledger", f"at rest the backend keeps {set(self._inner.tickets)}")
+
+    def _rest(self) -> None:
+        was_stopped = self._driver.stopped is not None
+        if was_stopped:
+            self._see(Stopped(self._clock.now()))
+            self._refuse(EngineStopped)
+        for reader in self._readers:
+            self._read(reader)
+        self._see(Rested(self._clock.now(), self._watch.gauges(), was_stopped))
+        if not was_stopped:
+            self._driver.check()
+
+    def _turn(self) -> None:
+        self.turns += 1
+        now = self._clock.now()
+        self._arrive()
+        self._cancel_due()
+        has_run = self._driver.turn(self._intake)
+        if self._driver.stopped is not None:
+            return
+        for cancel in self._in_flight:
+            self._cancel(cancel)
+        self._in_flight.clear()
+        for reader in self._readers:
+            if not reader.is_done and self._random.random() < reader.arrival.read_chance:
+                self._read(reader)
+        self._see(Ticked(self.turns, now, self._clock.now(), self._watch.gauges()))
+        if has_run:
+            self._idle_turns = 0
+        else:
+            self._idle()
+
+    def _idle(self) -> None:
+        self._idle_turns += 1
+        if self._idle_turns > IDLE_TURNS_MAX and self._driver.has_work:
+            raise Violation("waiting", f"no batch in {IDLE_TURNS_MAX} turns, and somebody lives")
+        now = self._clock.now()
+        times = [each[-1].at + self._started_at for each in (self._arrivals, self._cancels) if each]
+        wake_at = self._driver.wake_at(now)
+        if wake_at is not None:
+            times.append(wake_at)
+        if not times and self._driver.has_work:
+            raise Violation("waiting", "somebody lives, and nothing is awaited")
+        if times:
+            self._clock.advance(max(min(times) - now, IDLE_S_MIN))
+
+    def _intake(self) -> None:
+        """What comes in while a batch is under way."""
+        if self._random.random() < 0.5:
+            self._arrive()
+        for cancel in self._in_flight:
+            self._marks.add("cancel between plan and apply")
+            self._cancel(cancel)
+        self._in_flight.clear()
+
+    def _arrive(self) -> None:
+        now = self._clock.now() - self._started_at
+        while self._arrivals and self._arrivals[-1].at <= now:
+            self._submit(self._arrivals.pop())
+
+    def _submit(self, arrival: Arrival) -> None:
+        mailbox = Mailbox(streams=arrival.streams)
+        try:
+            self._driver.submit(arrival.request, mailbox)
+        except EngineStopped:
+            raise
+        except JitneyError:
+            return
+        self._accepted_count += 1
+        self._readers.append(_Reader(arrival, mailbox))
+        if self._random.random() < 0.02:
+            self._refuse_twin(arrival.request)
+
+    def _refuse_twin(self, request: Request) -> None:
+        """An id that is live already is refused, and the first one goes on."""
+        try:
+            self._driver.submit(request, Mailbox())
+        except JitneyError:
+            return
+        raise Violation("limits", f"{request.id} was accepted twice")
+
+    def _refuse(self, kind: type[JitneyError]) -> None:
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        request = Request(id=RequestId("late"), prompt=(1,), params=params, seed=0)
+        try:
+            self._driver.submit(request, Mailbox())
+        except kind:
+            if kind is Draining:
+                self._marks.add("refused while draining")
+            return
+        raise Violation("limits", f"a request was accepted where {kind.__name__} is due")
+
+    def _cancel_due(self) -> None:
+        now = self._clock.now() - self._started_at
+        while self._cancels and self._cancels[-1].at <= now:
+            cancel = self._cancels.pop()
+            if cancel.in_flight:
+                self._in_flight.append(cancel)
+            else:
+                self._cancel(cancel)
+
+    def _cancel(self, cancel: CancelAt) -> None:
+        if cancel.request_id in self._cancelled:
+            self._marks.add("cancel twice")
+        if cancel.request_id == "nobody":
+            self._marks.add("cancel unknown")
+        self._cancelled.add(cancel.request_id)
+        self._driver.cancel(cancel.request_id)
+
+    def _read(self, reader: _Reader) -> None:
+        while not reader.is_done:
+            item = reader.mailbox.fetch()
+            if item is None:
+                return
+            reader.is_done = isinstance(item, Ending)
+            self._see(Fetched(reader.arrival.request, item, reader.arrival.streams))
+
+    def _mark_world(self) -> None:
+        settings = self._world.settings
+        self._marks.add("driver ahead" if self._world.ahead else "driver tick")
+        self._marks.add(f"strategy {settings.strategy}")
+        self._marks.add(f"policy {settings.policy}")
+        self._marks.add(f"mix {settings.mix}")
+        self._marks.add(f"block {self._world.fake.block_tokens}")
+        if not settings.reuse_prefixes:
+            self._marks.add("reuse off")
