@@ -1,4 +1,4 @@
-"""What the engine is worth: `make bench`, or `python -m benchmarks.engine [SECTION ...]`.
+"""What the engine is worth: `make bench`, or `python -m benchmarks [SECTION ...]`.
 
 Generating reads every weight once per forward pass, whoever is in the batch; prompts are bound
 by arithmetic. So sixteen sequences in one pass cost little more than one, until arithmetic
@@ -16,7 +16,6 @@ run, because this machine's speed is not its own. The last line is JSON.
 import json
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -227,7 +226,3 @@ def main(names: list[str]) -> None:
             if isinstance(values, list):
                 print(f"    {key}: {spread(values)}", flush=True)
     print(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jitney import backends
 from jitney.config import KV_TOKENS_DEFAULT, Settings, usable_cores
 from jitney.core.backend import Backend, Traits
-from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.observe import log_batch_composition
@@ -69,9 +69,9 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
         cache_tokens_max=settings.cache_tokens,
         watermark=settings.watermark,
         saved_bytes_max=settings.saved_limit,
-        strategy=Strategy(settings.strategy),
-        policy=Policy(settings.policy),
-        mix=Mix(settings.mix),
+        strategy=settings.strategy,
+        policy=settings.policy,
+        mix=settings.mix,
         group_wait_s_max=settings.max_wait_ms / 1e3,
         stall_s_target=settings.target_stall_ms / 1e3,
         overtake_s=settings.overtake_s,

@@ -4,6 +4,7 @@ Any thread may call. Everything here runs on the caller's thread; the engine has
 event loop may use `submit_async` and the handle's async side.
 """
 
+import asyncio
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,7 +183,8 @@ class LLM:
     ) -> Handle[RequestOutput]:
         """`submit` for a task of an event loop."""
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
-        request = self._request(read, params or SamplingParams(), options)
+        # Tokenising a long text or compiling a constraint would hold the loop up.
+        request = await asyncio.to_thread(self._request, read, params or SamplingParams(), options)
         return self._shaped(await self.engine.submit_async(request), read)
 
     def get_tokenizer(self) -> Tokenizer:

@@ -101,6 +101,19 @@ def tail(text: str, width: int, rows: int) -> list[str]:
     return lines[-rows:] if rows > 0 else []
 
 
+def ticker(text: str, width: int) -> str:
+    """The end of a text on one line, from the beginning of a word."""
+    line = " ".join(text.split())
+    if cell_len(line) <= width:
+        return line
+    kept = ""
+    for character in reversed(line):
+        if cell_len(character + kept) > width - 2:
+            break
+        kept = character + kept
+    return "… " + kept.partition(" ")[2] if " " in kept else kept
+
+
 def _rows_of(count: int, in_row: int) -> int:
     return -(-count // in_row)
 
@@ -167,10 +180,9 @@ def _tails(panes: list[Pane], width: int, rows: int) -> list[Text]:
         style = STYLES[pane.state]
         if each == 1:
             title = _shorten(pane.title, width // 3)
-            room = width - cell_len(title) - 5
-            last = tail(pane.text.replace("\n", " "), room, 1)
+            last = ticker(pane.text, width - cell_len(title) - 5)
             line = Text(no_wrap=True).append(f"{SIGNS[pane.state]} {title}: ", f"bold {style}")
-            lines.append(line.append(last[0] if last else ""))
+            lines.append(line.append(last))
             continue
         lines.append(
             Text(f"{SIGNS[pane.state]} {_shorten(pane.title, width - 3)}", style=f"bold {style}")

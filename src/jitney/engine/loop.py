@@ -38,7 +38,7 @@ class Loop:
 
     def run(self) -> None:
         """Turn until told to stop, until the backend is beyond hope, or until a fault of ours."""
-        reason = EngineStopped("The engine was closed before the request was done.")
+        reason = EngineStopped("The engine was closed.")
         try:
             while self._turn():
                 pass

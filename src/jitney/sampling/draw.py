@@ -9,21 +9,11 @@ _MASK = 2**64 - 1
 _INCREMENT = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
-# Keeps the seeds of a request's further completions away from the draws of its first.
-_COMPLETION = 0xD1B54A32D192ED03
 
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) for the token that will stand at `position`; 53 bits of it are random."""
     return (_mix(_mix(seed) + position) >> 11) * 2.0**-53
-
-
-def derive_seed(seed: int, index: int) -> int:
-    """The seed of the index-th completion of a request, a signed 64-bit number; 0 keeps `seed`."""
-    if index == 0:
-        return seed
-    mixed = _mix(_mix(seed ^ _COMPLETION) + index)
-    return mixed - 2**64 if mixed >= 2**63 else mixed
 
 
 def _mix(value: int) -> int:

@@ -1,7 +1,7 @@
 """The draws that every choice is made from."""
 
 from jitney.core import limits
-from jitney.sampling.draw import derive_seed, uniform
+from jitney.sampling.draw import uniform
 
 
 def test_a_draw_depends_on_seed_and_position_alone() -> None:
@@ -33,14 +33,6 @@ def test_known_values_never_change() -> None:
     """Guards stored seeds: an answer must be repeatable by a later version."""
     assert uniform(0, 0) == KNOWN_AT_ZERO
     assert uniform(-1, 12345) == KNOWN_ELSEWHERE
-
-
-def test_completions_get_seeds_of_their_own_and_the_first_keeps_it() -> None:
-    """Guards n > 1: equal seeds would give n times the same completion."""
-    seeds = [derive_seed(42, index) for index in range(limits.COMPLETIONS_MAX)]
-    assert seeds[0] == 42
-    assert len(set(seeds)) == len(seeds)
-    assert all(-limits.SEED_MAX - 1 <= seed <= limits.SEED_MAX for seed in seeds)
 
 
 KNOWN_AT_ZERO = 0.6524484863740322
