@@ -76,7 +76,7 @@ def _weights(shape: TinyShape, vocabulary: int, seed: int) -> dict[str, npt.NDAr
 
     def matrix(rows: int, columns: int, gain: float = 1.0) -> npt.NDArray[np.float32]:
         drawn = random.standard_normal((rows, columns)) * (gain / columns**0.5)
-        return drawn.astype(np.float32)
+        return np.asarray(drawn, np.float32)
 
     width, inner = shape.width, shape.inner
     width_kv = width // shape.heads * shape.heads_kv

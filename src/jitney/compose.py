@@ -5,20 +5,29 @@ part. Limits that depend on the model are decided here, and an impossible one is
 lowered in silence.
 """
 
+import importlib
+import logging
 import random
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from jitney import backends
-from jitney.config import KV_TOKENS_DEFAULT, Settings, usable_cores
+from jitney.backends.llamacpp.room import available_bytes
+from jitney.config import KV_TOKENS_DEFAULT, Settings, cache_folder, environment, usable_cores
 from jitney.core.backend import Backend, Traits
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.observe import log_batch_composition
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, MissingDependency
+from jitney.models import cache as model_cache
+from jitney.models import embedded
+from jitney.models.gguf import GgufHeader, read_header
 from jitney.text.chat import ChatTemplate
+
+_log = logging.getLogger("jitney")
 
 FAKE_MODEL_LEN = 4096
 SLOTS_SPARE_MIN = 16
@@ -26,6 +35,12 @@ SLOTS_SPARE_MIN = 16
 
 LLAMACPP_SLOTS_MAX = 256
 """llama.cpp tells at most so many sequences apart."""
+
+MEMORY_SHARE = 0.5
+"""Of the memory that the weights leave free, so much may hold keys and values by default."""
+
+KV_TOKENS_UNIT = 256
+"""llama.cpp takes memory in multiples of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,13 @@ class Assembly:
     engine: Engine
     entrance: Entrance
     template: ChatTemplate | None
+
+    @property
+    def model_name(self) -> str:
+        """What to call the model."""
+        if self.settings.backend == "fake":
+            return "fake"
+        return embedded.NAME if self.settings.model is None else self.settings.model.stem
 
 
 def assemble(settings: Settings) -> Assembly:
@@ -100,6 +122,28 @@ def _model_len(settings: Settings, traits: Traits) -> int:
     return wanted
 
 
+def embedded_model(
+    cache: Path | None = None, progress: embedded.Progress = lambda done, total: None
+) -> Path:
+    """The embedded model as Q8_0; fetched and converted first where it is not in the cache."""
+    cache = cache or cache_folder(environment())
+    if not embedded.is_there(cache):
+        _log.warning("the embedded model (%s) is being fetched, once", embedded.NAME)
+    return model_cache.converted(cache, embedded.fetch(cache, progress), _quantize)
+
+
+def _quantize(source: Path, target: Path) -> None:
+    # Loaded here, because llama.cpp is optional and takes its time.
+    try:
+        converter = importlib.import_module("jitney.backends.llamacpp.quantize")
+    except ImportError as error:
+        raise MissingDependency(
+            "the embedded model needs llama-cpp-python, which is not installed: "
+            "install jitney with the extra `llama`."
+        ) from error
+    converter.quantize_q8(source, target)
+
+
 def _load_backend(settings: Settings) -> Backend:
     values = _fake_values(settings) if settings.backend == "fake" else _llamacpp_values(settings)
     if settings.backend_process:
@@ -112,7 +156,7 @@ def _fake_values(settings: Settings) -> dict[str, int | bool | str]:
         raise ConfigError(
             "The fake backend has no bytes to count; give kv_tokens, not memory_limit."
         )
-    kv_tokens = _kv_tokens_given(settings)
+    kv_tokens = _kv_tokens_wanted(settings)
     return {
         "slots": _slots(settings.max_num_seqs),
         "kv_tokens": kv_tokens,
@@ -127,11 +171,10 @@ def _llamacpp_values(settings: Settings) -> dict[str, int | bool | str]:
             f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp tells at most "
             f"{LLAMACPP_SLOTS_MAX} sequences apart; lower it."
         )
-    model = settings.model
-    assert model is not None
+    model = settings.model or embedded_model(settings.cache_dir)
     return {
         "model": str(model),
-        "kv_tokens": _kv_tokens_given(settings),
+        "kv_tokens": kv_tokens_for(settings, read_header(model), available_bytes()),
         "slots": min(_slots(settings.max_num_seqs), LLAMACPP_SLOTS_MAX),
         "batch_tokens_max": settings.max_num_batched_tokens,
         "threads": settings.threads or usable_cores(),
@@ -144,8 +187,41 @@ def _slots(sequences_max: int) -> int:
     return sequences_max + max(SLOTS_SPARE_MIN, sequences_max)
 
 
-def _kv_tokens_given(settings: Settings) -> int:
+def _kv_tokens_wanted(settings: Settings) -> int:
     return settings.kv_tokens or max(KV_TOKENS_DEFAULT, settings.max_model_len or 0)
+
+
+def kv_tokens_for(settings: Settings, header: GgufHeader, free_bytes: int | None) -> int:
+    """The memory budget in tokens: as given, or by bytes, or what is usual where that fits.
+
+    `free_bytes` is the memory that can be taken, None where the system does not say.
+    """
+    token_bytes = header.kv_bytes_per_token
+    if settings.memory_limit is not None:
+        return _kv_tokens_by_bytes(settings, settings.memory_limit, token_bytes)
+    wanted = _kv_tokens_wanted(settings)
+    is_asked_for = settings.kv_tokens is not None or settings.max_model_len is not None
+    if is_asked_for or settings.gpu_layers != 0 or free_bytes is None or token_bytes == 0:
+        return wanted
+    fits = int(max(free_bytes - header.file_bytes, 0) * MEMORY_SHARE) // token_bytes
+    # Where next to nothing fits, the backend refuses and says what is missing.
+    return min(wanted, max(fits // KV_TOKENS_UNIT, 1) * KV_TOKENS_UNIT)
+
+
+def _kv_tokens_by_bytes(settings: Settings, limit: int, token_bytes: int) -> int:
+    if token_bytes == 0:
+        raise ConfigError(
+            "memory_limit cannot be used with this model, whose header does not say how much "
+            "memory a token takes; give kv_tokens."
+        )
+    kv_tokens = limit // token_bytes // KV_TOKENS_UNIT * KV_TOKENS_UNIT
+    needed = max(settings.max_model_len or 0, KV_TOKENS_UNIT)
+    if kv_tokens < needed:
+        raise ConfigError(
+            f"memory_limit ({limit} bytes) holds {kv_tokens} tokens of this model, at "
+            f"{token_bytes} bytes each, and at least {needed} are needed; raise it."
+        )
+    return kv_tokens
 
 
 def _uses_flash_attention(settings: Settings) -> bool:

@@ -238,16 +238,20 @@ class Simulation:
             self._idle()
 
     def _idle(self) -> None:
-        self._idle_turns += 1
-        if self._idle_turns > IDLE_TURNS_MAX and self._driver.has_work:
-            raise Violation("waiting", f"no batch in {IDLE_TURNS_MAX} turns, and somebody lives")
+        """Let time pass until something is due."""
         now = self._clock.now()
-        times = [each[-1].at + self._started_at for each in (self._arrivals, self._cancels) if each]
+        outside = [each[-1].at for each in (self._arrivals, self._cancels) if each]
+        times = [at + self._started_at for at in outside]
         wake_at = self._driver.wake_at(now)
         if wake_at is not None:
             times.append(wake_at)
-        if not times and self._driver.has_work:
-            raise Violation("waiting", "somebody lives, and nothing is awaited")
+        if self._driver.has_work:
+            self._idle_turns += 1
+            if not times:
+                raise Violation("waiting", "somebody lives, and nothing is awaited")
+            # A group may wait for those who come; what nobody comes to must go on by itself.
+            if self._idle_turns > IDLE_TURNS_MAX and not outside:
+                raise Violation("waiting", f"no batch in {IDLE_TURNS_MAX} turns, somebody lives")
         if times:
             self._clock.advance(max(min(times) - now, IDLE_S_MIN))
 

@@ -149,8 +149,8 @@ def _habits(random: Random, model_len: int) -> Habits:
         return random.choice(values) if random.random() < chance else 0.0
 
     return Habits(
-        request_count=random.choice((8, 16, 24, 32)),
-        span_s=random.choice((0.0, 0.1, 0.5, 4.0)),
+        request_count=random.choice((8, 24, 48, 96)),
+        span_s=random.choice((0.0, 0.3, 2.0, 8.0)),
         bursts=random.choice((1, 1, 4, 12)),
         prompt_tail_max=random.choice((4, 24, model_len)),
         tokens_max=random.choice((4, 12, 32)),

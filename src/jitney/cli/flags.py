@@ -17,9 +17,6 @@ from typer.models import ParameterInfo
 from jitney.config import Known, Resolved, default_text, environment, known_settings, resolve
 from jitney.config.forms import Choice, Form, Location, Number, Size, Switch, Whole
 
-DEBUG_VARIABLE = "JITNEY_DEBUG"
-"""Stands for --debug; the only variable of ours that is no setting."""
-
 COMMAND = "Command"
 SETTINGS = "Settings: "
 
@@ -91,9 +88,7 @@ class Flag:
 
 def resolved(given: Given) -> Resolved:
     """The settings in force. Raises ConfigError."""
-    environ = environment()
-    environ.pop(DEBUG_VARIABLE, None)
-    return resolve(given.flags, given.config, environ)
+    return resolve(given.flags, given.config, environment())
 
 
 def own_flags(kind: type[Any]) -> list[Flag]:

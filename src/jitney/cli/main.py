@@ -16,10 +16,9 @@ from typing import Annotated, Any  # Any: a command's options are of its own typ
 import typer
 
 from jitney.cli.failures import USAGE, report
-from jitney.cli.flags import DEBUG_VARIABLE, Given, command_of
+from jitney.cli.flags import Given, command_of
 from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import VERBS
-from jitney.config import environment
 
 HELP_WIDTH_MAX = 100
 _NO_HELP: dict[str, list[str]] = {"help_option_names": []}
@@ -104,4 +103,4 @@ def _show(text: Callable[[int], str]) -> None:
 
 def _wants_debug(arguments: list[str]) -> bool:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--debug" in ours or bool(environment().get(DEBUG_VARIABLE, "").strip())
+    return "--debug" in ours

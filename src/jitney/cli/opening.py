@@ -3,8 +3,6 @@
 Main thread.
 """
 
-import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from jitney.cli.flags import Given, resolved
-from jitney.cli.pull import fetch_embedded
-from jitney.config import Settings, known_settings
+from jitney.cli.pull import fetch_embedded, show_log
+from jitney.config import Resolved, Settings
+from jitney.config.resolve import DEFAULT
 from jitney.llm import LLM
 from jitney.prompts import Prompt
 
@@ -21,13 +20,13 @@ from jitney.prompts import Prompt
 @contextmanager
 def opened(given: Given) -> Iterator[LLM]:
     """The model, loaded; released in the end. Raises a SetupError that says what to mend."""
-    settings = resolved(given).settings
-    level = logging.INFO if settings.log_batch_composition else logging.WARNING
-    logging.basicConfig(level=level, format="jitney: %(message)s", stream=sys.stderr)
+    found = resolved(given)
+    settings = found.settings
+    show_log(every_tick=settings.log_batch_composition)
     if settings.model is None and settings.backend != "fake":
-        fetch_embedded(settings.cache_dir, announces=True)
+        fetch_embedded(settings.cache_dir)
     with _loading(settings):
-        llm = LLM(**_arguments(settings))
+        llm = LLM(**_arguments(found))
     with llm:
         yield llm
 
@@ -56,7 +55,11 @@ def _loading(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _arguments(settings: Settings) -> dict[str, Any]:  # Any: of every setting's type
-    """Settings that are resolved already, written so that nothing can stand in for a none."""
-    values = {known.name: getattr(settings, known.name) for known in known_settings()}
+def _arguments(found: Resolved) -> dict[str, Any]:  # Any: of every setting's type
+    """What was set, by name; the word none, so that a weaker source cannot stand in for it."""
+    values = {
+        name: getattr(found.settings, name)
+        for name, source in found.sources.items()
+        if source != DEFAULT
+    }
     return {name: "none" if value is None else value for name, value in values.items()}

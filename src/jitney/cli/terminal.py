@@ -68,8 +68,10 @@ class Wrapper:
             return ""
         self._word = self._space = ""
         width = cell_len(space) + cell_len(word)
-        if self._column and self._column + width > self._width:
+        # Without a space it is the rest of a word that was too long to be held back.
+        if space and self._column + width > self._width:
+            at_start = self._column == 0
             self._column = cell_len(word)
-            return "\n" + word
+            return word if at_start else "\n" + word
         self._column += width
         return space + word

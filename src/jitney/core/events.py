@@ -65,12 +65,13 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PreemptEvent:
-    """The sequence lost its slot and waits again."""
+    """The sequence lost its slot and waits again; `by` is the request that it made room for."""
 
     request_id: RequestId
     index: int
     at: float
     reason: PreemptReason
+    by: RequestId
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Gauges:
     running_count: int
     waiting_count: int
     waiting_tokens: int
+    deferred_count: int
+    """Of the waiting, those who wait for a prefix, a group or a trial rather than for room."""
     kv_tokens: int
     kv_used: int
     kv_cached: int

@@ -125,6 +125,22 @@ class Ledger:
                 segment = segment.parent
         return count
 
+    def segments(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Every run of blocks as (start, end, the slots that hold it), in order of the slots."""
+        holders: dict[int, list[int]] = {}
+        found: dict[int, Segment] = {}
+        for slot in sorted(self._tips):
+            segment: Segment | None = self._tips[slot]
+            while segment is not None:
+                found.setdefault(id(segment), segment)
+                holders.setdefault(id(segment), []).append(slot)
+                segment = segment.parent
+        return [
+            (segment.start, segment.end, tuple(holders[key]))
+            for key, segment in found.items()
+            if segment.end > segment.start
+        ]
+
     def recount(self) -> int:
         """Blocks in use, counted from scratch; checks the tree on the way."""
         references: dict[int, int] = {}

@@ -50,6 +50,8 @@ class Roster:
         self.gate = Gate(settings, counters)
         self.live: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
+        self.deferred_count = 0
+        """Those passed over at the last admission: they wait for something other than room."""
         self._events: list[Event] = []
         self._order = 0
 
@@ -77,9 +79,15 @@ class Roster:
             self.gate.close()
 
     def preempt(
-        self, sequence: Sequence, reason: PreemptReason, now: float, *, keeps_memory: bool
+        self,
+        sequence: Sequence,
+        reason: PreemptReason,
+        now: float,
+        *,
+        by: Sequence,
+        keeps_memory: bool,
     ) -> None:
-        """Send a running sequence back to wait; it keeps its age."""
+        """Send a running sequence back to wait, in favour of `by`; it keeps its age."""
         assert not sequence.is_in_flight, "its batch must return first"
         self.memory.leave(sequence, keeps_memory=keeps_memory)
         self._stop_running(sequence)
@@ -89,7 +97,9 @@ class Roster:
         self._counters.add(
             "displaced" if reason is PreemptReason.DISPLACED else f"preempted_{reason}"
         )
-        self._events.append(PreemptEvent(sequence.request.id, sequence.index, now, reason))
+        self._events.append(
+            PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
+        )
 
     def end(
         self,
@@ -162,12 +172,14 @@ class Roster:
 
     def _admit_one(self, now: float) -> bool:
         """Admit one sequence, or make place for one; false when there is nothing more to do."""
+        self.deferred_count = 0
         if len(self.running) >= self._settings.sequences_max and not self.by_class:
             return False
         # What cannot be computed in this tick anyway is better chosen in the next one.
         if sum(s.wanted_count for s in self.running) >= self._settings.batch_tokens_max:
             return False
         for looked_at, sequence in enumerate(self.queue.ordered(now)):
+            self.deferred_count = looked_at
             if looked_at >= LOOKAHEAD:
                 return False
             if not self.gate.may_join(sequence) or self._is_quarantined(sequence):
@@ -178,20 +190,25 @@ class Roster:
                 continue
             # Nobody passes the one whose turn it is, or a large one would wait for ever.
             return self._make_place(sequence, match, now)
+        self.deferred_count = self.queue.count
         return False
 
-    def _make_place(self, sequence: Sequence, match: Match, now: float) -> bool:
-        if len(self.running) >= self._settings.sequences_max:
-            return self._displace(sequence, now, keeps_memory=True)
+    def has_memory(self, sequence: Sequence, match: Match) -> bool:
+        """Whether there is room for what the sequence knows, beside those who run."""
         memory = self.memory
         room = memory.blocks_obtainable(self.running, match)
         room -= memory.blocks_promised(self.running) + memory.blocks_wanted(sequence, match)
         reserve = int(self._settings.watermark * memory.ledger.capacity) if self.running else 0
-        if room < reserve:
+        return room >= reserve
+
+    def _make_place(self, sequence: Sequence, match: Match, now: float) -> bool:
+        if len(self.running) >= self._settings.sequences_max:
+            return self._displace(sequence, now, keeps_memory=True)
+        if not self.has_memory(sequence, match):
             self._counters.add("kv_full")
             return self._displace(sequence, now, keeps_memory=False)
         self.queue.remove(sequence)
-        if not memory.give_slot(sequence, match):
+        if not self.memory.give_slot(sequence, match):
             self.queue.add(sequence)
             return False
         self._start(sequence, now)
@@ -223,7 +240,8 @@ class Roster:
             return False
         if not keeps_memory:
             self.memory.save(victim)
-        self.preempt(victim, PreemptReason.DISPLACED, now, keeps_memory=keeps_memory)
+        reason = PreemptReason.DISPLACED
+        self.preempt(victim, reason, now, by=sequence, keeps_memory=keeps_memory)
         return True
 
     def _is_quarantined(self, sequence: Sequence) -> bool:

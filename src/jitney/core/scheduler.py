@@ -22,6 +22,7 @@ from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason, PreemptReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, view_slots
 from jitney.core.mix import Budget, share_budget
+from jitney.core.picture import Picture, draw
 from jitney.core.request import Request, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State, make_sequences
@@ -219,12 +220,17 @@ class Scheduler:
             running_count=len(self._roster.running),
             waiting_count=queue.count,
             waiting_tokens=queue.token_count,
+            deferred_count=min(self._roster.deferred_count, queue.count),
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
             kv_cached=memory.cached_blocks * ledger.block_tokens,
             slots=view_slots(memory.holdings),
             counters=self.counters.snapshot(),
         )
+
+    def picture(self, now: float) -> Picture:
+        """Who holds which memory and why the waiting wait; made only when somebody looks."""
+        return draw(self._roster, self._settings, now)
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
@@ -293,7 +299,7 @@ class Scheduler:
                 return False
             saved = roster.memory.save(victim)
             reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
-            roster.preempt(victim, reason, now, keeps_memory=False)
+            roster.preempt(victim, reason, now, by=sequence, keeps_memory=False)
         return True
 
     def _settle(

@@ -136,6 +136,10 @@ class Collector:
         """Tokens of all its completions so far."""
         return sum(len(track.tokens) for track in self._tracks)
 
+    def tails(self, characters_max: int) -> tuple[str, ...]:
+        """The last characters of each completion so far."""
+        return tuple(_tail(track.texts, characters_max) for track in self._tracks)
+
     def end(self, ending: Ending) -> None:
         """Hand the last word to the reader."""
         self._mailbox.end(ending)
@@ -235,6 +239,17 @@ class Collector:
             preempted_count=event.preempted_count,
             message=event.message,
         )
+
+
+def _tail(texts: list[str], characters_max: int) -> str:
+    pieces: list[str] = []
+    room = characters_max
+    for text in reversed(texts):
+        if room <= 0:
+            break
+        pieces.append(text[-room:])
+        room -= len(text)
+    return "".join(reversed(pieces))
 
 
 def _since(start: float, moment: float | None) -> float | None:

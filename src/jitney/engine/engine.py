@@ -8,6 +8,7 @@ backend closed.
 import logging
 import threading
 import weakref
+from concurrent.futures import Future
 from enum import StrEnum
 
 from jitney.core.backend import Backend
@@ -18,10 +19,11 @@ from jitney.core.settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
-from jitney.engine.inbox import Drain, Inbox, Stop, Submit
+from jitney.engine.inbox import Drain, Inbox, Look, Stop, Submit
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observer, Observers
+from jitney.engine.sight import Sight
 from jitney.engine.stats import Stats
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, QueueFull
@@ -140,6 +142,15 @@ class Engine:
     def gauges(self) -> Gauges | None:
         """Slots, memory and queue after the last tick; None before the first."""
         return self._tick.tally.gauges
+
+    def look(self, characters_max: int = 0) -> Future[Sight]:
+        """Ask how everything stands, with so many of the last characters of each text.
+
+        Answered between ticks, never by an engine that is stuck or has stopped: bound the wait.
+        """
+        answer: Future[Sight] = Future()
+        self._inbox.send(Look(answer, characters_max))
+        return answer
 
     def drain(self) -> None:
         """Take no new requests from here on; returns at once."""

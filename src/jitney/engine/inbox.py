@@ -6,10 +6,12 @@ engine thread when it sleeps.
 """
 
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from jitney.core.request import Request, RequestId
 from jitney.engine.mailbox import Mailbox
+from jitney.engine.sight import Sight
 from jitney.errors import EngineError, EngineStopped, QueueFull
 
 RETRY_AFTER_S = 1.0
@@ -44,7 +46,15 @@ class Stop:
     drains: bool
 
 
-Command = Submit | Cancel | Drain | Stop
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Say how everything stands; texts are cut to their last characters."""
+
+    answer: Future[Sight]
+    characters_max: int
+
+
+Command = Submit | Cancel | Drain | Stop | Look
 
 
 class Inbox:
@@ -82,7 +92,7 @@ class Inbox:
             self._commands.append(Cancel(request_id))
             self._changed.notify()
 
-    def send(self, command: Drain | Stop) -> None:
+    def send(self, command: Drain | Stop | Look) -> None:
         """Any thread. Without effect when the engine has stopped."""
         with self._changed:
             if self._closed_by is None:

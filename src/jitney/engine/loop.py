@@ -12,7 +12,7 @@ from typing import assert_never
 from jitney.core.backend import Backend
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.inbox import Cancel, Command, Drain, Inbox, Stop, Submit
+from jitney.engine.inbox import Cancel, Command, Drain, Inbox, Look, Stop, Submit
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, JitneyError
 
@@ -93,6 +93,9 @@ class Loop:
             case Drain():
                 self.drains = True
                 self._tick.drain()
+            case Look():
+                if command.answer.set_running_or_notify_cancel():
+                    command.answer.set_result(self._tick.look(command.characters_max))
             case Stop():
                 self.drains = True
                 self._stop = command

@@ -6,8 +6,9 @@ Made by the tick, read by the tally and by observers; nothing here acts.
 from dataclasses import dataclass
 
 from jitney.core.batch import Batch, Outcome
+from jitney.core.events import PreemptEvent, PreemptReason
 from jitney.core.gauges import Gauges
-from jitney.core.request import RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.answer import Answer
 from jitney.errors import JitneyError
 
@@ -21,6 +22,8 @@ class Member:
     slot: int
     start: int
     length: int
+    samples: bool = False
+    """Whether a token came of it that its sequence could take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class TickRecord:
     """One forward pass, and how the engine stood after it.
 
     An entry of one position that wants a token counts as decode, all others as prefill.
-    `members` is filled only when the engine was set up to name them.
+    `members` is filled when anybody observes, or when the engine was set up to name them.
     """
 
     at: float
@@ -49,11 +52,16 @@ class TickRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAccepted:
-    """A request was taken: it will end exactly once."""
+    """A request was taken: it will end exactly once. Latencies count from `arrived_at`."""
 
     at: float
     request_id: RequestId
     prompt_tokens: int
+    arrived_at: float
+    completions: int
+    max_tokens: int | None
+    priority: Priority
+    tenant: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,17 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPreempted:
+    """A sequence of a request lost its slot to request `by` and waits again."""
+
+    at: float
+    request_id: RequestId
+    index: int
+    reason: PreemptReason
+    by: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvPressure:
     """Memory ran short in a tick: cached prefixes were evicted, or sequences preempted."""
 
@@ -135,6 +154,7 @@ Record = (
     | RequestAccepted
     | RequestRefused
     | RequestStarted
+    | RequestPreempted
     | RequestDone
     | RequestFailed
     | KvPressure
@@ -150,6 +170,31 @@ class Turn:
     ended_at: float
     preempted_count: int
     members: tuple[Member, ...]
+
+
+def record_accepted(request: Request, arrived_at: float, now: float) -> RequestAccepted:
+    """The record of a request that was taken."""
+    return RequestAccepted(
+        at=now,
+        request_id=request.id,
+        prompt_tokens=len(request.prompt),
+        arrived_at=arrived_at,
+        completions=request.params.n,
+        max_tokens=request.params.max_tokens,
+        priority=request.priority,
+        tenant=request.tenant,
+    )
+
+
+def record_preempted(event: PreemptEvent) -> RequestPreempted:
+    """The record of a sequence that lost its slot."""
+    return RequestPreempted(
+        at=event.at,
+        request_id=event.request_id,
+        index=event.index,
+        reason=event.reason,
+        by=event.by,
+    )
 
 
 def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> TickRecord:

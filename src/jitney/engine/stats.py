@@ -19,6 +19,7 @@ from jitney.engine.records import (
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestPreempted,
     RequestRefused,
     RequestStarted,
     TickRecord,
@@ -139,6 +140,8 @@ class Tally:
                     self._take_beginning(record)
                 case RequestDone() | RequestFailed():
                     self._take_end(record)
+                case RequestPreempted():
+                    pass  # counted with the pressure that caused it
                 case KvPressure():
                     self._preemptions += record.preempted_count
                     self._evictions += record.evicted_count

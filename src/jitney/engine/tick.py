@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Outcome
 from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, StartEvent
-from jitney.core.gauges import Gauges
+from jitney.core.gauges import Gauges, SlotView
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
@@ -29,15 +29,17 @@ from jitney.engine.records import (
     KvPressure,
     Member,
     Record,
-    RequestAccepted,
     RequestFailed,
     RequestRefused,
     RequestStarted,
     Turn,
+    record_accepted,
     record_done,
+    record_preempted,
     record_tick,
 )
 from jitney.engine.recovery import Recovery
+from jitney.engine.sight import Sight
 from jitney.engine.stats import Tally
 from jitney.errors import EngineError, EngineStopped, JitneyError
 
@@ -97,9 +99,7 @@ class Tick:
         arrived_at = now if arrived_at is None else min(arrived_at, now)
         self._collectors[request.id] = Collector(request, self._vocabulary, mailbox, arrived_at)
         self._is_stale = True
-        self._tell(
-            RequestAccepted(at=now, request_id=request.id, prompt_tokens=len(request.prompt))
-        )
+        self._tell(record_accepted(request, arrived_at, now))
         mailbox.accept()
 
     def cancel(self, request_id: RequestId) -> None:
@@ -135,7 +135,9 @@ class Tick:
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        members = self._members(batch) if self._names_members else ()
+        views = {}
+        if self._names_members or len(self._observers):
+            views = {view.slot: view for view in self._scheduler.gauges().slots}
         outcome = self._forward(batch)
         if intake is not None:
             intake()
@@ -143,11 +145,21 @@ class Tick:
         if isinstance(outcome, _Lost):
             self._lose(outcome.message, now)
             return True
+        members = self._members(batch, outcome, views) if views else ()
         self._collect(self._scheduler.apply(batch, outcome, now), now)
         turn = Turn(started_at, now, self._preempted_count, members)
         self._tell(record_tick(batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
+
+    def look(self, characters_max: int) -> Sight:
+        """How everything stands, with the last characters of every text that is being made."""
+        now = self._clock.now()
+        tails = {
+            request_id: collector.tails(characters_max)
+            for request_id, collector in self._collectors.items()
+        }
+        return Sight(now, self._scheduler.gauges(), self._scheduler.picture(now), tails)
 
     def wake_at(self, now: float) -> float | None:
         """When a turn may do something though nothing new came in; None: never."""
@@ -228,6 +240,7 @@ class Tick:
                 self._tell_started(collector, event)
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += 1
+                self._tell(record_preempted(event))
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append(verdict)
@@ -283,15 +296,21 @@ class Tick:
         self._preempted_count = 0
         return gauges
 
-    def _members(self, batch: Batch) -> tuple[Member, ...]:
-        views = {view.slot: view for view in self._scheduler.gauges().slots}
+    def _members(
+        self, batch: Batch, outcome: Outcome, views: dict[int, SlotView]
+    ) -> tuple[Member, ...]:
+        """Who was in the batch, by how the slots stood when it was planned."""
         members = []
-        for entry in batch.entries:
+        for entry, sample in zip(batch.entries, outcome.samples, strict=True):
             view = views[entry.slot]
-            assert view.request_id is not None, view
-            assert view.index is not None, view
+            request_id, index = view.request_id, view.index
+            assert request_id is not None, view
+            assert index is not None, view
+            collector = self._collectors.get(request_id)
+            is_live = collector is not None and not collector.is_finished(index)
+            samples = is_live and sample.token is not None and sample.fault is None
             members.append(
-                Member(view.request_id, view.index, entry.slot, entry.start, entry.length)
+                Member(request_id, index, entry.slot, entry.start, entry.length, samples)
             )
         return tuple(members)
 

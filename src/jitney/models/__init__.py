@@ -1,1 +1,1 @@
-"""Model files: what a GGUF says of itself, the embedded model, the cache of converted ones."""
+"""Model files: reading their headers, fetching the embedded one, keeping converted ones."""

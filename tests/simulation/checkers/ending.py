@@ -4,7 +4,7 @@ from jitney.core.events import FinishEvent, FinishReason
 from jitney.core.request import RequestId
 from jitney.engine.answer import Ending
 from jitney.errors import EngineStopped
-from tests.simulation.seen import Fetched, Happened, Name, Rested, Seen, Stopped, Submitted, Violation
+from tests.simulation.seen import Fetched, Happened, Name, Rested, Seen, Stopped, Submitted, Ticked, Violation
 
 NAME = "ending"
 _ERRORS = (FinishReason.FAILED, FinishReason.DEADLINE)
@@ -37,6 +37,12 @@ class EndingChecker:
                         self._reasons[name] = event.reason
             case Fetched(item=Ending() as ending):
                 self._told(seen.request.id, seen.request.params.n, ending)
+            case Ticked(gauges=gauges):
+                live_count = gauges.running_count + gauges.waiting_count
+                if live_count != len(self._live):
+                    raise Violation(
+                        NAME, f"{live_count} sequences live, {len(self._live)} were not told an end"
+                    )
             case Stopped():
                 self._stopped = True
             case Rested():

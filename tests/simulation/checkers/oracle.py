@@ -56,8 +56,9 @@ class OracleChecker:
             raise Violation(NAME, f"{name} has logprobs {logprobs}")
         if completion.finish_reason not in _WHOLE:
             return
-        found = (tokens, completion.text, completion.finish_reason)
-        if found != (alone.tokens, alone.text, alone.reason):
+        count = completion.usage.completion_count
+        found = (tokens, completion.text, completion.finish_reason, count)
+        if found != (alone.tokens, alone.text, alone.reason, alone.completion_count):
             raise Violation(NAME, f"{name} is {found}, alone {alone}")
         if completion.stop_reason not in alone.stop_reasons:
             raise Violation(

@@ -1,6 +1,6 @@
 """The tally: what is counted, and what the averages are averages of."""
 
-from jitney.core.request import RequestId
+from jitney.core.request import Priority, RequestId
 from jitney.engine.records import (
     RequestAccepted,
     RequestDone,
@@ -13,7 +13,16 @@ from jitney.errors import BackendFailed, DeadlineExceeded, JitneyError
 
 
 def accepted(at: float, prompt_tokens: int = 3) -> RequestAccepted:
-    return RequestAccepted(at=at, request_id=RequestId("a"), prompt_tokens=prompt_tokens)
+    return RequestAccepted(
+        at=at,
+        request_id=RequestId("a"),
+        prompt_tokens=prompt_tokens,
+        arrived_at=at,
+        completions=1,
+        max_tokens=None,
+        priority=Priority.NORMAL,
+        tenant="",
+    )
 
 
 def started(at: float, waited_ms: float) -> RequestStarted:

@@ -7,6 +7,7 @@ ModelError; decode's status is returned as it is. Values are range-checked by th
 
 import ctypes
 import functools
+import re
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ PIECE_BYTES_MAX = 1 << 20
 _LOG_ERROR = 4
 _LOG_CONTINUED = 5
 _INT32_MIN = -(2**31)
+_ORIGIN = re.compile(r"^(?:[a-z0-9_]+: |error loading model: )+")
 
 Pointer = Any  # Any: an opaque pointer of ctypes
 
@@ -58,14 +60,7 @@ class NativeLog:
         """
         if not self._errors:
             return "no reason was given"
-        line = self._errors[0]
-        for prefix in (
-            "llama_model_load:",
-            "error loading model:",
-            "llama_model_load_from_file_impl:",
-        ):
-            line = line.removeprefix(prefix).strip()
-        return line.rstrip(".")
+        return _ORIGIN.sub("", self._errors[0]).rstrip(".")
 
 
 @functools.cache

@@ -1,0 +1,122 @@
+"""A picture of memory and queue in detail, for people to look at: who holds what, who waits why.
+
+Made on demand on the thread that owns the scheduler; reads everything and changes nothing. The
+reasons are those that the next admission would find, in the order in which it would look.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from jitney.core import limits
+from jitney.core.request import Priority, RequestId
+from jitney.core.roster import Roster
+from jitney.core.sequence import Sequence
+from jitney.core.settings import SchedulerSettings
+
+WAITING_SHOWN_MAX = 256
+
+
+class WaitReason(StrEnum):
+    """What a waiting sequence waits for."""
+
+    SLOT = "slot"
+    """As many run as may."""
+    MEMORY = "memory"
+    """What it knows does not fit beside those who run."""
+    PREFIX = "prefix"
+    """Another sequence is computing what they have in common."""
+    GROUP = "group"
+    """Its group has not departed yet."""
+    TRIAL = "trial"
+    """It was there when the backend failed, again and again, and such run one at a time."""
+    BUDGET = "budget"
+    """Those who run fill the next batch."""
+    TURN = "turn"
+    """Nobody passes the one before it."""
+    NEXT = "next"
+    """Nothing: it is admitted at the next tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A run of memory: tokens [start, end) of each of the `slots`, which share it."""
+
+    start: int
+    end: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One sequence that waits, and why."""
+
+    request_id: RequestId
+    index: int
+    arrived_at: float
+    token_count: int
+    priority: Priority
+    was_preempted: bool
+    reason: WaitReason
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Memory by stretches, and the first of the queue, the next one first."""
+
+    stretches: tuple[Stretch, ...]
+    waiting: tuple[Waiting, ...]
+
+
+def draw(roster: Roster, settings: SchedulerSettings, now: float) -> Picture:
+    """How things stand."""
+    ledger = roster.memory.ledger
+    block = ledger.block_tokens
+    stretches = tuple(
+        Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
+    )
+    return Picture(stretches, tuple(_waiting(roster, settings, now)))
+
+
+def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Waiting]:
+    shown: list[Waiting] = []
+    everyone = _reason_for_all(roster, settings)
+    is_blocked = False
+    for sequence in islice(roster.queue.ordered(now), WAITING_SHOWN_MAX):
+        reason = everyone or _reason(roster, sequence)
+        if everyone is None and reason in (WaitReason.MEMORY, WaitReason.NEXT):
+            if is_blocked:
+                reason = WaitReason.TURN
+            is_blocked = is_blocked or reason is WaitReason.MEMORY
+        shown.append(
+            Waiting(
+                sequence.request.id,
+                sequence.index,
+                sequence.arrived_at,
+                sequence.known_count,
+                sequence.priority,
+                sequence.started_at is not None,
+                reason,
+            )
+        )
+    return shown
+
+
+def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason | None:
+    if len(roster.running) >= settings.sequences_max:
+        return WaitReason.SLOT
+    if sum(sequence.wanted_count for sequence in roster.running) >= settings.batch_tokens_max:
+        return WaitReason.BUDGET
+    return None
+
+
+def _reason(roster: Roster, sequence: Sequence) -> WaitReason:
+    if not roster.gate.may_join(sequence):
+        return WaitReason.GROUP
+    suspect = limits.STRIKES_QUARANTINE
+    if sequence.strikes >= suspect and any(other.strikes >= suspect for other in roster.running):
+        return WaitReason.TRIAL
+    match = roster.memory.find(sequence)
+    if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
+        return WaitReason.PREFIX
+    return WaitReason.NEXT if roster.has_memory(sequence, match) else WaitReason.MEMORY

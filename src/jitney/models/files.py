@@ -1,0 +1,87 @@
+"""Files that appear whole or not at all, under locks that end with their process.
+
+Used by the cache of models; any thread, any number of processes. Waits are bounded. Failures of
+the disk become ModelError sentences in `disk_errors`.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jitney.errors import ModelError
+
+LOCK_WAIT_S = 900.0
+LOCK_POLL_S = 0.1
+CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Hold the lock file `path`, waiting for whoever holds it, at most `wait_s`.
+
+    The file stays: removing it would let two processes hold locks on different files of one name.
+    """
+    with path.open("ab") as file:
+        for _ in range(max(1, int(wait_s / LOCK_POLL_S))):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                threading.Event().wait(LOCK_POLL_S)
+        else:
+            raise ModelError(
+                f"another process has been holding {path} for {wait_s:g} s; "
+                "wait for it to end, or end it."
+            )
+        yield
+
+
+@contextmanager
+def disk_errors(what: str) -> Iterator[None]:
+    """Turn an OSError inside into a ModelError that says what could not be done, and why."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            reason = "the disk is full; make room, or choose another cache folder"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            reason = "the folder is not writable; choose another cache folder"
+        else:
+            reason = error.strerror or type(error).__name__
+        raise ModelError(f"{what}: {reason}.") from error
+
+
+def publish(partial: Path, target: Path) -> None:
+    """Give a finished file its name, so that it is whole under that name even after a power cut."""
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a small file whole; several processes may do so at once."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,59 @@
+"""Every upper bound of the HTTP side that is not a setting, with the reason for its value.
+
+Those of the engine are in `jitney.core.limits`; both are checked on entry (invariant 9).
+"""
+
+DEPTH_MAX = 64
+"""Levels of JSON. Schemas of tools are the deepest thing that anyone sends."""
+
+OBJECT_KEYS_MAX = 4096
+"""Keys of one JSON object; a logit_bias has at most 1024."""
+
+INLINE_BYTES_MAX = 65_536
+"""A body larger than this is parsed off the event loop."""
+
+PROMPTS_MAX = 128
+"""Prompts of one call to /v1/completions; more than this is a batch job."""
+
+MESSAGES_MAX = 4096
+TOOLS_MAX = 128
+NAME_CHARACTERS_MAX = 256
+REQUEST_ID_CHARACTERS_MAX = 64
+
+LOGPROB_VALUES_MAX = 1_000_000
+"""Logprobs that one call may ask for: positions times alternatives, over all its completions.
+Each takes about a hundred bytes until it is sent."""
+
+DEADLINE_MS_MAX = 86_400_000
+
+HEADER_BYTES_MAX = 32_768
+"""The request line and all headers together."""
+
+HEADER_S_MAX = 10.0
+"""From the first moment of a connection to the end of its headers."""
+
+BODY_S_MAX = 60.0
+"""For a body to arrive whole."""
+
+KEEP_ALIVE_S = 30
+"""How long a connection may be idle between two requests."""
+
+SEND_S_MAX = 30.0
+"""A client that takes nothing for so long has left, whatever its socket says."""
+
+PING_S = 15.0
+"""Between comments on a stream that has nothing to say, so that proxies keep it open."""
+
+HEADERS_WAIT_S = 1.0
+"""A stream's status line waits so long for the first token, so that an early failure can still
+be a status and the time in the queue can still be a header."""
+
+ACCEPT_S_MAX = 60.0
+"""For the engine to look at a request: it does so after each forward pass."""
+
+LINGER_S_MAX = 2.0
+"""A client whose body is refused may finish sending for so long, so that it reads the answer."""
+
+RETRY_AFTER_S_MAX = 600
+DOOR_THREADS = 4
+"""Threads that tokenise and compile; the model's tokenizer takes turns anyway."""

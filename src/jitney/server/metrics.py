@@ -1,0 +1,249 @@
+"""Prometheus metrics: the same numbers under our own names, under vLLM's and under llama-server's.
+
+`jitney:` is complete; `vllm:` and `llamacpp:` are aliases, bucket for bucket, so that dashboards
+made for those servers show this one. Every limit that is in force stands beside what it bounds
+(invariant 9). Numbers are added up on the engine thread by `jitney.server.measures`; they are
+named and written only when somebody asks, on the asker's thread. The registry is our own: two
+servers in one process do not meet.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from jitney.core import limits
+from jitney.core.counters import NAMES
+from jitney.core.gauges import Gauges, SlotState
+from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.engine import Engine, EngineState
+from jitney.server.aliases import llamacpp_series, vllm_series
+from jitney.server.measures import Histogram, Measures, Totals
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+NO_GAUGES = Gauges(0, 0, 0, 0, 0, 0, 0, (), dict.fromkeys(NAMES, 0))
+
+
+class Metrics:
+    """Watches one engine from its making on. `render` and `answered` may be called anywhere."""
+
+    def __init__(self, engine: Engine, model_name: str, clock: Clock | None = None) -> None:
+        self._engine = engine
+        self._model_name = model_name
+        self._clock = clock or SystemClock()
+        self._measures = Measures(engine.settings.model_len_max)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        engine.observe(self._measures.take)
+
+    def answered(self, route: str, status: int) -> None:
+        """An HTTP answer went out. `route` is a pattern such as /v1/models, never a raw path."""
+        self._measures.answered(route, status)
+
+    def totals(self) -> Totals:
+        """Everything that was counted, at one moment."""
+        return self._measures.copied()
+
+    def render(self) -> bytes:
+        """All metrics as text, in the format of CONTENT_TYPE."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, for the registry."""
+        totals = self._measures.copied()
+        gauges = self._engine.gauges() or NO_GAUGES
+        yield from self._own_levels(totals, gauges)
+        yield from _own_totals(totals, gauges)
+        yield from _own_histograms(totals)
+        yield from self._limits()
+        yield from vllm_series(totals, gauges, self._model_name)
+        yield from llamacpp_series(totals, gauges)
+
+    def _own_levels(self, totals: Totals, gauges: Gauges) -> Iterator[Metric]:
+        engine = self._engine
+        build = {
+            "version": metadata.version("jitney"),
+            "model_name": self._model_name,
+            "backend": engine.backend.traits.name,
+        }
+        yield labelled_gauge("jitney:build_info", "What runs here; always 1.", [(build, 1)])
+        states = [({"state": state.value}, int(engine.state is state)) for state in EngineState]
+        yield labelled_gauge("jitney:engine_state", "1 for the state the engine is in.", states)
+        yield gauge(
+            "jitney:stalled_seconds",
+            "How long a live request has seen no tick; 0 when ticks run or nothing lives.",
+            self.stalled_s(totals),
+        )
+        yield gauge("jitney:uptime_seconds", "Since the engine was made.", engine.stats().uptime_s)
+        yield gauge("jitney:requests_running", "Sequences that hold a slot.", gauges.running_count)
+        yield gauge("jitney:requests_waiting", "Sequences that wait.", gauges.waiting_count)
+        yield gauge(
+            "jitney:requests_deferred",
+            "Of the waiting, those who wait for a prefix, a group or a trial, not for room.",
+            gauges.deferred_count,
+        )
+        yield gauge("jitney:queue_tokens", "Tokens known of the waiting.", gauges.waiting_tokens)
+        kv = {
+            "used": gauges.kv_used - gauges.kv_cached,
+            "cached": gauges.kv_cached,
+            "free": gauges.kv_tokens - gauges.kv_used,
+        }
+        yield labelled_gauge(
+            "jitney:kv_tokens",
+            "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
+            [({"state": state}, count) for state, count in kv.items()],
+        )
+        slots = [each.state for each in gauges.slots]
+        yield labelled_gauge(
+            "jitney:slots",
+            "Slots by what they do.",
+            [({"state": state.value}, slots.count(state)) for state in SlotState],
+        )
+
+    def stalled_s(self, totals: Totals) -> float:
+        """How long a live request has seen no tick; 0 when ticks run or nothing lives."""
+        stats = self._engine.stats()
+        if stats.live_requests == 0:
+            return 0.0
+        since = self._clock.now() if totals.ticked_at is None else totals.ticked_at
+        # A tick that ended before anything lived says nothing about a stall.
+        return max(0.0, min(self._clock.now() - since, stats.busy_s))
+
+    def _limits(self) -> Iterator[Metric]:
+        settings, traits = self._engine.settings, self._engine.backend.traits
+        in_force: dict[str, float] = {
+            "kv_tokens": traits.kv_tokens,
+            "slots": traits.slots_max,
+            "block_tokens": traits.block_tokens,
+        }
+        for name in settings.__slots__:
+            value = getattr(settings, name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                in_force[name] = value
+        for name, value in inspect.getmembers(limits):
+            if name.isupper() and isinstance(value, int | float):
+                in_force[name.lower()] = value
+        yield labelled_gauge(
+            "jitney:limit",
+            "Every bound in force; a bound that is not set is not listed.",
+            [({"limit": name}, value) for name, value in sorted(in_force.items())],
+        )
+
+
+def _own_totals(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
+    yield counter("jitney:requests_accepted", "Requests taken.", totals.accepted)
+    yield labelled_counter(
+        "jitney:requests_ended",
+        "Requests that ended, by how; accepted = ended + live.",
+        [({"reason": reason}, count) for reason, count in totals.ended.items()],
+    )
+    yield labelled_counter(
+        "jitney:requests_refused",
+        "Requests turned away at the door, by error; not part of accepted.",
+        [({"error": name}, count) for name, count in sorted(totals.refused.items())],
+    )
+    yield counter(
+        "jitney:prompt_tokens", "Prompt tokens of requests that ran.", totals.prompt_tokens
+    )
+    yield counter(
+        "jitney:prompt_tokens_cached", "Of those, found in the cache.", totals.cached_tokens
+    )
+    yield counter("jitney:completion_tokens", "Tokens made.", totals.completion_tokens)
+    computed = {"prefill": totals.prefill_tokens, "decode": totals.decode_tokens}
+    yield labelled_counter(
+        "jitney:computed_tokens",
+        "Positions that went through a forward pass, recomputed ones included.",
+        [({"kind": kind}, count) for kind, count in computed.items()],
+    )
+    yield labelled_counter(
+        "jitney:preemptions",
+        "Sequences that lost their slot, by what became of their memory.",
+        [({"reason": reason}, count) for reason, count in totals.preempted.items()],
+    )
+    yield counter("jitney:evictions", "Cached prefixes given up for room.", totals.evicted)
+    yield counter(
+        "jitney:backend_losses",
+        "Failures of the backend, and of attempts to start it again.",
+        totals.backend_losses,
+    )
+    yield labelled_counter(
+        "jitney:events",
+        "The scheduler's own counters.",
+        [({"event": name}, gauges.counters.get(name, 0)) for name in NAMES],
+    )
+    yield labelled_counter(
+        "jitney:http_responses",
+        "Answers over HTTP.",
+        [
+            ({"route": route, "status": status}, count)
+            for (route, status), count in sorted(totals.http.items())
+        ],
+    )
+
+
+def _own_histograms(totals: Totals) -> Iterator[Metric]:
+    described = {
+        "first_token_seconds": (totals.first_token, "From arrival to the first token."),
+        "token_gap_seconds": (totals.token_gap, "Between successive tokens of a completion."),
+        "request_seconds": (totals.whole, "From arrival to the end."),
+        "queue_seconds": (totals.queued, "From arrival to the first slot."),
+        "prefill_seconds": (totals.prefilled, "From the first slot to the first token."),
+        "generation_seconds": (totals.generated, "From the first token to the last."),
+        "tick_seconds": (totals.tick, "One turn of the engine that ran a batch."),
+        "forward_seconds": (totals.forward, "The forward pass of a tick."),
+        "tick_tokens": (totals.tick_tokens, "Positions computed in one tick."),
+        "request_prompt_tokens": (totals.prompt_length, "Prompt tokens of a request."),
+        "request_completion_tokens": (totals.completion_length, "Tokens made for a request."),
+    }
+    for name, (values, about) in described.items():
+        yield histogram(f"jitney:{name}", about, values)
+
+
+Labels = dict[str, str]
+
+
+def gauge(name: str, about: str, value: float, labels: Labels | None = None) -> Metric:
+    """A level."""
+    return labelled_gauge(name, about, [(labels or {}, value)])
+
+
+def labelled_gauge(name: str, about: str, values: Iterable[tuple[Labels, float]]) -> Metric:
+    """A level for each set of labels."""
+    family = GaugeMetricFamily(name, about)
+    for labels, value in values:
+        family.add_sample(name, labels, value)
+    return family
+
+
+def counter(name: str, about: str, value: float, labels: Labels | None = None) -> Metric:
+    """A total; its sample is called `name` with `_total` after it."""
+    return labelled_counter(name, about, [(labels or {}, value)])
+
+
+def labelled_counter(name: str, about: str, values: Iterable[tuple[Labels, float]]) -> Metric:
+    """A total for each set of labels."""
+    family = CounterMetricFamily(name, about)
+    for labels, value in values:
+        family.add_sample(f"{name}_total", labels, value)
+    return family
+
+
+def histogram(name: str, about: str, values: Histogram, labels: Labels | None = None) -> Metric:
+    """Counts up to each bound."""
+    labels = labels or {}
+    family = HistogramMetricFamily(name, about)
+    count = 0
+    bounds = [*(f"{float(bound)!r}" for bound in values.bounds), "+Inf"]
+    for bound, more in zip(bounds, values.counts, strict=True):
+        count += more
+        family.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
+    family.add_sample(f"{name}_count", labels, count)
+    family.add_sample(f"{name}_sum", labels, values.total)
+    return family

@@ -1,0 +1,49 @@
+"""What the server is told at its start: `ServerSettings`, and the `Key`s of its callers. Frozen."""
+
+from dataclasses import dataclass, field
+
+from jitney.core.request import Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """Someone who may call, and how much. None is no limit.
+
+    `scope` is the boundary of prefix reuse: callers share cached prefixes only within one.
+    """
+
+    name: str
+    secret: str = field(repr=False)
+    priority_max: Priority = Priority.CRITICAL
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    scope: str | None = None
+
+    @property
+    def cache_scope(self) -> str:
+        """Its own name unless it was given a scope to share."""
+        return self.name if self.scope is None else self.scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The numbers and names that the server runs by."""
+
+    model_names: tuple[str, ...]
+    """The first is what replies carry; the others are understood as well."""
+    keys: tuple[Key, ...] = ()
+    """Without any, everyone may call."""
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    """Values of the Host header that are answered; without any, all are."""
+    body_bytes_max: int = 10_000_000
+    shutdown_s: float = 30.0
+    """How long running work may take to finish once the server was asked to stop."""
+    stall_s_max: float = 10.0
+    """Without progress for so long while work waits, /health says so."""
+    send_s_max: float = 30.0
+    """How long a client may leave its stream unread."""
+    ping_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        assert self.model_names, "a model has a name"

@@ -1,0 +1,303 @@
+"""Bugs that are put into the source on purpose, each with the checker that must find it.
+
+The first eight are those of the pseudo-code that the project grew from; the others are mistakes
+that continuous batching invites. A plant replaces exact snippets, each of which must stand in its
+file exactly once. Where an assertion of the core would stop the bug on the spot, the plant takes
+that away as well, so that the checker has to find it from outside.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One replacement in one file of the package."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A bug: what it is, who must find it, and how it is put in."""
+
+    name: str
+    checker: str
+    changes: tuple[Change, ...]
+
+
+def _plant(name: str, checker: str, *changes: tuple[str, str, str]) -> Plant:
+    return Plant(name, checker, tuple(Change(*change) for change in changes))
+
+
+_SCHEDULER = "core/scheduler.py"
+_MEMORY = "core/memory.py"
+_LEDGER = "core/ledger.py"
+_TICK = "engine/tick.py"
+_BUDGET_ASSERT = (
+    _SCHEDULER,
+    "        assert batch.token_count <= self._settings.batch_tokens_max, batch.token_count\n",
+    "",
+)
+
+OF_THE_PSEUDO_CODE = (
+    _plant(
+        "the slot is the index in the batch",
+        "capacity",
+        (
+            _SCHEDULER,
+            "Batch(self._batch_number, operations, tuple(entries))",
+            "Batch(self._batch_number, operations, tuple(Entry(at, each.start, each.tokens, "
+            "each.wants_token, each.continues) for at, each in enumerate(entries)))",
+        ),
+    ),
+    _plant(
+        "the position grows by one after a whole prompt",
+        "ledger",
+        (_SCHEDULER, "sequence.planned = start + span", "sequence.planned = start + 1"),
+    ),
+    _plant(
+        "the token is read at the request's place, not at the batch's",
+        "oracle",
+        (
+            _SCHEDULER,
+            "pairs = zip(batch.entries, outcome.samples, strict=True)",
+            "by_slot = sorted(range(len(batch.entries)), key=lambda at: batch.entries[at].slot)\n"
+            "        samples = [outcome.samples[at] for at in by_slot]\n"
+            "        pairs = zip(batch.entries, samples, strict=True)",
+        ),
+    ),
+    _plant(
+        "completed ones are erased before they are answered",
+        "ending",
+        (
+            _TICK,
+            "del self._collectors[event.request_id]\n"
+            "                self._ended.append(collector)",
+            "del self._collectors[event.request_id]",
+        ),
+    ),
+    _plant(
+        "a failed batch just returns, and is tried again for ever",
+        "isolation",
+        (_TICK, "            self._lose(outcome.message, now)\n", ""),
+    ),
+    _plant(
+        "memory is never freed",
+        "ledger",
+        (
+            _MEMORY,
+            "        self.ledger.release(holding.slot)\n"
+            "        self._operations.append(Release(holding.slot))\n",
+            "",
+        ),
+    ),
+    _plant(
+        "a prompt is not cut into chunks",
+        "capacity",
+        ("core/mix.py", "span = min(want, chunk, tokens)", "span = min(want, tokens)"),
+    ),
+    _plant(
+        "the budget is not applied to prefill",
+        "capacity",
+        ("core/mix.py", "span = min(want, chunk, tokens)", "span = min(want, chunk)"),
+        _BUDGET_ASSERT,
+    ),
+)
+
+OF_MEMORY = (
+    _plant(
+        "a prefix is shared across scopes",
+        "scope",
+        (_MEMORY, 'return "scope " + sequence.request.scope', 'return "scope"'),
+    ),
+    _plant(
+        "a prefix is matched one token too far",
+        "scope",
+        (
+            "core/prefix.py",
+            "usable = min(common, holding.length, length_max)",
+            "usable = min(common + 1, holding.length, length_max)",
+        ),
+    ),
+    _plant(
+        "a copy is one token too long",
+        "capacity",
+        (
+            _MEMORY,
+            "Copy(source.slot, slot, match.length)",
+            "Copy(source.slot, slot, match.length + 1)",
+        ),
+    ),
+    _plant(
+        "the source of a copy is evicted to make room for it",
+        "ledger",
+        (_MEMORY, "            if holding is not pinned:\n", "            if holding:\n"),
+        (_LEDGER, "        assert length <= self.length(source), (source, length)\n", ""),
+    ),
+    _plant(
+        "the ledger forgets that blocks are shared",
+        "ledger",
+        (_LEDGER, "            self._tips[target].references += 1\n", ""),
+    ),
+    _plant(
+        "what a batch in flight computed beyond the end is not cut off",
+        "ledger",
+        (
+            _MEMORY,
+            "                self._operations.append(Truncate(holding.slot, sequence.computed))\n",
+            "",
+        ),
+    ),
+    _plant(
+        "a preempted sequence loses a token",
+        "oracle",
+        (
+            "core/roster.py",
+            "        sequence.preempted_count += 1\n",
+            "        sequence.preempted_count += 1\n"
+            "        if sequence.completion_count:\n"
+            "            sequence.tokens.pop()\n",
+        ),
+    ),
+    _plant(
+        "saved memory is restored into the wrong slot",
+        "capacity",
+        (
+            _MEMORY,
+            "Restore(sequence.ticket, slot)",
+            "Restore(sequence.ticket, self._free[-1] if self._free else slot)",
+        ),
+    ),
+    _plant(
+        "memory is promised to be saved and is not",
+        "capacity",
+        (_MEMORY, "        self._operations.append(Save(sequence.slot, sequence.ticket))\n", ""),
+    ),
+)
+
+OF_ANSWERS = (
+    _plant(
+        "the draw depends on the slot",
+        "oracle",
+        (
+            _MEMORY,
+            "Open(slot, sequence.sampling)",
+            'Open(slot, __import__("dataclasses").replace(sequence.sampling, '
+            "seed=sequence.sampling.seed // 2 + slot))",
+        ),
+    ),
+    _plant(
+        "all completions of a request draw alike",
+        "oracle",
+        ("core/sequence.py", "index * 0x9E3779B97F4A7C15", "index * 0"),
+    ),
+    _plant(
+        "the beginning of a stop string leaks",
+        "stream",
+        ("text/stop.py", "count = self._held_count(text)", "count = 0"),
+    ),
+    _plant(
+        "half characters are sent",
+        "stream",
+        (
+            "text/detokenizer.py",
+            "return self._decoder.decode(self._pieces[token])",
+            'return self._pieces[token].decode("utf-8", "replace")',
+        ),
+    ),
+    _plant(
+        "a slow reader gets only the last delta",
+        "stream",
+        ("engine/mailbox.py", "self.texts.append(delta.text)", "self.texts = [delta.text]"),
+    ),
+    _plant(
+        "a stop string is found and the sequence goes on",
+        "oracle",
+        (_TICK, "verdicts.append(verdict)", "pass"),
+    ),
+    _plant(
+        "a finish is told twice",
+        "ending",
+        (
+            _SCHEDULER,
+            "events.append(self._roster.end(sequence, FinishReason.LENGTH, now))",
+            "events += [self._roster.end(sequence, FinishReason.LENGTH, now)] * 2",
+        ),
+    ),
+    _plant(
+        "a cancel while it runs tells nobody",
+        "ending",
+        (
+            _SCHEDULER,
+            "events.append(self._roster.end(sequence, FinishReason.CANCELLED, now))",
+            "ended = self._roster.end(sequence, FinishReason.CANCELLED, now)\n"
+            '            events += [ended] if phase == "waiting" else []',
+        ),
+    ),
+    _plant(
+        "cached tokens are not counted",
+        "usage",
+        (
+            "core/roster.py",
+            "sequence.cached_count = sequence.computed",
+            "sequence.cached_count = 0",
+        ),
+    ),
+)
+
+OF_WAITING_AND_FAULTS = (
+    _plant(
+        "the bound of the queue is off by one",
+        "limits",
+        (_SCHEDULER, "count <= requests_max and", "count <= requests_max + 1 and"),
+    ),
+    _plant(
+        "nobody ever becomes an elder",
+        "waiting",
+        (
+            "core/queue.py",
+            "                break\n            elders.append(sequence)",
+            "                break\n            break",
+        ),
+        (
+            "core/queue.py",
+            "            if now - sequence.arrived_at <= self._overtake_s:\n"
+            "                yield sequence",
+            "            yield sequence",
+        ),
+    ),
+    _plant(
+        "the deadline of those who wait is forgotten",
+        "waiting",
+        (_SCHEDULER, "if is_total or is_wait:", "if is_total:"),
+    ),
+    _plant(
+        "the budget is exceeded by one",
+        "capacity",
+        (
+            _SCHEDULER,
+            "            settings.batch_tokens_max, settings.prefill_chunk,",
+            "            settings.batch_tokens_max + 1, settings.prefill_chunk,",
+        ),
+        _BUDGET_ASSERT,
+    ),
+    _plant(
+        "strikes are never counted",
+        "waiting",
+        (_SCHEDULER, "            sequence.strikes += 1\n", ""),
+    ),
+    _plant(
+        "a fault in the middle of a prompt is ignored",
+        "isolation",
+        (
+            _SCHEDULER,
+            "if sample.fault is not None or (entry.wants_token and sample.token is None):",
+            "if (sample.fault is not None and entry.wants_token) "
+            "or (entry.wants_token and sample.token is None):",
+        ),
+    ),
+)
+
+PLANTS = (*OF_THE_PSEUDO_CODE, *OF_MEMORY, *OF_ANSWERS, *OF_WAITING_AND_FAULTS)

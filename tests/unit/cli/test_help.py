@@ -1,0 +1,46 @@
+"""Tests of `jitney.cli.help`: the help of every command, and the page made of it."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.cli.flags import Verb
+from jitney.cli.help import NAMES_WIDTH, cli_reference, top_help, verb_help
+from jitney.cli.verbs import VERBS
+from jitney.config import known_settings
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+
+
+def test_the_committed_page_is_what_the_source_makes() -> None:
+    """Guards the page against growing old; `make docs` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == cli_reference()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
+def test_every_command_has_an_example_and_says_what_it_does(verb: Verb) -> None:
+    """Guards a new command: a first line, an example, and its place in the list."""
+    text = verb_help(verb, 80)
+    assert verb.about.split("\n")[0] in " ".join(text.split())
+    assert f"jitney {' '.join(verb.path)}" in "".join(verb.examples)
+    assert all(example in text for example in verb.examples)
+    assert "--help" in text
+    assert " ".join(verb.path) in top_help(80)
+
+
+@pytest.mark.parametrize("width", [60, 79, 100])
+def test_no_name_is_cut_short_and_no_line_is_too_long(width: int) -> None:
+    """Guards narrow terminals: a name that is cut cannot be typed."""
+    text = verb_help(VERBS[0], width)
+    for known in known_settings():
+        assert f"{known.flag}" in text
+    long = [line for line in text.splitlines() if len(line) > max(width, NAMES_WIDTH + 24)]
+    # Only names and examples, which cannot be broken, stand out.
+    assert all(line.startswith(("  -", "  jitney", "  git")) for line in long), long
+
+
+def test_other_names_are_not_in_the_help() -> None:
+    """Guards brevity: names of other systems are understood, and listed in the reference only."""
+    aliases = {alias for known in known_settings() for alias in known.option.aliases}
+    words = set(verb_help(VERBS[0], 100).split())
+    assert not words & {"--" + alias.replace("_", "-") for alias in aliases}

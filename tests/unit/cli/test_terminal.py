@@ -1,0 +1,57 @@
+"""Tests of `jitney.cli.terminal`: harmless text, wrapped while it streams."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from jitney.cli.terminal import Wrapper, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand a tab", "two\nlines    and a tab"),
+        ("\x1b[31mred\x1b]0;title\x07", "[31mred]0;title"),
+        ("back\b\rspace\x00", "backspace"),
+        ("left\u202eright", "leftright"),
+        ("日本 🚌 👩\u200d🚀", "日本 🚌 👩\u200d🚀"),
+    ],
+)
+def test_control_characters_do_not_reach_the_terminal(text: str, shown: str) -> None:
+    """Guards against a model that moves the cursor, retitles the window or turns text around."""
+    assert printable(text) == shown
+
+
+def wrap(pieces: list[str], width: int) -> str:
+    wrapper = Wrapper(width)
+    return "".join([*map(wrapper.feed, pieces), wrapper.end()])
+
+
+def test_lines_break_between_words() -> None:
+    """Guards reading: a terminal by itself breaks in the middle of a word."""
+    assert wrap(["The quick bro", "wn fox jumps"], 12) == "The quick\nbrown fox\njumps"
+
+
+def test_a_word_longer_than_the_line_is_not_held_back_for_ever() -> None:
+    """Guards streaming of addresses and of scripts that write no spaces."""
+    wrapper = Wrapper(10)
+    assert wrapper.feed("a" * 15) == "a" * 15
+
+
+@example(["      a"], 4)
+@given(
+    st.lists(st.text(st.sampled_from("ab \n日🚌"), max_size=8), max_size=12),
+    st.integers(4, 20),
+)
+def test_wrapping_keeps_every_word_and_does_not_depend_on_the_pieces(
+    pieces: list[str], width: int
+) -> None:
+    """Guards the text: wrapping only ever touches spaces."""
+    whole = "".join(pieces)
+    wrapped = wrap(pieces, width)
+    assert wrapped.split() == whole.split()
+    if all(cell_len(word) < width for word in whole.split()):
+        assert wrapped == wrap([whole], width)
+        assert all(cell_len(line) <= width for line in wrapped.split("\n"))
