@@ -83,7 +83,8 @@ class Scheduler:
         sequences = list(self._roster.live.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
-        events: list[Event] = []
+        # What was planned meanwhile comes first: a start must not be told after an end.
+        events = self._roster.take_events()
         for sequence in sequences:
             phase = "generating" if sequence.completion_count else "prefilling"
             if sequence.state is State.WAITING:
@@ -98,12 +99,12 @@ class Scheduler:
         """End one sequence on the verdict of whoever reads its text."""
         for sequence in self._roster.live.get(request_id, ()):
             if sequence.index == index:
-                return [self._roster.end(sequence, reason, now)]
+                return [*self._roster.take_events(), self._roster.end(sequence, reason, now)]
         return []
 
     def expire(self, now: float) -> list[Event]:
         """End what is past its deadline (invariant 8)."""
-        events: list[Event] = []
+        events = self._roster.take_events()
         while self._deadlines and self._deadlines[0][0] <= now:
             sequence = heapq.heappop(self._deadlines)[2]
             if sequence.state is State.FINISHED:
@@ -137,11 +138,14 @@ class Scheduler:
         self._roster.admit(now, drains=self._drains)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
-        for sequence, span in self._spans():
-            # One further down the list may have been preempted for one above it.
-            if sequence.state is State.RUNNING and self._obtain(sequence, span, now):
-                entries.append(_entry(sequence, span))
-                sequences.append(sequence)
+        for group in self._groups():
+            for sequence, span in self._spans(group):
+                # One further down the list may have been preempted for one above it.
+                if sequence.state is State.RUNNING and self._obtain(sequence, span, now):
+                    entries.append(_entry(sequence, span))
+                    sequences.append(sequence)
+            if entries:
+                break
         if not entries:
             return None
         self._batch_number += 1
@@ -179,12 +183,12 @@ class Scheduler:
         again and again ends alone (invariant 10).
         """
         self.counters.add("backend_failures")
-        struck = {sequence for flight in self._flights for sequence in flight.sequences}
-        suspects = {s for s in struck if s.strikes >= limits.STRIKES_QUARANTINE}
+        # Outcomes come back in order, so it is the oldest batch that failed.
+        struck = self._flights[0].sequences if self._flights else ()
         self._flights.clear()
         self._roster.lose_memory()
         events = self._roster.take_events()
-        for sequence in sorted(suspects or struck, key=lambda s: s.order):
+        for sequence in struck:
             if sequence.state is not State.WAITING:
                 continue
             sequence.strikes += 1
@@ -263,9 +267,20 @@ class Scheduler:
         total_s = self._settings.total_s_max if request.total_s_max is None else request.total_s_max
         return wait_s, total_s
 
-    def _spans(self) -> list[tuple[Sequence, int]]:
-        """What each running sequence may compute in this tick, in order of seniority."""
+    def _groups(self) -> list[list[Sequence]]:
+        """Who may stand in one batch: a suspect stands alone, so that blame is certain.
+
+        The suspect and the others take turns; whoever cannot move leaves its turn to the rest.
+        """
         running = self._roster.running
+        suspects = [s for s in running if s.strikes >= limits.STRIKES_QUARANTINE]
+        if not suspects:
+            return [running]
+        others = [s for s in running if s.strikes < limits.STRIKES_QUARANTINE]
+        return [suspects, others] if self._batch_number % 2 else [others, suspects]
+
+    def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
+        """What each of these may compute in this tick, in order of seniority."""
         wanted = [sequence.wanted_count for sequence in running]
         prefills = [want for want in wanted if want > 1]
         decode_count = sum(want == 1 for want in wanted)
