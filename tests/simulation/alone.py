@@ -119,9 +119,7 @@ class Oracle:
         return Alone(sampled, sampled, found.text, FinishReason.STOP, stops, count)
 
 
-def sample_alone(
-    request: Request, seed: int, eos_period: int, tokens_max: int
-) -> tuple[int, ...]:
+def sample_alone(request: Request, seed: int, eos_period: int, tokens_max: int) -> tuple[int, ...]:
     """Tokens until the backend ends by itself, or there are `tokens_max`."""
     return tuple(
         expected_completion(

@@ -121,7 +121,9 @@ class FaultyBackend:
         try:
             outcome = self._inner.execute(batch)
         except BackendFailed as error:
-            raise Violation("capacity", f"the backend refused batch {batch.number}: {error}") from error
+            raise Violation(
+                "capacity", f"the backend refused batch {batch.number}: {error}"
+            ) from error
         self._tell(Executed(batch, self._inner))
         return outcome
 

@@ -73,8 +73,7 @@ OF_THE_PSEUDO_CODE = (
         "ending",
         (
             _TICK,
-            "del self._collectors[event.request_id]\n"
-            "                self._ended.append(collector)",
+            "del self._collectors[event.request_id]\n                self._ended.append(collector)",
             "del self._collectors[event.request_id]",
         ),
     ),
@@ -132,7 +131,7 @@ OF_MEMORY = (
     ),
     _plant(
         "the source of a copy is evicted to make room for it",
-        "ledger",
+        "capacity",
         (_MEMORY, "            if holding is not pinned:\n", "            if holding:\n"),
         (_LEDGER, "        assert length <= self.length(source), (source, length)\n", ""),
     ),

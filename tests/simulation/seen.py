@@ -13,6 +13,7 @@ from jitney.backends.fake import FakeBackend
 from jitney.core.batch import Batch
 from jitney.core.events import Event
 from jitney.core.gauges import Gauges
+from jitney.core.picture import Picture
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import JitneyError
@@ -97,6 +98,14 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
+class Pictured:
+    """Somebody looked at memory and queue in detail."""
+
+    picture: Picture
+    gauges: Gauges
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The engine gave up; everybody who lived was told."""
 
@@ -120,6 +129,7 @@ Seen = (
     | Happened
     | Fetched
     | Ticked
+    | Pictured
     | Stopped
     | Rested
 )

@@ -43,6 +43,8 @@ requests may have. One token per turn is the slowest that the most senior sequen
 
 IDLE_S_MIN = 0.001
 JUMP_S = 3600.0
+LOOK_CHANCE = 0.1
+"""That somebody looks at memory and queue after a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ class Simulation:
 
     def report(self, failure: Failure | None) -> Report:
         """What there is to say about the run."""
+        if failure is not None and self._trace is not None:
+            self._trace.flush()
         counters = Counter(self._watch.counters.snapshot())
         return Report(
             seed=self._world.seed,
@@ -191,9 +195,7 @@ class Simulation:
         end = self.turns + bound
         while self._driver.has_work and self._driver.stopped is None:
             if self.turns >= end:
-                raise Violation(
-                    "waiting", f"without faults, work is left after {bound} turns"
-                )
+                raise Violation("waiting", f"without faults, work is left after {bound} turns")
             self._turn()
 
     def _farewell(self) -> None:
@@ -231,6 +233,8 @@ class Simulation:
         for reader in self._readers:
             if not reader.is_done and self._random.random() < reader.arrival.read_chance:
                 self._read(reader)
+        if self._random.random() < LOOK_CHANCE:
+            self._watch.picture(self._clock.now())
         self._see(Ticked(self.turns, now, self._clock.now(), self._watch.gauges()))
         if has_run:
             self._idle_turns = 0
@@ -246,11 +250,11 @@ class Simulation:
         if wake_at is not None:
             times.append(wake_at)
         if self._driver.has_work:
-            self._idle_turns += 1
+            # A group may wait for those who come; what nobody comes to must go on by itself.
+            self._idle_turns = 0 if outside else self._idle_turns + 1
             if not times:
                 raise Violation("waiting", "somebody lives, and nothing is awaited")
-            # A group may wait for those who come; what nobody comes to must go on by itself.
-            if self._idle_turns > IDLE_TURNS_MAX and not outside:
+            if self._idle_turns > IDLE_TURNS_MAX:
                 raise Violation("waiting", f"no batch in {IDLE_TURNS_MAX} turns, somebody lives")
         if times:
             self._clock.advance(max(min(times) - now, IDLE_S_MIN))

@@ -8,10 +8,11 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
 from jitney.core.gauges import Gauges
+from jitney.core.picture import Picture
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.errors import JitneyError
-from tests.simulation.seen import Happened, Planned, Tell, Submitted
+from tests.simulation.seen import Happened, Pictured, Planned, Submitted, Tell
 
 
 class Watch:
@@ -43,6 +44,12 @@ class Watch:
     def gauges(self) -> Gauges:
         """As the scheduler says."""
         return self._scheduler.gauges()
+
+    def picture(self, now: float) -> Picture:
+        """As the scheduler draws it; nothing may change by being looked at."""
+        picture = self._scheduler.picture(now)
+        self._tell(Pictured(picture, self._scheduler.gauges()))
+        return picture
 
     def check(self) -> None:
         """As the scheduler does."""

@@ -90,8 +90,8 @@ def _request(
     if random.random() < habits.family:
         length = random.choice((model_len // 4, model_len // 2, random.randrange(model_len)))
         prompt = random.choice(families)[:length] + tail
-    # Mostly within the context, with room for a completion now and then.
-    prompt = prompt[: model_len - random.choice((1, 2, 8, 16))]
+    # Within the context, mostly with room for a completion.
+    prompt = prompt[: model_len - random.choice((1, 8, model_len // 2, model_len // 2))]
     if random.random() < habits.invalid:
         prompt = random.choice(((), (prompt * model_len)[:model_len], prompt * (model_len + 1)))
     has_deadline = random.random() < habits.deadline

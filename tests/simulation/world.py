@@ -81,7 +81,7 @@ def draw_world(seed: int) -> World:
     ahead = random.random() < 0.3
     fake, settings = _sizes(random)
     faults = _faults(random)
-    gives_up = not ahead and faults.crash > 0 and random.random() < 0.1
+    gives_up = not ahead and faults.crash > 0 and random.random() < 0.2
     return World(
         seed=seed,
         ahead=ahead,
@@ -98,8 +98,8 @@ def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:
     block = random.choice((1, 4, 16, 32))
     model_len = random.choice((48, 96, 160, 256))
     least = -(-model_len // block) * block
-    kv_tokens = least + random.choice((0, block, model_len // 2, model_len * 2, model_len * 20))
-    sequences_max = random.choice((1, 2, 3, 4, 6, 8, 16))
+    kv_tokens = least + random.choice((0, block, model_len // 4, model_len, model_len * 20))
+    sequences_max = random.choice((1, 2, 4, 4, 6, 8, 16))
     slots = sequences_max + random.choice((0, 0, 1, 4, 16))
     batch_tokens = sequences_max + random.choice((0, 1, 7, 32, 64, 256))
     fake = FakeSettings(
@@ -111,7 +111,7 @@ def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:
         eos_period=random.choice((0, 8, 20, 64)),
         tick_s=random.choice((0.001, 0.01, 0.05)),
         token_s=random.choice((0.0, 0.0001, 0.002)),
-        can_save=random.random() < 0.6,
+        can_save=random.random() < 0.7,
     )
     return fake, _settings(random, model_len, sequences_max, batch_tokens, kv_tokens)
 
@@ -129,15 +129,15 @@ def _settings(
         prefill_chunk=random.choice((1, 4, 16, 64, 512)),
         reuse_prefixes=random.random() < 0.8,
         cache_tokens_max=random.choice((None, None, 0, kv_tokens // 2)),
-        watermark=random.choice((0.0, 0.02, 0.2)),
-        saved_bytes_max=random.choice((0, 8 * model_len, 2**30)),
+        watermark=random.choice((0.0, 0.0, 0.02, 0.2)),
+        saved_bytes_max=random.choice((0, 8 * model_len, 2**30, 2**30)),
         strategy=strategy,
         policy=random.choice(tuple(Policy)),
         mix=random.choice(tuple(Mix)),
         group_wait_s_max=random.choice((0.0, 0.05, 0.5)),
         stall_s_target=random.choice((0.002, 0.02, 0.1)),
         overtake_s=random.choice((0.02, 0.2, 2.0, 30.0)),
-        queue_requests_max=random.choice((2, 8, 32, 1024)),
+        queue_requests_max=random.choice((2, 16, 1024, 1024)),
         queue_tokens_max=random.choice((2 * model_len, 2000, 1_000_000)),
         wait_s_max=random.choice((None, None, None, 2.0)),
         total_s_max=random.choice((None, None, None, 20.0)),
@@ -152,8 +152,8 @@ def _habits(random: Random, model_len: int) -> Habits:
         request_count=random.choice((8, 24, 48, 96)),
         span_s=random.choice((0.0, 0.3, 2.0, 8.0)),
         bursts=random.choice((1, 1, 4, 12)),
-        prompt_tail_max=random.choice((4, 24, model_len)),
-        tokens_max=random.choice((4, 12, 32)),
+        prompt_tail_max=random.choice((4, 8, 24, model_len)),
+        tokens_max=random.choice((4, 16, 64)),
         family=some(0.8, 0.3, 0.7, 1.0),
         scopes=random.choice((1, 1, 2, 3)),
         several=some(0.5, 0.1, 0.4),

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from jitney.cli.figures import plural
 from jitney.cli.terminal import Wrapper
 
 WIDE = 112
@@ -164,7 +165,7 @@ def _panel(pane: Pane, width: int, rows: int) -> Panel:
             f"{SIGNS[pane.state]} {_shorten(pane.title, width - 10)}", style=f"bold {style}"
         ),
         title_align="left",
-        subtitle=Text(f"{pane.tokens} tokens", style="bright_black"),
+        subtitle=Text(f"{pane.tokens} {plural('token', pane.tokens)}", style="bright_black"),
         subtitle_align="right",
         border_style=style,
         height=rows,

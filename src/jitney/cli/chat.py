@@ -11,7 +11,7 @@ from jitney.cli.failures import sentence_of
 from jitney.cli.figures import engine_figures, turn_figures
 from jitney.cli.flags import Given
 from jitney.cli.lines import LineReader
-from jitney.cli.opening import has_template, opened
+from jitney.cli.opening import has_template, model_title, opened
 from jitney.cli.sampling import choose_temperature
 from jitney.cli.terminal import Wrapper, columns, printable
 from jitney.cli.verbs import ChatOptions
@@ -81,25 +81,34 @@ class Chat:
 
     def run(self) -> None:
         """Until the end of the input, /quit, or Ctrl-C twice at the prompt."""
-        if self._lines.is_terminal:
-            model = self._llm.settings.model
-            name = "the embedded model" if model is None else model.name
-            note(f"{name}, context {self._context_max:,} tokens. /help lists what can be typed.")
-        interrupted = False
+        try:
+            self._loop()
+        except KeyboardInterrupt:
+            # The second one came while the first was being answered.
+            return
+
+    def _loop(self) -> None:
+        greets, was_interrupted = self._lines.is_terminal, False
         while True:
             try:
+                if greets:
+                    greets = False
+                    self._greet()
                 line = self._lines.read()
-            except KeyboardInterrupt:
-                if interrupted:
+                was_interrupted = False
+                if line is None or line.strip() in ("/quit", "/exit"):
                     return
-                interrupted = True
+                if line.strip():
+                    self._take(line.strip())
+            except KeyboardInterrupt:
+                if was_interrupted:
+                    return
+                was_interrupted = True
                 note("Ctrl-C again leaves, and so do Ctrl-D and /quit.")
-                continue
-            interrupted = False
-            if line is None or line.strip() in ("/quit", "/exit"):
-                return
-            if line.strip():
-                self._take(line.strip())
+
+    def _greet(self) -> None:
+        name = model_title(self._llm.settings)
+        note(f"{name}, context {self._context_max:,} tokens. /help lists what can be typed.")
 
     def _take(self, line: str) -> None:
         if not line.startswith("/"):

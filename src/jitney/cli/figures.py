@@ -49,7 +49,7 @@ def run_figures(answers: list[RequestOutput], stats: Stats, elapsed_s: float) ->
     cached = sum(each.cached_tokens for each in metrics)
     firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
     lines = [
-        f"{len(answers)} {_plural('answer', len(answers))}, {made:,} tokens in {elapsed_s:.2f} s: "
+        f"{len(answers)} {plural('answer', len(answers))}, {made:,} tokens in {elapsed_s:.2f} s: "
         f"{rate(made, elapsed_s):,.1f} tokens/s",
         f"{told:,} prompt tokens, {cached:,} of them cached",
         f"{stats.total_batches:,} batches of {stats.avg_batch_size:.1f} sequences on average, "
@@ -64,7 +64,7 @@ def turn_figures(answer: RequestOutput, context_max: int) -> str:
     """The line below an answer of a chat."""
     metrics = answer.metrics
     made, first_s = metrics.completion_tokens, metrics.time_to_first_token
-    parts = [f"{made} {_plural('token', made)}"]
+    parts = [f"{made} {plural('token', made)}"]
     if first_s is not None:
         speed = rate(made - 1, metrics.latency - first_s)
         parts += [f"{speed:,.0f} tokens/s"] if speed else []
@@ -97,5 +97,6 @@ def rate(count: float, seconds: float) -> float:
     return count / seconds if count > 0 and seconds > 0 else 0.0
 
 
-def _plural(word: str, count: int) -> str:
+def plural(word: str, count: int) -> str:
+    """The word for so many of them."""
     return word if count == 1 else word + "s"

@@ -14,8 +14,16 @@ from typing import Annotated, Any, get_type_hints  # Any: options are of every t
 import typer
 from typer.models import ParameterInfo
 
-from jitney.config import Known, Resolved, default_text, environment, known_settings, resolve
-from jitney.config.forms import Choice, Form, Location, Number, Size, Switch, Whole
+from jitney.config import (
+    Known,
+    Resolved,
+    default_text,
+    environment,
+    known_serve_settings,
+    known_settings,
+    resolve,
+)
+from jitney.config.forms import Choice, Form, Listed, Location, Number, Size, Switch, Whole
 
 COMMAND = "Command"
 SETTINGS = "Settings: "
@@ -23,7 +31,11 @@ SETTINGS = "Settings: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One command. `settings` names those that matter to it; None is all of them."""
+    """One command. `settings` names those that matter to it; None is all of the engine's.
+
+    With `serves` it takes those of the server as well. `shorts` are short names that another
+    system has for a setting.
+    """
 
     path: tuple[str, ...]
     module: str
@@ -31,13 +43,15 @@ class Verb:
     about: str
     examples: tuple[str, ...]
     settings: tuple[str, ...] | None = None
+    serves: bool = False
+    shorts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
     """Settings as the command line gave them, for `resolve`; None is not given."""
 
-    flags: Mapping[str, str | bool | None]
+    flags: Mapping[str, str | bool | list[str] | None]
     config: Path | None
 
 
@@ -105,19 +119,28 @@ def own_flags(kind: type[Any]) -> list[Flag]:
     ]
 
 
-def setting_flags(only: tuple[str, ...] | None = None) -> list[Flag]:
+def setting_flags(
+    only: tuple[str, ...] | None = None,
+    *,
+    serves: bool = False,
+    shorts: tuple[tuple[str, str], ...] = (),
+) -> list[Flag]:
     """One for each setting, and a hidden one for each of its other names."""
     made = []
-    for known in known_settings():
+    for known in (*(known_serve_settings() if serves else ()), *known_settings()):
         if only is None or known.name in only:
-            made.append(_setting(known))
+            made.append(_setting(known, dict(shorts).get(known.name)))
             made += [_other_name(alias, known) for alias in known.option.aliases]
     return made
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
     """Everything that can be written after the verb, in the order of its help."""
-    return [*own_flags(verb.options), *own_flags(CommonOptions), *setting_flags(verb.settings)]
+    return [*own_flags(verb.options), *own_flags(CommonOptions), *_setting_flags(verb)]
+
+
+def _setting_flags(verb: Verb) -> list[Flag]:
+    return setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
 
 
 def command_of(
@@ -125,7 +148,7 @@ def command_of(
 ) -> Callable[..., int]:
     """A function for typer with an option for each flag of the verb, which calls `body`."""
     own = {flag.name for flag in own_flags(verb.options)}
-    settings = {flag.name for flag in setting_flags(verb.settings)}
+    settings = {flag.name for flag in _setting_flags(verb)}
     assert not own & settings, f"{verb.path} has an option with the name of a setting"
 
     def call(**values: Any) -> int:  # Any: typer has made them what the signature says
@@ -133,7 +156,8 @@ def command_of(
             show_help()
             return 0
         options = verb.options(**{name: values[name] for name in own})
-        flags = {name: values[name] for name in settings}
+        # typer has an empty list for an option that may come several times and did not come.
+        flags = {name: None if values[name] == [] else values[name] for name in settings}
         return body(options, Given(flags, values["config"]))
 
     signature = inspect.Signature([flag.parameter() for flag in verb_flags(verb)])
@@ -142,23 +166,28 @@ def command_of(
     return call
 
 
-def _setting(known: Known) -> Flag:
+def _setting(known: Known, short: str | None = None) -> Flag:
     spelled = known.flag if known.flag_off is None else f"{known.flag}/{known.flag_off}"
     option = typer.Option(
-        spelled,
+        *([short, spelled] if short is not None else [spelled]),
         metavar=_metavar(known.option.form),
         help=f"{known.option.help} Default: {default_text(known)}.",
         rich_help_panel=SETTINGS + known.option.group.value.lower(),
     )
-    kind = bool if known.flag_off is not None else str
-    return Flag(known.name, kind | None, option, None)
+    return Flag(known.name, _kind(known) | None, option, None)
+
+
+def _kind(known: Known) -> Any:  # Any: a type, or a list of one
+    if known.flag_off is not None:
+        return bool
+    return list[str] if isinstance(known.option.form, Listed) else str
 
 
 def _other_name(alias: str, known: Known) -> Flag:
     """A name of another system: understood, told about in the reference, not in the help."""
     assert known.flag_off is None, "a switch under another name would need its opposite too"
     option = typer.Option("--" + alias.replace("_", "-"), hidden=True)
-    return Flag(alias, str | None, option, None)
+    return Flag(alias, _kind(known) | None, option, None)
 
 
 def _metavar(form: Form) -> str | None:
@@ -173,6 +202,8 @@ def _metavar(form: Form) -> str | None:
             return "BYTES"
         case Location():
             return "PATH"
+        case Listed():
+            return "NAME,..."
         case Switch():
             return None
         case _:

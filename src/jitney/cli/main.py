@@ -16,7 +16,7 @@ from typing import Annotated, Any  # Any: a command's options are of its own typ
 import typer
 
 from jitney.cli.failures import USAGE, report
-from jitney.cli.flags import Given, command_of
+from jitney.cli.flags import Given, command_of, resolved
 from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import VERBS
 
@@ -58,7 +58,13 @@ def run() -> None:
 
 def _body(module: str) -> Callable[[Any, Given], int]:
     def call(options: Any, given: Given) -> int:
-        code = importlib.import_module(f"jitney.cli.{module}").call(options, given)
+        # A mistake in a setting is told before anything heavy is loaded.
+        resolved(given)
+        try:
+            code = importlib.import_module(f"jitney.cli.{module}").call(options, given)
+        except BrokenPipeError as error:
+            # Told here, because typer would take it for its own.
+            return report(error, debug=False)
         assert isinstance(code, int), f"{module} gives an exit code"
         return code
 

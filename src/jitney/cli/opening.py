@@ -14,6 +14,7 @@ from jitney.cli.pull import fetch_embedded, show_log
 from jitney.config import Resolved, Settings
 from jitney.config.resolve import DEFAULT
 from jitney.llm import LLM
+from jitney.models import embedded
 from jitney.prompts import Prompt
 
 
@@ -25,10 +26,17 @@ def opened(given: Given) -> Iterator[LLM]:
     show_log(every_tick=settings.log_batch_composition)
     if settings.model is None and settings.backend != "fake":
         fetch_embedded(settings.cache_dir)
-    with _loading(settings):
+    with loading(settings):
         llm = LLM(**_arguments(found))
     with llm:
         yield llm
+
+
+def model_title(settings: Settings) -> str:
+    """What to call the model before people."""
+    if settings.backend == "fake":
+        return "the fake backend"
+    return embedded.NAME if settings.model is None else settings.model.name
 
 
 def has_template(llm: LLM) -> bool:
@@ -45,13 +53,13 @@ def make_prompt(llm: LLM, text: str, *, chats: bool, system: str | None = None) 
 
 
 @contextmanager
-def _loading(settings: Settings) -> Iterator[None]:
+def loading(settings: Settings) -> Iterator[None]:
+    """Show that the model is being loaded, when a person looks."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
         return
-    name = "the embedded model" if settings.model is None else settings.model.name
-    with console.status(f"loading {name}"):
+    with console.status(f"loading {model_title(settings)}"):
         yield
 
 

@@ -62,4 +62,6 @@ def _progress() -> Iterator[embedded.Progress]:
     try:
         yield told
     finally:
-        bar.stop()
+        # A bar that never started would end with an empty line.
+        if bar.live.is_started:
+            bar.stop()

@@ -16,12 +16,14 @@ TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
 CHAT_TOKENS_MAX = 1024
 DEMO_TOKENS_MAX = 160
+SERVER_URL = "http://127.0.0.1:8000"
+TRACE_FILE = "jitney-trace.json"
 
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 
 ABOUT = "Serves language models to many callers at once: one forward pass per tick for everyone."
-EXAMPLES = ('jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
+EXAMPLES = ("jitney serve", 'jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
 
 Temperature = Annotated[
     float | None,
@@ -170,8 +172,44 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """`jitney serve`."""
+
+    served: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="The GGUF file to serve; the same as --model."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
     """`jitney pull`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """`jitney trace`."""
+
+    url: Annotated[
+        str,
+        typer.Option("--url", metavar="URL", help="Where the server is.", rich_help_panel=COMMAND),
+    ] = SERVER_URL
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help=f"Where to put it; - is standard output. Default: {TRACE_FILE}.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = Path(TRACE_FILE)
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key", metavar="TEXT", help="A key of the server.", rich_help_panel=COMMAND
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +240,30 @@ VERBS = (
         ),
     ),
     Verb(
+        path=("serve",),
+        module="serve",
+        options=ServeOptions,
+        about="""Serve a model to many callers at once, through OpenAI's HTTP interface.
+
+        It listens on this machine only, until --host says otherwise. The backend runs in a
+        process of its own, which is started again when it crashes; --no-backend-process keeps it
+        inside. SIGTERM and Ctrl-C let running requests finish; a second one does not.""",
+        examples=(
+            "jitney serve",
+            "jitney serve model.gguf --port 8080 --max-num-seqs 32",
+            "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
+        ),
+        serves=True,
+        shorts=(
+            ("model", "-m"),
+            ("kv_tokens", "-c"),
+            ("max_num_seqs", "-np"),
+            ("max_num_batched_tokens", "-b"),
+            ("threads", "-t"),
+            ("gpu_layers", "-ngl"),
+        ),
+    ),
+    Verb(
         path=("chat",),
         module="chat",
         options=ChatOptions,
@@ -226,6 +288,17 @@ VERBS = (
         about="Fetch the embedded model, SmolLM2-135M-Instruct, and make it ready for use.",
         examples=("jitney pull",),
         settings=("cache_dir",),
+    ),
+    Verb(
+        path=("trace",),
+        module="trace",
+        options=TraceOptions,
+        about="""Save the last ticks and requests of a running server, to be looked at.
+
+        The file is in Chrome's trace format: a lane for each slot, ticks with what was in their
+        batch, memory and queue, and a row for each request that says why it took its time.""",
+        examples=("jitney trace", "jitney trace --url http://127.0.0.1:8080 -o slow.json"),
+        settings=(),
     ),
     Verb(
         path=("config", "show"),

@@ -68,16 +68,16 @@ def watch(
 async def _watch(
     llm: LLM, watched: list[Watched], meter: Meter, console: Console, leaves: bool
 ) -> None:
-    asking = asyncio.gather(*(_follow(llm, each) for each in watched))
-    if not console.is_terminal:
-        await asking
-        return
-    with Live(console=console, auto_refresh=False, transient=not leaves) as live:
-        while not asking.done():
+    # Leaving the group early, by Ctrl-C, cancels the readers, and those their requests.
+    async with asyncio.TaskGroup() as group:
+        readers = [group.create_task(_follow(llm, each)) for each in watched]
+        if not console.is_terminal:
+            return
+        with Live(console=console, auto_refresh=False, transient=not leaves) as live:
+            while not all(reader.done() for reader in readers):
+                _paint(live, console, watched, meter)
+                await asyncio.wait(readers, timeout=1 / FRAMES_PER_S)
             _paint(live, console, watched, meter)
-            await asyncio.wait([asking], timeout=1 / FRAMES_PER_S)
-        _paint(live, console, watched, meter)
-    await asking
 
 
 def _paint(live: Live, console: Console, watched: list[Watched], meter: Meter) -> None:

@@ -4,21 +4,33 @@ Owns every reading of `os.environ`. Nothing below imports this; parts are handed
 need. Called at start-up, from one thread.
 """
 
+from jitney.config.keyfile import load_keys
 from jitney.config.machine import cache_folder, environment, usable_cores
 from jitney.config.reference import config_reference, default_text
-from jitney.config.resolve import Resolved, nearest, resolve
-from jitney.config.settings import KV_TOKENS_DEFAULT, Known, Settings, known_settings
+from jitney.config.resolve import Resolved, Serving, nearest, resolve
+from jitney.config.serving import ServeSettings
+from jitney.config.settings import (
+    KV_TOKENS_DEFAULT,
+    Known,
+    Settings,
+    known_serve_settings,
+    known_settings,
+)
 
 __all__ = [
     "KV_TOKENS_DEFAULT",
     "Known",
     "Resolved",
+    "ServeSettings",
+    "Serving",
     "Settings",
     "cache_folder",
     "config_reference",
     "default_text",
     "environment",
+    "known_serve_settings",
     "known_settings",
+    "load_keys",
     "nearest",
     "resolve",
     "usable_cores",

@@ -128,10 +128,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One word of a fixed list; `kind` makes it the type that the rest of the code knows."""
+    """One word of a fixed list; `kind` makes it the type that the rest of the code knows.
+
+    `synonyms` are pairs of another system's word and ours.
+    """
 
     words: tuple[str, ...]
     kind: Callable[[str], str] = str
+    synonyms: tuple[tuple[str, str], ...] = ()
 
     @property
     def expected(self) -> str:
@@ -142,6 +146,8 @@ class Choice:
         """The word. YAML turns an unquoted on or off into a truth value: that is turned back."""
         if isinstance(value, bool):
             value = "on" if value else "off"
+        for word, ours in self.synonyms:
+            value = ours if value == word else value
         if value not in self.words:
             raise ValueError(value)
         assert isinstance(value, str), "the list holds words"
@@ -187,6 +193,48 @@ class Location:
             return Path(text).expanduser()
         except RuntimeError as error:  # ~name, and nobody is called that
             raise ValueError(value) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A line of text within a number of characters."""
+
+    lowest: int
+    highest: int
+
+    @property
+    def expected(self) -> str:
+        """The bounds, in words."""
+        return f"a text of {self.lowest} to {self.highest} characters"
+
+    def read(self, value: object) -> str:
+        """The text, without space around it."""
+        text = value.strip() if isinstance(value, str) else ""
+        if not self.lowest <= len(text) <= self.highest or not text.isprintable():
+            raise ValueError(value)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Several words, between commas or as a list; each of at most so many characters."""
+
+    highest: int
+
+    @property
+    def expected(self) -> str:
+        """The spelling, in words."""
+        return f"words of up to {self.highest} characters, with commas between them"
+
+    def read(self, value: object) -> tuple[str, ...]:
+        """The words, in their order."""
+        given = [value] if isinstance(value, str) else value
+        if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+            raise ValueError(value)
+        words = tuple(word.strip() for each in given for word in each.split(","))
+        if not all(0 < len(word) <= self.highest and word.isprintable() for word in words):
+            raise ValueError(value)
+        return words
 
 
 def value_text(value: object) -> str:

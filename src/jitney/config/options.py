@@ -15,6 +15,7 @@ class Group(StrEnum):
     SCHEDULING = "Scheduling"
     QUEUE = "Queue and time limits"
     OTHER = "Other"
+    SERVER = "Server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Option:
     aliases: tuple[str, ...] = ()
     default_text: str | None = None
     """The default in words, where it is worked out later."""
+    is_secret: bool = False
+    """Whether its value is never shown."""
 
 
 def about(
@@ -35,6 +38,8 @@ def about(
     help: str,
     aliases: tuple[str, ...] = (),
     default_text: str | None = None,
+    *,
+    is_secret: bool = False,
 ) -> dict[str, Option]:
-    """The metadata of a field of `Settings`."""
-    return {"option": Option(group, form, help, aliases, default_text)}
+    """The metadata of a field of `Settings` or `ServeSettings`."""
+    return {"option": Option(group, form, help, aliases, default_text, is_secret)}

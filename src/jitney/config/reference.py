@@ -2,14 +2,20 @@
 
 from jitney.config.forms import Size, size_text
 from jitney.config.options import Group
-from jitney.config.settings import Known, known_settings, variable_name
+from jitney.config.settings import (
+    Known,
+    known_serve_settings,
+    known_settings,
+    variable_name,
+)
 
 _HEAD = """\
 # Settings
 
 Each setting has one name. It can stand in a YAML or TOML file, in the environment and on the
-command line, and it is an argument of `LLM`. A flag is stronger than the environment, the
-environment is stronger than the file, and the file is stronger than the default.
+command line, and it is an argument of `LLM`; those of the server are flags of `jitney serve` only.
+A flag is stronger than the environment, the environment is stronger than the file, and the file is
+stronger than the default.
 
 - In a file the name is a key at the top: `max_num_seqs: 32`.
 - In the environment it is upper case behind `JITNEY_`: `JITNEY_MAX_NUM_SEQS=32`. An empty
@@ -44,7 +50,7 @@ def config_reference() -> str:
     """The whole page, in Markdown."""
     parts = [_HEAD]
     for group in Group:
-        rows = [_row(known) for known in known_settings() if known.option.group is group]
+        rows = [_row(known) for known in _all_known() if known.option.group is group]
         parts.append(
             "\n".join(
                 (
@@ -61,6 +67,10 @@ def config_reference() -> str:
     return "\n".join(parts)
 
 
+def _all_known() -> tuple[Known, ...]:
+    return (*known_settings(), *known_serve_settings())
+
+
 def _row(known: Known) -> str:
     cells = (f"`{known.name}`", known.option.help, known.expected, default_text(known))
     return "| " + " | ".join(cells) + " |"
@@ -69,7 +79,7 @@ def _row(known: Known) -> str:
 def _other_names() -> str:
     rows = [
         f"| `{alias}` | `{known.name}` | `{variable_name(alias)}` |"
-        for known in known_settings()
+        for known in _all_known()
         for alias in known.option.aliases
     ]
     return "\n".join(

@@ -15,7 +15,14 @@ from jitney.config import file as settings_file
 from jitney.config.combinations import find_refusal
 from jitney.config.forms import value_text
 from jitney.config.machine import cache_folder
-from jitney.config.settings import Known, Settings, known_settings, variable_name
+from jitney.config.serving import ServeSettings
+from jitney.config.settings import (
+    Known,
+    Settings,
+    known_serve_settings,
+    known_settings,
+    variable_name,
+)
 from jitney.errors import ConfigError
 
 DEFAULT = "default"
@@ -23,9 +30,21 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings, and for each its source in words: 'default', 'file jitney.yaml', ..."""
+    """The settings, and for each its source in words: 'default', 'file jitney.yaml', ...
+
+    `sources` are those of the engine's settings; `serving` has the server's.
+    """
 
     settings: Settings
+    sources: Mapping[str, str]
+    serving: "Serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The settings of the server, and where each came from."""
+
+    settings: ServeSettings
     sources: Mapping[str, str]
 
 
@@ -51,7 +70,9 @@ def resolve(
         _from_environment(environ),
         _from_flags(flags, given_as),
     )
-    known = {each.name: each for each in known_settings()}
+    engine = {each.name: each for each in known_settings()}
+    server = {each.name: each for each in known_serve_settings()}
+    known = {**engine, **server}
     values: dict[str, Any] = {}  # Any: of every setting's type
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
@@ -59,9 +80,14 @@ def resolve(
         for given in layer:
             values[given.name] = _read_value(known[given.name], given)
             sources[given.name] = given.source
+    served = {name: values.pop(name) for name in server if name in values}
     _fill_defaults(values, environ)
     _refuse_together(values, sources)
-    return Resolved(Settings(**values), MappingProxyType(sources))
+    serving = Serving(
+        ServeSettings(**served), MappingProxyType({name: sources[name] for name in server})
+    )
+    engine_sources = MappingProxyType({name: sources[name] for name in engine})
+    return Resolved(Settings(**values), engine_sources, serving)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -72,10 +98,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return max(candidates, key=lambda each: difflib.SequenceMatcher(None, lowered, each).ratio())
 
 
-def _names() -> dict[str, str]:
-    """Every spelling, to the name it stands for."""
-    spellings = {}
-    for known in known_settings():
+def _names(given_as: str = "flag") -> dict[str, str]:
+    """Every spelling, to the name it stands for; from Python, those of the engine only."""
+    spellings: dict[str, str] = {}
+    served = known_serve_settings() if given_as == "flag" else ()
+    for known in (*known_settings(), *served):
         for spelling in (known.name, *known.option.aliases):
             assert spelling not in spellings, f"{spelling} stands for two settings"
             spellings[spelling] = known.name
@@ -110,13 +137,13 @@ def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_Given]:
     for key, value in flags.items():
         if value is not None:
             spelled = "--" + key.replace("_", "-") if given_as == "flag" else key
-            name = _named(key, spelled, f"{given_as}s")
+            name = _named(key, spelled, f"{given_as}s", given_as)
             found.append(_Given(name, value, f"{given_as} {spelled}"))
     return found
 
 
-def _named(key: str, spelled: str, place: str) -> str:
-    spellings = _names()
+def _named(key: str, spelled: str, place: str, given_as: str = "flag") -> str:
+    spellings = _names(given_as)
     if key in spellings:
         return spellings[key]
     close = nearest(key, spellings)
@@ -152,8 +179,9 @@ def _read_value(known: Known, given: _Given) -> object:
     try:
         return known.option.form.read(value)
     except ValueError:
+        shown = "not right" if known.option.is_secret else value_text(value)
         raise ConfigError(
-            f"{known.name} is {value_text(value)} in {given.source}; expected {known.expected}."
+            f"{known.name} is {shown} in {given.source}; expected {known.expected}."
         ) from None
 
 

@@ -12,6 +12,7 @@ from jitney.config.combinations import find_refusal
 from jitney.config.forms import Choice, Location, Number, Size, Switch, Whole, value_text
 from jitney.config.machine import cache_folder, environment
 from jitney.config.options import Group, Option, about
+from jitney.config.serving import ServeSettings
 from jitney.core import limits
 from jitney.core.settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
@@ -92,7 +93,7 @@ class Settings:
             Group.BATCH,
             Whole(1, 4096),
             "Sequences that run at the same time: the number of slots.",
-            ("max_batch_size", "n_parallel"),
+            ("max_batch_size", "n_parallel", "parallel"),
         ),
     )
     max_num_batched_tokens: int = field(
@@ -101,7 +102,7 @@ class Settings:
             Group.BATCH,
             Whole(1, 1_048_576),
             "Tokens that one forward pass computes at most, over all sequences.",
-            ("n_batch",),
+            ("n_batch", "batch_size"),
         ),
     )
     prefill_chunk: int = field(
@@ -130,7 +131,7 @@ class Settings:
             Group.MEMORY,
             _tokens(2),
             "The memory budget: tokens whose keys and values are kept, over all sequences.",
-            ("max_total_tokens", "n_ctx"),
+            ("max_total_tokens", "n_ctx", "ctx_size"),
             f"{KV_TOKENS_DEFAULT}, or max_model_len where that is larger",
         ),
     )
@@ -189,7 +190,7 @@ class Settings:
         default=Policy.FIFO,
         metadata=about(
             Group.SCHEDULING,
-            Choice(tuple(Policy), Policy),
+            Choice(tuple(Policy), Policy, (("fcfs", "fifo"),)),
             "Who is next: first come, class, shortest work, or a fair share per tenant.",
             ("scheduler_policy", "scheduling_policy"),
         ),
@@ -341,7 +342,16 @@ def variable_name(name: str) -> str:
 
 
 def known_settings() -> tuple[Known, ...]:
-    """All settings, in the order of their definition."""
+    """All settings of the engine, in the order of their definition."""
+    return _known(Settings)
+
+
+def known_serve_settings() -> tuple[Known, ...]:
+    """All settings of the server, in the order of their definition."""
+    return _known(ServeSettings)
+
+
+def _known(kind: type[Settings] | type[ServeSettings]) -> tuple[Known, ...]:
     return tuple(
         Known(
             each.name,
@@ -349,5 +359,5 @@ def known_settings() -> tuple[Known, ...]:
             None if each.default is MISSING else each.default,
             optional=each.default is None,
         )
-        for each in fields(Settings)
+        for each in fields(kind)
     )

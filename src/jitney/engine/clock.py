@@ -22,3 +22,8 @@ class SystemClock:
     def now(self) -> float:
         """Seconds since some fixed moment of this machine."""
         return time.monotonic()
+
+
+def epoch_offset_s() -> float:
+    """What to add to a moment of the SystemClock to get seconds since 1970, as of now."""
+    return time.time() - time.monotonic()

@@ -85,6 +85,11 @@ class Engine:
         """Why the engine stopped, once it has."""
         return self._tick.stopped
 
+    @property
+    def is_backend_ready(self) -> bool:
+        """Whether the backend takes batches; false while it is lost and being started again."""
+        return self._tick.is_backend_ready
+
     def start(self) -> None:
         """Begin to run ticks. Once."""
         self._thread.start()

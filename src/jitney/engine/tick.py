@@ -82,6 +82,11 @@ class Tick:
         """Why there will be no further tick, once that is so."""
 
     @property
+    def is_backend_ready(self) -> bool:
+        """Whether the backend takes batches; false while it is lost and being started again."""
+        return self._recovery.is_ready
+
+    @property
     def has_work(self) -> bool:
         """Whether any request lives."""
         return bool(self._collectors or self._ended)

@@ -13,22 +13,21 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="jitney"'}
 
 
 class Bucket:
-    """A rate per minute with a minute's worth of burst. It may be overdrawn by one use."""
+    """A rate per minute with a minute's worth of burst. One use may overdraw it."""
 
     def __init__(self, per_min: float, clock: Clock) -> None:
         self._per_s = per_min / 60.0
-        self._full = per_min
+        self._full = max(per_min, 1.0)
         self._clock = clock
-        self._level = per_min
+        self._level = self._full
         self._filled_at = clock.now()
 
-    def wait_s(self, needed: float = 0.0) -> float:
-        """Seconds until this much is there; 0 when it is. Without an amount: anything at all."""
+    def wait_s(self) -> float:
+        """Seconds until one is there; 0 when it is."""
         now = self._clock.now()
         self._level = min(self._full, self._level + (now - self._filled_at) * self._per_s)
         self._filled_at = now
-        missing = needed - self._level if needed else -self._level
-        return max(missing, 0.0) / self._per_s if missing > 0 or self._level <= 0 else 0.0
+        return max(1.0 - self._level, 0.0) / self._per_s
 
     def take(self, amount: float) -> None:
         """Use this much, though it may not be there."""
@@ -50,11 +49,8 @@ class Caller:
 
     def enter(self) -> None:
         """Count one request. Raises Refusal with status 429."""
-        for bucket, needed, what in (
-            (self.requests, 1.0, "requests"),
-            (self.tokens, 0.0, "tokens"),
-        ):
-            wait_s = bucket.wait_s(needed) if bucket is not None else 0.0
+        for bucket, what in ((self.requests, "requests"), (self.tokens, "tokens")):
+            wait_s = bucket.wait_s() if bucket is not None else 0.0
             if wait_s > 0:
                 raise Refusal(
                     429,

@@ -29,6 +29,9 @@ DEADLINE_MS_MAX = 86_400_000
 HEADER_BYTES_MAX = 32_768
 """The request line and all headers together."""
 
+HEADERS_MAX = 128
+ADDRESS_BYTES_MAX = 8192
+
 HEADER_S_MAX = 10.0
 """From the first moment of a connection to the end of its headers."""
 

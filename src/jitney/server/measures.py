@@ -106,6 +106,8 @@ class Totals:
     prefill_s: float = 0.0
     generation_s: float = 0.0
     ticked_at: float | None = None
+    live_since: float | None = None
+    """Since when there is at least one live request; None while there is none."""
     http: dict[tuple[str, str], int] = field(default_factory=dict)
     """Answers over HTTP, by route and status."""
     first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_S))
@@ -222,6 +224,8 @@ class Measures:
         match record:
             case RequestAccepted():
                 totals.accepted += 1
+                if not self._live:
+                    totals.live_since = record.at
                 self._live[record.request_id] = _Live(
                     record.arrived_at, record.completions, record.max_tokens
                 )
@@ -241,6 +245,8 @@ class Measures:
     def _take_end(self, record: RequestDone | RequestFailed) -> None:
         totals = self._totals
         live = self._live.pop(record.request_id, None)
+        if not self._live:
+            totals.live_since = None
         totals.whole.add(record.duration_ms / 1e3)
         totals.completion_length.add(record.generated_tokens)
         if isinstance(record, RequestDone):

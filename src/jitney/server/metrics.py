@@ -8,16 +8,11 @@ servers in one process do not meet.
 """
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 
 from jitney.core import limits
 from jitney.core.counters import NAMES
@@ -25,7 +20,14 @@ from jitney.core.gauges import Gauges, SlotState
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
 from jitney.server.aliases import llamacpp_series, vllm_series
-from jitney.server.measures import Histogram, Measures, Totals
+from jitney.server.families import (
+    counter,
+    gauge,
+    histogram,
+    labelled_counter,
+    labelled_gauge,
+)
+from jitney.server.measures import Measures, Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_GAUGES = Gauges(0, 0, 0, 0, 0, 0, 0, (), dict.fromkeys(NAMES, 0))
@@ -109,12 +111,10 @@ class Metrics:
 
     def stalled_s(self, totals: Totals) -> float:
         """How long a live request has seen no tick; 0 when ticks run or nothing lives."""
-        stats = self._engine.stats()
-        if stats.live_requests == 0:
+        if totals.live_since is None:
             return 0.0
-        since = self._clock.now() if totals.ticked_at is None else totals.ticked_at
-        # A tick that ended before anything lived says nothing about a stall.
-        return max(0.0, min(self._clock.now() - since, stats.busy_s))
+        since = max(totals.live_since, totals.ticked_at or totals.live_since)
+        return max(0.0, self._clock.now() - since)
 
     def _limits(self) -> Iterator[Metric]:
         settings, traits = self._engine.settings, self._engine.backend.traits
@@ -204,46 +204,3 @@ def _own_histograms(totals: Totals) -> Iterator[Metric]:
     }
     for name, (values, about) in described.items():
         yield histogram(f"jitney:{name}", about, values)
-
-
-Labels = dict[str, str]
-
-
-def gauge(name: str, about: str, value: float, labels: Labels | None = None) -> Metric:
-    """A level."""
-    return labelled_gauge(name, about, [(labels or {}, value)])
-
-
-def labelled_gauge(name: str, about: str, values: Iterable[tuple[Labels, float]]) -> Metric:
-    """A level for each set of labels."""
-    family = GaugeMetricFamily(name, about)
-    for labels, value in values:
-        family.add_sample(name, labels, value)
-    return family
-
-
-def counter(name: str, about: str, value: float, labels: Labels | None = None) -> Metric:
-    """A total; its sample is called `name` with `_total` after it."""
-    return labelled_counter(name, about, [(labels or {}, value)])
-
-
-def labelled_counter(name: str, about: str, values: Iterable[tuple[Labels, float]]) -> Metric:
-    """A total for each set of labels."""
-    family = CounterMetricFamily(name, about)
-    for labels, value in values:
-        family.add_sample(f"{name}_total", labels, value)
-    return family
-
-
-def histogram(name: str, about: str, values: Histogram, labels: Labels | None = None) -> Metric:
-    """Counts up to each bound."""
-    labels = labels or {}
-    family = HistogramMetricFamily(name, about)
-    count = 0
-    bounds = [*(f"{float(bound)!r}" for bound in values.bounds), "+Inf"]
-    for bound, more in zip(bounds, values.counts, strict=True):
-        count += more
-        family.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
-    family.add_sample(f"{name}_count", labels, count)
-    family.add_sample(f"{name}_sum", labels, values.total)
-    return family

@@ -13,7 +13,7 @@ the control tokens of the two differ, the second one counts.
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,6 +29,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """Templates build control tokens from roles (`<|user|>`), so a role is one of these."""
 
 _DEPTH_MAX = 32
+_TOOLS = re.compile(r"\btools\b")
 _PRIVATE = re.compile("[\U000f0000-\U0010fffd]")
 _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
 
@@ -39,6 +40,16 @@ class Segment:
 
     text: str
     special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What one render is about. Any: JSON, checked."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    switches: dict[str, bool]
+    add_generation_prompt: bool
 
 
 class ChatTemplate:
@@ -62,49 +73,63 @@ class ChatTemplate:
         self._values = {
             "bos_token": _name(vocabulary, vocabulary.bos_token),
             "eos_token": _name(vocabulary, eos[0] if eos else None),
-            "tools": None,
             "documents": None,
         }
+        self.source = source
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template reads the tools that it is given."""
+        return _TOOLS.search(self.source) is not None
 
     def render(
-        self, messages: list[dict[str, Any]], add_generation_prompt: bool = True
+        self,
+        messages: list[dict[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        switches: Mapping[str, bool] | None = None,
     ) -> tuple[Segment, ...]:
         """The prompt for these messages. Raises InvalidRequest (theirs) or ModelError (ours).
 
         The template's own beginning-of-text token is part of it, if the template writes one.
+        Tools are as much a caller's text as messages are. `switches` are handed to the template
+        by name; their names must not come from a caller.
         """
-        # Any: messages are JSON, and are checked here.
+        # Any: messages and tools are JSON, and are checked here.
         checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
-        texts = list(_texts(checked, 0))
+        given = _Given(checked, tools, {**(switches or {})}, add_generation_prompt)
+        texts = [*_texts(checked, 0), *_texts(tools, 0)]
         count = sum(map(len, texts))
         if count > limits.PROMPT_CHARACTERS_MAX:
             raise _invalid(
                 f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
         _check_encodable(texts)
-        segments = self._rendered(checked, texts, self._names, add_generation_prompt)
+        segments = self._rendered(given, texts, self._names)
         if self._names and self._firsts and any(map(self._firsts.search, texts)):
             both = _any_of([self._names.pattern, self._firsts.pattern], escape=False)
-            safe = self._rendered(checked, texts, both, add_generation_prompt)
+            safe = self._rendered(given, texts, both)
             if self._controls(safe) != self._controls(segments):
                 return safe
         return segments
 
     def _rendered(
-        self,
-        messages: list[dict[str, Any]],
-        texts: list[str],
-        hidden: re.Pattern[str] | None,
-        add_generation_prompt: bool,
+        self, given: "_Given", texts: list[str], hidden: re.Pattern[str] | None
     ) -> tuple[Segment, ...]:
-        """Render with every occurrence of `hidden` in the messages kept out of the way."""
+        """Render with every occurrence of `hidden` in the caller's text kept out of the way."""
         marks = self._marks(texts, hidden)
+        messages, tools = given.messages, given.tools
         if marks and hidden is not None:
-            messages = _mapped(messages, lambda text: hidden.sub(lambda at: marks[at[0]], text))
+            messages, tools = _mapped(
+                [messages, tools], lambda text: hidden.sub(lambda at: marks[at[0]], text)
+            )
         values: dict[str, object] = {
             **self._values,
+            **given.switches,
             "messages": messages,
-            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+            "add_generation_prompt": given.add_generation_prompt,
         }
         with self._lock:
             text = self._run(values, sum(map(len, texts)))

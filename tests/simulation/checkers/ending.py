@@ -4,7 +4,17 @@ from jitney.core.events import FinishEvent, FinishReason
 from jitney.core.request import RequestId
 from jitney.engine.answer import Ending
 from jitney.errors import EngineStopped
-from tests.simulation.seen import Fetched, Happened, Name, Rested, Seen, Stopped, Submitted, Ticked, Violation
+from tests.simulation.seen import (
+    Fetched,
+    Happened,
+    Name,
+    Rested,
+    Seen,
+    Stopped,
+    Submitted,
+    Ticked,
+    Violation,
+)
 
 NAME = "ending"
 _ERRORS = (FinishReason.FAILED, FinishReason.DEADLINE)
@@ -26,15 +36,7 @@ class EndingChecker:
                 self._untold.add(seen.request.id)
                 self._live |= {(seen.request.id, at) for at in range(seen.request.params.n)}
             case Happened():
-                for event in seen.events:
-                    name = (event.request_id, event.index)
-                    if name not in self._live:
-                        raise Violation(
-                            NAME, f"{seen.method} told {event} of a sequence that does not live"
-                        )
-                    if isinstance(event, FinishEvent):
-                        self._live.remove(name)
-                        self._reasons[name] = event.reason
+                self._take(seen)
             case Fetched(item=Ending() as ending):
                 self._told(seen.request.id, seen.request.params.n, ending)
             case Ticked(gauges=gauges):
@@ -47,6 +49,17 @@ class EndingChecker:
                 self._stopped = True
             case Rested():
                 self._rest()
+
+    def _take(self, seen: Happened) -> None:
+        for event in seen.events:
+            name = (event.request_id, event.index)
+            if name not in self._live:
+                raise Violation(
+                    NAME, f"{seen.method} told {event} of a sequence that does not live"
+                )
+            if isinstance(event, FinishEvent):
+                self._live.remove(name)
+                self._reasons[name] = event.reason
 
     def _told(self, request_id: RequestId, count: int, ending: Ending) -> None:
         if request_id not in self._untold:

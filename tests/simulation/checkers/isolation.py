@@ -58,9 +58,10 @@ class IsolationChecker:
             del self._members[seen.batch.number]
             faulty = self._faulty.pop(seen.batch.number, None)
         elif seen.method == "fail":
-            self._lost_count.update(
-                {name for members in self._members.values() for name in members.values()}
-            )
+            # Outcomes come back in order: it is the oldest batch in flight that was lost.
+            oldest = min(self._members, default=None)
+            if oldest is not None:
+                self._lost_count.update(self._members[oldest].values())
             self._members.clear()
             self._faulty.clear()
         was_live = faulty in self._live

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from jitney.core.gauges import Gauges
-from tests.simulation.seen import Executed, Happened, Planned, Rested, Seen, Violation
+from jitney.core.picture import WAITING_SHOWN_MAX
+from tests.simulation.seen import Executed, Happened, Pictured, Planned, Rested, Seen, Violation
 
 NAME = "ledger"
 
@@ -33,6 +34,8 @@ class LedgerChecker:
                         f"after batch {seen.batch.number} the ledger counts {ours} tokens in use "
                         f"and the backend {theirs}",
                     )
+            case Pictured():
+                self._look(seen)
             case Rested(was_stopped=False):
                 self._rest(seen.gauges)
 
@@ -41,6 +44,14 @@ class LedgerChecker:
             self._recount()
         except AssertionError as error:
             raise Violation(NAME, f"a recount disagrees: {error}") from error
+
+    def _look(self, seen: Pictured) -> None:
+        shown = sum(stretch.end - stretch.start for stretch in seen.picture.stretches)
+        if shown != seen.gauges.kv_used:
+            raise Violation(NAME, f"{shown} tokens are shown, {seen.gauges.kv_used} in use")
+        waiting = len(seen.picture.waiting)
+        if waiting != min(seen.gauges.waiting_count, WAITING_SHOWN_MAX):
+            raise Violation(NAME, f"{waiting} are shown to wait")
 
     def _rest(self, gauges: Gauges) -> None:
         if gauges.running_count or gauges.waiting_count:

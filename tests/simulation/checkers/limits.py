@@ -1,4 +1,4 @@
-"""Invariant 9: the queue has bounds, they hold, and whoever is refused is told when to come back."""
+"""Invariant 9: the queue has bounds, they hold, and the refused are told when to come back."""
 
 import math
 

@@ -38,7 +38,9 @@ class ScopeChecker:
                 opened = self._operate(seen.batch)
                 for slot, count in opened.items():
                     if slot in self._owners:
-                        self._compare(self._owners[slot], seen.backend.tokens_of(slot)[:count], slot)
+                        self._compare(
+                            self._owners[slot], seen.backend.tokens_of(slot)[:count], slot
+                        )
                 for entry in seen.batch.entries:
                     fed = self._fed.setdefault(entry.slot, [])
                     fed += [self._key(self._owners[entry.slot])] * entry.length

@@ -57,7 +57,9 @@ class UsageChecker:
             case Fetched(item=Ending(answer=Answer() as answer)):
                 self._compare(answer)
             case Ticked():
-                self._counters(seen.gauges.counters, seen.gauges.running_count + seen.gauges.waiting_count)
+                self._counters(
+                    seen.gauges.counters, seen.gauges.running_count + seen.gauges.waiting_count
+                )
 
     def _take(self, seen: Happened) -> None:
         for event in seen.events:

@@ -27,14 +27,15 @@ def test_every_setting_is_a_flag_with_its_help(known: Known) -> None:
         assert flags[alias].option.hidden
 
 
-def test_run_chat_demo_and_show_take_all_settings() -> None:
-    """Guards `config show` as a rehearsal of the others: all four take the same settings."""
+def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
+    """Guards `config show` as a rehearsal of the others: all five take the same settings."""
     names = {flag.name for flag in setting_flags()}
     for verb in VERBS:
         if verb.settings is None:
             assert names <= {flag.name for flag in verb_flags(verb)}
     assert {verb.path for verb in VERBS if verb.settings is None} == {
         ("run",),
+        ("serve",),
         ("chat",),
         ("demo",),
         ("config", "show"),

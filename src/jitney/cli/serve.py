@@ -1,0 +1,175 @@
+"""`jitney serve`: a model behind OpenAI's HTTP interface, until it is told to stop. Main thread."""
+
+import ipaddress
+import json
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from jitney.cli.flags import Given, resolved
+from jitney.cli.opening import loading
+from jitney.cli.pull import fetch_embedded
+from jitney.cli.verbs import ServeOptions
+from jitney.compose import Assembly, assemble
+from jitney.config import Resolved, ServeSettings, Settings, environment, load_keys
+from jitney.config.resolve import DEFAULT
+from jitney.errors import ConfigError
+from jitney.server.app import create_app
+from jitney.server.lookout import Lookout
+from jitney.server.run import Lifecycle
+from jitney.server.service import Service
+from jitney.server.settings import Key, ServerSettings
+
+_log = logging.getLogger("jitney.server")
+
+QUESTION = "Why is the sky blue?"
+
+
+def call(options: ServeOptions, given: Given) -> int:
+    """Carry out the command; the exit code."""
+    found = resolved(_with_model(given, options.served))
+    settings, serving = _for_serving(found), found.serving.settings
+    show_log()
+    keys = read_keys(serving)
+    listener = bind(serving.host, serving.port)
+    with listener:
+        _warn_if_exposed(serving.host, keys)
+        if settings.model is None and settings.backend != "fake":
+            fetch_embedded(settings.cache_dir)
+        with loading(settings):
+            assembly = assemble(settings, names_members=True)
+        try:
+            serve(assembly, serving, keys, listener)
+        finally:
+            assembly.engine.close(0.0)
+    return 0
+
+
+def serve(
+    assembly: Assembly, serving: ServeSettings, keys: tuple[Key, ...], listener: socket.socket
+) -> None:
+    """Serve on this socket until told to stop."""
+    service = Service(
+        assembly.engine,
+        assembly.entrance,
+        assembly.template,
+        server_settings(assembly, serving, keys),
+    )
+    lookout = Lookout(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
+    try:
+        app = create_app(service, lookout)
+        Lifecycle(service, app).run(listener, partial(announce, service, listener, _say))
+    finally:
+        lookout.close()
+
+
+def server_settings(
+    assembly: Assembly, serving: ServeSettings, keys: tuple[Key, ...]
+) -> ServerSettings:
+    """What the server runs by, from what people set."""
+    return ServerSettings(
+        model_names=serving.served_model_name or (assembly.model_name,),
+        keys=keys,
+        cors_origins=serving.cors_origin,
+        allowed_hosts=serving.allowed_host,
+        body_bytes_max=serving.body_limit,
+        shutdown_s=serving.shutdown_timeout,
+        stall_s_max=serving.stall_timeout,
+        send_s_max=serving.read_timeout,
+        ping_s=serving.sse_ping_interval,
+    )
+
+
+def read_keys(serving: ServeSettings) -> tuple[Key, ...]:
+    """All keys, of flags and of the file. Raises ConfigError."""
+    plain = tuple(
+        Key(name=f"key-{at}", secret=secret) for at, secret in enumerate(serving.api_key, 1)
+    )
+    if serving.api_key_file is None:
+        return plain
+    return (*plain, *load_keys(serving.api_key_file, environment()))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at this address; nobody can connect before it is served."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise ConfigError(f"There is no address {host}; give another --host.") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"{host} port {port} cannot be listened on: {error.strerror}; give another --port."
+        ) from None
+    return listener
+
+
+def announce(service: Service, listener: socket.socket, say: Callable[[str], None]) -> None:
+    """Say where the server is, and how to ask it something."""
+    address = url_of(listener)
+    say(f"jitney serves {service.model_name} at {address}")
+    say(f"  page  {address}/")
+    say(f"  try   {curl_line(address, service)}")
+
+
+def url_of(listener: socket.socket) -> str:
+    """An address that a person on this machine can open."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+def curl_line(address: str, service: Service) -> str:
+    """A command that works when it is pasted."""
+    path, body = "/v1/completions", {"prompt": QUESTION, "max_tokens": 64}
+    if service.template is not None:
+        path = "/v1/chat/completions"
+        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+    key = "" if service.keys.is_open else "-H 'Authorization: Bearer KEY' "
+    kind = "-H 'Content-Type: application/json'"
+    return f"curl {address}{path} {key}{kind} -d '{json.dumps(body)}'"
+
+
+def show_log() -> None:
+    """Send the log to standard error, one line for each request."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _with_model(given: Given, model: str | None) -> Given:
+    if model is None:
+        return given
+    if given.flags.get("model") is not None:
+        raise ConfigError("The model is given twice, with --model and without; leave one out.")
+    return replace(given, flags={**given.flags, "model": model})
+
+
+def _for_serving(found: Resolved) -> Settings:
+    """A crash of native code must not end the server, unless someone wants it so."""
+    if found.sources["backend_process"] == DEFAULT:
+        return replace(found.settings, backend_process=True)
+    return found.settings
+
+
+def _warn_if_exposed(host: str, keys: tuple[Key, ...]) -> None:
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local and not keys:
+        _log.warning("anyone who can reach %s may call: there is no key; give --api-key", host)

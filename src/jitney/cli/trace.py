@@ -1,0 +1,59 @@
+"""`jitney trace`: saves what a running server's flight recorder holds. Main thread."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from jitney.cli.failures import say
+from jitney.cli.flags import Given
+from jitney.cli.verbs import TraceOptions
+from jitney.errors import ConfigError, SetupError
+
+TIMEOUT_S = 60.0
+PIPE = Path("-")
+
+
+def call(options: TraceOptions, given: Given) -> int:
+    """Carry out the command; the exit code."""
+    content = fetch_trace(options.url, options.api_key)
+    if options.output == PIPE:
+        sys.stdout.buffer.write(content)
+        return 0
+    options.output.write_bytes(content)
+    count = len(json.loads(content)["traceEvents"])
+    say(
+        f"{count:,} events are in {options.output}; open it at https://ui.perfetto.dev "
+        "or chrome://tracing."
+    )
+    return 0
+
+
+def fetch_trace(url: str, api_key: str | None) -> bytes:
+    """The trace of the server at this address. Raises an error that says what to mend."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigError(f"--url is {url}, and an address such as http://127.0.0.1:8000 is meant.")
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace", headers=headers)
+    # Straight to the server: a proxy of the environment knows nothing of this machine's ports.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as response:
+            content: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 401:
+            raise ConfigError(f"The server at {url} asks for a key; give --api-key.") from None
+        raise SetupError(
+            f"The server at {url} answered with status {error.code}; is it jitney serve?"
+        ) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise SetupError(
+            f"Nothing was got from {url} ({reason}); start jitney serve, or give its address "
+            "with --url."
+        ) from None
+    return content

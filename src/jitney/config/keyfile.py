@@ -1,0 +1,99 @@
+"""Reads a file of keys for the server. Called at start-up, from one thread.
+
+keys:
+  - name: search
+    key: 6d1f...            # or key_env: the environment variable that holds it
+    priority: high          # the highest that it may ask for
+    requests_per_minute: 600
+    tokens_per_minute: 100000
+    cache_scope: shared     # callers with one scope share cached prefixes; default: the name
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jitney.config import file as settings_file
+from jitney.config.resolve import nearest
+from jitney.core.request import Priority
+from jitney.errors import ConfigError
+from jitney.server.settings import Key
+
+KEYS_MAX = 1000
+SECRET_CHARACTERS_MIN = 8
+TEXT_CHARACTERS_MAX = 256
+_FIELDS = (
+    *("name", "key", "key_env", "priority", "requests_per_minute", "tokens_per_minute"),
+    "cache_scope",
+)
+
+
+def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
+    """The keys in this file. Raises ConfigError; it never repeats a key."""
+    tree = settings_file.load(file)
+    entries = tree.get("keys")
+    if set(tree) != {"keys"} or not isinstance(entries, list) or not entries:
+        raise ConfigError(f"The key file {file} must hold a list under the name keys.")
+    if len(entries) > KEYS_MAX:
+        raise ConfigError(f"The key file {file} holds more than {KEYS_MAX} keys.")
+    keys = tuple(_read(entry, f"{file}, key {at}", environ) for at, entry in enumerate(entries, 1))
+    for what in ("name", "secret"):
+        values = [getattr(key, what) for key in keys]
+        if len(set(values)) < len(values):
+            raise ConfigError(f"The key file {file} holds two keys with one {what}.")
+    return keys
+
+
+def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
+    if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
+        raise ConfigError(f"{where} must have a name and a key.")
+    for name in entry:
+        if name not in _FIELDS:
+            raise ConfigError(f"{where} has {name!r:.80}; the nearest is {nearest(name, _FIELDS)}.")
+    priority = entry.get("priority", "critical")
+    if not isinstance(priority, str) or priority.upper() not in Priority.__members__:
+        raise ConfigError(f"{where}: priority is low, normal, high or critical.")
+    scope = None
+    if "cache_scope" in entry:
+        scope = _text(entry, "cache_scope", where)
+    return Key(
+        name=_text(entry, "name", where),
+        secret=_secret(entry, where, environ),
+        priority_max=Priority[priority.upper()],
+        requests_per_min=_rate(entry, "requests_per_minute", where),
+        tokens_per_min=_rate(entry, "tokens_per_minute", where),
+        scope=scope,
+    )
+
+
+def _secret(entry: Mapping[str, Any], where: str, environ: Mapping[str, str]) -> str:
+    if ("key" in entry) == ("key_env" in entry):
+        raise ConfigError(f"{where} must have one of key and key_env.")
+    if "key" in entry:
+        secret = _text(entry, "key", where)
+    else:
+        variable = _text(entry, "key_env", where)
+        secret = environ.get(variable, "").strip()
+        if not secret:
+            raise ConfigError(f"{where}: the environment has no {variable}.")
+    if len(secret) < SECRET_CHARACTERS_MIN:
+        raise ConfigError(f"{where}: a key has at least {SECRET_CHARACTERS_MIN} characters.")
+    return secret
+
+
+def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
+    value = entry.get(name)
+    if not isinstance(value, str) or not 0 < len(value.strip()) <= TEXT_CHARACTERS_MAX:
+        raise ConfigError(f"{where}: {name} must be a text of 1 to {TEXT_CHARACTERS_MAX} letters.")
+    return value.strip()
+
+
+def _rate(entry: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = entry.get(name)
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{where}: {name} must be a number above 0.")
+    return float(value)

@@ -1,0 +1,125 @@
+"""Settings of the server: `ServeSettings`, in the style of `Settings` and read along with it.
+
+A file or an environment may hold them beside those of the engine; commands that do not serve let
+them be. Frozen; checked when they are read.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jitney.config.forms import Listed, Location, Number, Size, Text, Whole
+from jitney.config.options import Group, about
+
+NAME_MAX = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """All settings of the server, resolved."""
+
+    host: str = field(
+        default="127.0.0.1",
+        metadata=about(
+            Group.SERVER,
+            Text(1, NAME_MAX),
+            "The address to listen on; 0.0.0.0 is every one that this machine has.",
+        ),
+    )
+    port: int = field(
+        default=8000,
+        metadata=about(
+            Group.SERVER, Whole(0, 65_535), "The port to listen on; 0 takes a free one."
+        ),
+    )
+    served_model_name: tuple[str, ...] = field(
+        default=(),
+        metadata=about(
+            Group.SERVER,
+            Listed(NAME_MAX),
+            "What callers call the model; the first name is the one that replies carry.",
+            ("alias",),
+            "the name of its file",
+        ),
+    )
+    api_key: tuple[str, ...] = field(
+        default=(),
+        metadata=about(
+            Group.SERVER,
+            Listed(NAME_MAX),
+            "Keys that callers must send one of.",
+            default_text="none: everyone may call",
+            is_secret=True,
+        ),
+    )
+    api_key_file: Path | None = field(
+        default=None,
+        metadata=about(
+            Group.SERVER,
+            Location(),
+            "A YAML file of keys with names, rates, priorities and cache scopes.",
+        ),
+    )
+    allowed_host: tuple[str, ...] = field(
+        default=(),
+        metadata=about(
+            Group.SERVER,
+            Listed(NAME_MAX),
+            "Names that the server may be called by in the Host header.",
+            default_text="any",
+        ),
+    )
+    cors_origin: tuple[str, ...] = field(
+        default=(),
+        metadata=about(
+            Group.SERVER,
+            Listed(NAME_MAX),
+            "Origins whose pages may call from a browser.",
+            default_text="none",
+        ),
+    )
+    shutdown_timeout: float = field(
+        default=30.0,
+        metadata=about(
+            Group.SERVER,
+            Number(0.0, 86_400.0),
+            "Seconds that running requests may take to finish once the server is told to stop.",
+        ),
+    )
+    body_limit: int = field(
+        default=10_000_000,
+        metadata=about(
+            Group.SERVER, Size(1024, 2**30), "The largest body of a request.", ("max_body_size",)
+        ),
+    )
+    stall_timeout: float = field(
+        default=10.0,
+        metadata=about(
+            Group.SERVER,
+            Number(0.0, 86_400.0, above=True),
+            "Seconds without a forward pass, while requests wait, until /health says so.",
+        ),
+    )
+    read_timeout: float = field(
+        default=30.0,
+        metadata=about(
+            Group.SERVER,
+            Number(0.0, 86_400.0, above=True),
+            "Seconds that a client may leave its stream unread before it is cut.",
+        ),
+    )
+    sse_ping_interval: float = field(
+        default=15.0,
+        metadata=about(
+            Group.SERVER,
+            Number(0.0, 3600.0, above=True),
+            "Seconds between comments on a stream that waits, so that proxies keep it open.",
+        ),
+    )
+    otlp_endpoint: str | None = field(
+        default=None,
+        metadata=about(
+            Group.SERVER,
+            Text(1, 2048),
+            "Where to send OpenTelemetry spans; needs the extra `otel`.",
+        ),
+    )

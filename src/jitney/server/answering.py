@@ -1,0 +1,327 @@
+"""Answers to one HTTP request for completions: whole, or as a stream. Event loop.
+
+A task of its own waits for the client to leave; when it does, the requests are cancelled, and
+their slots are free within two ticks, whether they ran or waited. A stream's status line waits
+for the first token or a moment, so that an early failure is an HTTP status; after it, a failure
+is one event, and no `[DONE]`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from jitney.core.events import FinishReason
+from jitney.engine.answer import Answer, Delta, Usage
+from jitney.engine.handle import Handle
+from jitney.errors import Draining, JitneyError, QueueFull
+from jitney.server import limits, sse
+from jitney.server.errors import SERVER, Refusal, hides_message, refusal_of
+from jitney.server.keys import Caller
+from jitney.server.replies import Shape
+from jitney.server.service import Service, Ticket
+from jitney.server.translate import Asked
+
+_log = logging.getLogger("jitney.server")
+
+Placed = tuple[int, Delta]
+"""A delta, with the place of its request among those of the HTTP request."""
+
+
+class Answering:
+    """The requests of one HTTP request, from their sending to their end."""
+
+    def __init__(
+        self, service: Service, asked: Asked, shape: Shape, caller: Caller, http_id: str
+    ) -> None:
+        self._service = service
+        self._asked = asked
+        self._shape = shape
+        self._caller = caller
+        self._http_id = http_id
+        self.tickets = asked.tickets(http_id, caller)
+        self._handles: list[Handle[Answer]] = []
+
+    def send(self) -> None:
+        """Hand the requests to the engine. Raises QueueFull and EngineStopped."""
+        for request in self._asked.requests:
+            self._handles.append(self._service.engine.send(request, streams=self._asked.streams))
+
+    def cancel(self) -> None:
+        """Ask that everything end; idempotent."""
+        for handle in self._handles:
+            handle.cancel()
+
+    async def whole(self, receive: Receive) -> Response:
+        """The reply, when all of it is known."""
+        with self._service.ticketed(self.tickets):
+            watcher: asyncio.Task[None] | None = None
+            try:
+                self.send()
+                watcher = asyncio.create_task(self._watch(receive))
+                answers = [await handle.result_async() for handle in self._handles]
+            finally:
+                self.cancel()
+                if watcher is not None:
+                    watcher.cancel()
+                self._charge()
+        if any(answer.was_cancelled for answer in answers):
+            raise self.cancelled()
+        return JSONResponse(self._shape.whole(answers), headers=self._times(answers))
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.cancel()
+
+    def cancelled(self) -> Exception:
+        """Why a request that nobody here gave up has ended."""
+        if self._service.is_stopping:
+            return Draining("the server was shut down.")
+        return Refusal(499, "The request was cancelled.", code="cancelled", type=SERVER)
+
+    async def deltas(self) -> AsyncIterator[Placed]:
+        """Deltas of all requests as they come. Raises at the end what went wrong."""
+        if len(self._handles) == 1:
+            async for delta in self._handles[0]:
+                yield 0, delta
+            return
+        # One place for each: a reader that is behind leaves the rest to be merged.
+        queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
+        tasks = [
+            asyncio.create_task(_pump(place, handle, queue))
+            for place, handle in enumerate(self._handles)
+        ]
+        try:
+            open_count = len(tasks)
+            while open_count:
+                item = await queue.get()
+                if item is None:
+                    open_count -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def usages(self) -> list[Usage]:
+        """What each request was counted, as far as it is known."""
+        answers = (handle.ending.answer for handle in self._handles if handle.ending is not None)
+        return [answer.usage for answer in answers if answer is not None]
+
+    def _charge(self) -> None:
+        """Count the tokens against the rate of the caller's key."""
+        for usage in self.usages():
+            self._caller.use_tokens(usage.prompt_count + usage.completion_count)
+
+    def stream(self) -> "EventStream":
+        """The reply as server-sent events."""
+        return EventStream(self)
+
+    def chunks(self, placed: Placed) -> bytes:
+        """A delta, framed."""
+        place, delta = placed
+        return b"".join(map(sse.frame, self._shape.chunks(place, delta)))
+
+    def closing(self) -> bytes:
+        """The end of a stream that went well."""
+        if not self._asked.wants_usage:
+            return sse.DONE
+        return sse.frame(self._shape.usage_chunk(self.usages())) + sse.DONE
+
+    def end(self) -> None:
+        """Nothing more is read of it."""
+        self.cancel()
+        self._charge()
+
+    @property
+    def service(self) -> Service:
+        """Where it is served."""
+        return self._service
+
+    def queue_headers(self) -> dict[str, str]:
+        """What is known of the wait at this moment."""
+        return queue_headers(self.tickets)
+
+    def _times(self, answers: list[Answer]) -> dict[str, str]:
+        timings = [answer.timing for answer in answers]
+        headers = self.queue_headers()
+        firsts = [each.first_token_s for each in timings if each.first_token_s is not None]
+        if firsts:
+            headers["x-jitney-first-token-ms"] = f"{min(firsts) * 1e3:.1f}"
+        headers["x-jitney-total-ms"] = f"{max(each.total_s for each in timings) * 1e3:.1f}"
+        return headers
+
+
+def queue_headers(tickets: list[Ticket]) -> dict[str, str]:
+    """The place in the line at acceptance, and the wait until the first slot once it is over."""
+    headers: dict[str, str] = {}
+    positions = [each.queue_position for each in tickets if each.queue_position is not None]
+    if positions:
+        headers["x-jitney-queue-position"] = str(min(positions))
+    waits = [each.waited_ms for each in tickets if each.waited_ms is not None]
+    if waits:
+        headers["x-jitney-queue-ms"] = f"{max(waits):.1f}"
+    return headers
+
+
+class EventStream(Response):
+    """A response that sends events while the engine makes them.
+
+    A subclass, because that is what the framework takes for a response. `open` comes first: it
+    raises what is to be an HTTP status.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, answering: Answering) -> None:
+        super().__init__(headers=sse.HEADERS)
+        # Set for an empty body, which this one is not.
+        del self.headers["content-length"]
+        self._answering = answering
+        self._service = answering.service
+        self._deltas = answering.deltas()
+        self._first: asyncio.Task[Placed] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._ticketed = contextlib.ExitStack()
+        self._send: Callable[[bytes], Awaitable[None]] | None = None
+        self._sent_at = 0.0
+
+    async def open(self, receive: Receive) -> None:
+        """Wait for the first delta, or long enough. Raises what went wrong until then."""
+        answering = self._answering
+        self._ticketed.enter_context(self._service.ticketed(answering.tickets))
+        try:
+            answering.send()
+            self._watcher = asyncio.create_task(self._watch(receive))
+            # A task, because waiting for it can end without ending it.
+            self._first = asyncio.create_task(_next(self._deltas))
+            await self._wait_first(self._first)
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _wait_first(self, first: asyncio.Task[Placed]) -> None:
+        waited_s = 0.0
+        while waited_s < limits.ACCEPT_S_MAX:
+            await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
+            waited_s += limits.HEADERS_WAIT_S
+            if first.done():
+                delta = first.result()[1]
+                if delta.finish_reason is FinishReason.CANCELLED:
+                    raise self._answering.cancelled()
+                return
+            if all(ticket.is_accepted for ticket in self._answering.tickets):
+                return
+        raise QueueFull(
+            f"the engine did not look at the request within {limits.ACCEPT_S_MAX:g} s; "
+            "try again later.",
+            limits.ACCEPT_S_MAX,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything there is."""
+
+        async def send_body(body: bytes, more_body: bool = True) -> None:
+            self._sent_at = self._service.clock.now()
+            async with asyncio.timeout(self._service.settings.send_s_max):
+                await send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+        try:
+            self.headers.update(self._answering.queue_headers())
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            self._send = send_body
+            closing = await self._run(send_body)
+            await send_body(closing, more_body=False)
+        except TimeoutError:
+            _log.info("a client took nothing for %g s; its stream ends", limits.SEND_S_MAX)
+            await _cut(scope)
+        finally:
+            self._send = None
+            await self._close()
+
+    async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:
+        """Send all deltas; what is to be sent last comes back."""
+        first, answering = self._first, self._answering
+        assert first is not None, "opened"
+        try:
+            placed: Placed | None = await first
+            while placed is not None:
+                if placed[1].finish_reason is FinishReason.CANCELLED:
+                    raise answering.cancelled()
+                await send_body(answering.chunks(placed))
+                placed = await anext(self._deltas, None)
+            return answering.closing()
+        except TimeoutError as error:
+            if not isinstance(error, JitneyError):
+                raise
+            return _event(error)
+        except (JitneyError, Refusal) as error:
+            return _event(error)
+
+    async def _watch(self, receive: Receive) -> None:
+        """Until the client leaves; meanwhile, a comment when nothing else was sent for long."""
+        ping_s = self._service.settings.ping_s
+        while True:
+            try:
+                async with asyncio.timeout(ping_s):
+                    if (await receive())["type"] == "http.disconnect":
+                        break
+            except TimeoutError:
+                is_idle = self._service.clock.now() - self._sent_at >= ping_s
+                if self._send is not None and is_idle:
+                    with contextlib.suppress(TimeoutError):
+                        await self._send(sse.PING)
+        self._answering.cancel()
+
+    async def _close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+            with contextlib.suppress(BaseException):
+                await self._first
+        await self._deltas.aclose()  # type: ignore[attr-defined]
+        self._answering.end()
+        self._ticketed.close()
+
+
+def _event(error: JitneyError | Refusal) -> bytes:
+    """A failure after the first byte."""
+    if isinstance(error, JitneyError):
+        if hides_message(error):
+            _log.warning("a stream ended with an error: %s", error)
+        error = refusal_of(error)
+    return sse.frame(error.body)
+
+
+async def _next(deltas: AsyncIterator[Placed]) -> Placed:
+    return await anext(deltas)
+
+
+async def _pump(
+    place: int, handle: Handle[Answer], queue: "asyncio.Queue[Placed | Exception | None]"
+) -> None:
+    try:
+        async for delta in handle:
+            await queue.put((place, delta))
+    except Exception as error:
+        await queue.put(error)
+    else:
+        await queue.put(None)
+
+
+async def _cut(scope: Scope) -> None:
+    """Close the connection at once, whatever was not taken yet."""
+    abort: Any = scope.get("extensions", {}).get("jitney.abort")  # Any: a function, or nothing
+    if abort is not None:
+        abort()
+        # One turn of the loop, so that the connection is known to be lost.
+        await asyncio.sleep(0)

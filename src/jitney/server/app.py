@@ -1,0 +1,143 @@
+"""Puts the application together: `create_app`. Called once at start-up, before the event loop."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+
+from jitney.errors import JitneyError
+from jitney.server.errors import Refusal
+from jitney.server.lookout import Lookout
+from jitney.server.metrics import CONTENT_TYPE
+from jitney.server.middleware import Front, Guard, answer, error_headers, told
+from jitney.server.page import routes as page
+from jitney.server.replies import VERSION
+from jitney.server.routes import BODIES, make_router, make_state_router, not_found
+from jitney.server.service import Service
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def create_app(
+    service: Service, lookout: Lookout | None = None, routers: Sequence[APIRouter] = ()
+) -> FastAPI:
+    """The application over one service; with a lookout, its metrics and its page as well.
+
+    `routers` are those of parts that this one does not know.
+    """
+    app = FastAPI(
+        title="jitney",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            Refusal: _refused,
+            JitneyError: _refused,
+            HTTPException: _http_refused,
+            RequestValidationError: _invalid,
+        },
+    )
+    watched = (
+        [] if lookout is None else [_metrics_router(lookout), page.make_router(service, lookout)]
+    )
+    for router in (make_state_router(service), make_router(service), *watched, *routers):
+        app.include_router(router)
+    if lookout is not None:
+        service.answer_listeners.append(lookout.metrics.answered)
+    document = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _with_bodies(document())
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
+    open_paths = frozenset({"/health"}) | (page.OPEN_PATHS if lookout is not None else frozenset())
+    app.add_middleware(Guard, service=service, open_paths=open_paths)
+    origins = service.settings.cors_origins
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+            expose_headers=["x-request-id"],
+        )
+    app.add_middleware(Front, service=service)
+    return app
+
+
+def _metrics_router(lookout: Lookout) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/metrics", response_class=Response)
+    def metrics() -> Response:
+        """Everything that is counted, in Prometheus' format."""
+        return Response(lookout.metrics.render(), media_type=CONTENT_TYPE)
+
+    return router
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    refusal = told(error, request.state.http_id)
+    return _Answer(refusal)
+
+
+async def _http_refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        refusal = not_found()
+    elif error.status_code == 405:
+        refusal = Refusal(405, "This path does not take that method.", code="method_not_allowed")
+    else:
+        refusal = Refusal(error.status_code, "The request cannot be served.", code="http_error")
+    refusal.headers.update(error_headers(error.headers))
+    return _Answer(refusal)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()[0]
+    name = str(found["loc"][-1])[:80]
+    return _Answer(Refusal(400, f"{name}: {found['msg']}.", code="invalid_value", param=name))
+
+
+class _Answer(JSONResponse):
+    """An error as a response; a subclass, because that is what the framework takes for one."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.body, refusal.status, headers=refusal.headers)
+        self._refusal = refusal
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # Any: as ASGI has it
+        await answer(self._refusal, scope, receive, send)
+
+
+def _with_bodies(document: dict[str, Any]) -> dict[str, Any]:
+    """Bodies are read here and not by the framework, so they are described here as well."""
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for kind in BODIES:
+        described = kind.model_json_schema(ref_template=REFERENCE)
+        schemas.update(described.pop("$defs", {}))
+        schemas[kind.__name__] = described
+    detail = {
+        "type": "object",
+        "required": ["message", "type", "param", "code"],
+        "properties": {
+            "message": {"type": "string"},
+            "type": {"type": "string"},
+            "param": {"type": ["string", "null"]},
+            "code": {"type": ["string", "null"]},
+        },
+    }
+    schemas["Error"] = {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": detail},
+    }
+    return document

@@ -1,0 +1,335 @@
+"""Finds calls of tools in a model's text as it comes: `CallParser`. Pure; one per completion.
+
+Models write calls as JSON inside marks of their own (`CallFormat`). The parser gives content and
+calls in pieces, each as early as it is certain: text that may turn out to be a mark is held back,
+and arguments are passed on while they are being written. What looked like a call and is none (no
+JSON, no such tool) comes back as content, whole.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+_SPACE = " \n\r\t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFormat:
+    """How a family of models writes calls.
+
+    With `is_list`, one mark opens a JSON list of calls; otherwise each call has its own. With
+    `is_bare`, a call may also begin an answer without any mark.
+    """
+
+    name: str
+    opening: str
+    closing: str = ""
+    arguments_key: str = "arguments"
+    is_list: bool = False
+    is_bare: bool = False
+    id_length: int | None = None
+    """Characters of a call's id, where templates insist on a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPiece:
+    """Text that is no call."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A call begins (`name`), or more of its arguments."""
+
+    index: int
+    name: str | None
+    arguments: str
+
+
+Piece = ContentPiece | CallPiece
+
+
+class _Mode(Enum):
+    TEXT = auto()
+    LIST = auto()
+    CALL = auto()
+    AFTER = auto()
+    SHUT = auto()
+
+
+class _Reader:
+    """Follows one JSON object with a name and arguments, a character at a time."""
+
+    def __init__(self, arguments_key: str) -> None:
+        self._arguments_keys = ("arguments", arguments_key)
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._key: str | None = None
+        self._expects_key = False
+        self._part: list[str] = []
+        self.name: str | None = None
+        self.has_arguments = False
+        self.is_done = False
+        self.is_bad = False
+
+    def push(self, character: str) -> str:
+        """The part of the arguments that this character completes."""
+        if self._in_string:
+            return self._push_in_string(character)
+        if self._depth == 0:
+            if character == "{":
+                self._depth = 1
+                self._expects_key = True
+            elif character not in _SPACE:
+                self.is_bad = True
+            return ""
+        if character == '"':
+            self._in_string = True
+            if self._depth == 1:
+                self._part = []
+                if not self._expects_key and self._key is None:
+                    self.is_bad = True
+        if self._depth == 1:
+            return self._push_at_top(character)
+        return self._push_inside(character)
+
+    def _push_at_top(self, character: str) -> str:
+        if character == '"':
+            self._part = [character]
+            return ""
+        if character in "{[":
+            self._depth = 2
+            if self._key in self._arguments_keys and character == "{":
+                self.has_arguments = True
+                return character
+        elif character == "}":
+            self._depth = 0
+            self.is_done = True
+        elif character == ",":
+            self._key = None
+            self._expects_key = True
+        elif character not in ":" + _SPACE and self._key is None:
+            self.is_bad = True
+        return ""
+
+    def _push_inside(self, character: str) -> str:
+        if character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+        return character if self._key in self._arguments_keys and self.has_arguments else ""
+
+    def _push_in_string(self, character: str) -> str:
+        if self._escaped:
+            self._escaped = False
+        elif character == "\\":
+            self._escaped = True
+        elif character == '"':
+            self._in_string = False
+        if self._depth > 1:
+            return character if self._key in self._arguments_keys and self.has_arguments else ""
+        self._part.append(character)
+        return "" if self._in_string else self._end_string()
+
+    def _end_string(self) -> str:
+        try:
+            text = str(json.loads("".join(self._part)))
+        except ValueError:
+            self.is_bad = True
+            return ""
+        if self._expects_key:
+            self._key = text
+            self._expects_key = False
+        elif self._key == "name":
+            self.name = text
+        elif self._key in self._arguments_keys and not self.has_arguments:
+            # Some models write the arguments as JSON in a string, as the API has them.
+            self.has_arguments = True
+            return text
+        return ""
+
+
+class CallParser:
+    """The text of one completion, in pieces. `names` are those of the tools there are."""
+
+    def __init__(
+        self,
+        form: CallFormat,
+        names: Iterable[str],
+        *,
+        parallel: bool = True,
+        starts_inside: bool = False,
+    ) -> None:
+        self._form = form
+        self._names = frozenset(names)
+        self._parallel = parallel
+        self._held = ""
+        self._raw: list[str] = []
+        self._arguments: list[str] = []
+        self._is_accepted = False
+        self._may_be_bare = form.is_bare
+        self._reader = _Reader(form.arguments_key)
+        self._pieces: list[Piece] = []
+        self._mode = _Mode.TEXT
+        self.call_count = 0
+        if starts_inside:
+            self._mode = _Mode.LIST if form.is_list else _Mode.CALL
+
+    def push(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        self._held += text
+        self._advance()
+        return self._taken()
+
+    def finish(self) -> list[Piece]:
+        """What was held back, now that nothing follows."""
+        if self._mode is _Mode.CALL and not self._is_accepted:
+            self._give_up()
+        if self._mode is _Mode.TEXT and self._held:
+            self._say(self._held.rstrip() if self.call_count else self._held)
+            self._held = ""
+        return self._taken()
+
+    def _advance(self) -> None:
+        """Work through what is held, until nothing more is certain."""
+        before = None
+        while self._held and before != (self._mode, len(self._held)):
+            before = (self._mode, len(self._held))
+            match self._mode:
+                case _Mode.TEXT:
+                    self._read_text()
+                case _Mode.LIST:
+                    self._read_list()
+                case _Mode.CALL:
+                    self._read_call()
+                case _Mode.AFTER:
+                    self._read_after()
+                case _Mode.SHUT:
+                    self._held = ""
+
+    def _read_text(self) -> None:
+        opening = self._form.opening
+        if self._may_be_bare and self._held.strip():
+            self._may_be_bare = False
+            if self._held.lstrip().startswith("{"):
+                self._open("")
+                return
+        at = self._held.find(opening)
+        if at >= 0:
+            self._say(self._held[:at].rstrip())
+            self._held = self._held[at + len(opening) :]
+            self._open(opening)
+            return
+        kept = _overlap(self._held, opening)
+        certain = self._held[: len(self._held) - kept].rstrip()
+        if self._may_be_bare:
+            return
+        self._say(certain)
+        self._held = self._held[len(certain) :]
+
+    def _open(self, mark: str) -> None:
+        self._raw = [mark]
+        self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
+        self._begin_call()
+
+    def _begin_call(self) -> None:
+        self._reader = _Reader(self._form.arguments_key)
+        self._arguments = []
+        self._is_accepted = False
+
+    def _read_list(self) -> None:
+        stripped = self._held.lstrip(_SPACE)
+        self._raw.append(self._held[: len(self._held) - len(stripped)])
+        self._held = stripped
+        if not stripped:
+            return
+        if stripped[0] == "[":
+            self._raw.append("[")
+            self._held = stripped[1:]
+            self._mode = _Mode.CALL
+        else:
+            self._give_up()
+
+    def _read_call(self) -> None:
+        for count, character in enumerate(self._held, 1):
+            self._raw.append(character)
+            self._arguments.append(self._reader.push(character))
+            if self._reader.name is not None and not self._is_accepted:
+                if self._reader.name not in self._names:
+                    self._held = self._held[count:]
+                    self._give_up()
+                    return
+                self._is_accepted = True
+                self._pieces.append(CallPiece(self.call_count, self._reader.name, ""))
+            if self._reader.is_done or self._reader.is_bad:
+                self._held = self._held[count:]
+                self._end_call()
+                return
+        self._held = ""
+        self._pass_arguments()
+
+    def _pass_arguments(self) -> None:
+        if self._is_accepted and self._arguments:
+            text = "".join(self._arguments)
+            self._arguments = []
+            if text:
+                self._pieces.append(CallPiece(self.call_count, None, text))
+
+    def _end_call(self) -> None:
+        if not self._is_accepted:
+            self._give_up()
+            return
+        self._pass_arguments()
+        if not self._reader.has_arguments:
+            self._pieces.append(CallPiece(self.call_count, None, "{}"))
+        self.call_count += 1
+        self._mode = _Mode.AFTER if self._parallel else _Mode.SHUT
+        self._begin_call()
+
+    def _read_after(self) -> None:
+        form = self._form
+        skipped = _SPACE + (";" if form.is_bare else "")
+        self._held = self._held.lstrip(skipped)
+        if not self._held:
+            return
+        if form.closing and form.closing.startswith(self._held[: len(form.closing)]):
+            if len(self._held) >= len(form.closing):
+                self._held = self._held[len(form.closing) :].lstrip(_SPACE)
+                self._mode = _Mode.TEXT
+            return
+        first = self._held[0]
+        if form.is_list and first in ",]":
+            self._held = self._held[1:]
+            self._raw = []
+            self._mode = _Mode.CALL if first == "," else _Mode.TEXT
+        elif form.is_bare and first == "{":
+            self._raw = []
+            self._mode = _Mode.CALL
+        else:
+            self._mode = _Mode.TEXT
+
+    def _give_up(self) -> None:
+        """It was no call: what was taken for one is content."""
+        self._say("".join(self._raw))
+        self._raw = []
+        self._begin_call()
+        self._mode = _Mode.TEXT
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._pieces.append(ContentPiece(text))
+
+    def _taken(self) -> list[Piece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How many characters at the end of the text may be the beginning of the mark."""
+    for count in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:count]):
+            return count
+    return 0

@@ -1,0 +1,83 @@
+"""Logprobs in the shapes of both of OpenAI's interfaces. Pure; any thread."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jitney.core.backend import Vocabulary
+from jitney.core.batch import Logprob
+from jitney.text.detokenizer import Detokenizer
+
+LOWEST = -9999.0
+"""Stands for the logprob of what cannot happen: JSON has no infinity."""
+
+Json = dict[str, Any]  # Any: a JSON value
+
+
+def chat_logprobs(logprobs: Sequence[Logprob], vocabulary: Vocabulary) -> Json:
+    """For chat: an object per token, with its bytes."""
+    return {
+        "content": [
+            {
+                **_chat_token(each.token, each.logprob, vocabulary),
+                "top_logprobs": [
+                    _chat_token(token, logprob, vocabulary) for token, logprob in each.top
+                ],
+            }
+            for each in logprobs
+        ],
+        "refusal": None,
+    }
+
+
+def _chat_token(token: int, logprob: float, vocabulary: Vocabulary) -> Json:
+    piece = _piece(token, vocabulary)
+    return {
+        "token": piece.decode("utf-8", errors="replace"),
+        "logprob": max(logprob, LOWEST),
+        "bytes": list(piece),
+    }
+
+
+class LegacyLogprobs:
+    """For completions: parallel lists, with each token's place in the text. One per choice."""
+
+    def __init__(self, vocabulary: Vocabulary, skip_special: bool) -> None:
+        self._vocabulary = vocabulary
+        self._detokenizer = Detokenizer(vocabulary, skip_special)
+        self._offset = 0
+
+    def shaped(self, tokens: Sequence[int], logprobs: Sequence[Logprob | None]) -> Json:
+        """The next tokens; None stands for a token that nothing comes before."""
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offset)
+            self._offset += len(self._detokenizer.push(token))
+        return {
+            "tokens": [token_name(token, self._vocabulary) for token in tokens],
+            "token_logprobs": [
+                None if each is None else max(each.logprob, LOWEST) for each in logprobs
+            ],
+            "top_logprobs": [None if each is None else self._top(each) for each in logprobs],
+            "text_offset": offsets,
+        }
+
+    def _top(self, logprob: Logprob) -> dict[str, float]:
+        named = {
+            token_name(token, self._vocabulary): max(value, LOWEST) for token, value in logprob.top
+        }
+        # The token itself is always among them, as OpenAI has it.
+        named.setdefault(token_name(logprob.token, self._vocabulary), max(logprob.logprob, LOWEST))
+        return named
+
+
+def token_name(token: int, vocabulary: Vocabulary) -> str:
+    """A token as text; one that is no whole character is spelled out, so that names differ."""
+    piece = _piece(token, vocabulary)
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _piece(token: int, vocabulary: Vocabulary) -> bytes:
+    return vocabulary.pieces[token] if token < len(vocabulary.pieces) else b""

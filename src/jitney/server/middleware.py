@@ -1,0 +1,204 @@
+"""What surrounds every request: ids, keys, hosts, drain, and the last line of defence.
+
+Plain ASGI, because anything that wraps responses would hide that a client has left. Decisions are
+made on `scope["path"]`, never on an address put together from headers a caller controls.
+"""
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jitney.errors import JitneyError
+from jitney.server import limits
+from jitney.server.body import ClientLeft
+from jitney.server.errors import Refusal, hides_message, refusal_of, unexpected
+from jitney.server.service import Service
+
+_log = logging.getLogger("jitney.server")
+
+WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
+"""Where work comes in: counted, limited by a key's rate, and refused while draining."""
+
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
+
+
+class Front:
+    """Outermost: an id for every answer, one line in the log, and no exception gets past it."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_at = self._service.clock.now()
+        http_id = _http_id(header(scope, b"x-request-id"))
+        scope.setdefault("state", {})["http_id"] = http_id
+        status: int | None = None
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [(b"x-request-id", http_id.encode())]
+                if self._service.is_draining:
+                    extra.append((b"connection", b"close"))
+                names = {name for name, _ in extra}
+                kept = [each for each in message["headers"] if each[0] not in names]
+                message = {**message, "headers": [*kept, *extra]}
+            await send(message)
+
+        try:
+            _check_head(scope)
+            await self._app(scope, receive, send_marked)
+        except ClientLeft:
+            status = 499
+        except Exception as error:
+            refusal = told(error, http_id)
+            if status is None:
+                await answer(refusal, scope, receive, send_marked)
+            else:
+                raise
+        finally:
+            self._note(scope, http_id, status, started_at)
+
+    def _note(self, scope: Scope, http_id: str, status: int | None, started_at: float) -> None:
+        # The pattern that matched, never the path itself: a label must not be a caller's to choose.
+        route = getattr(scope.get("route"), "path", "other")
+        for listener in self._service.answer_listeners:
+            listener(route, 499 if status is None else status)
+        _log.info(
+            "%s %s %s %s %.0f ms",
+            http_id,
+            scope["method"],
+            # Escaped: a path may hold anything that can be written in percent signs.
+            ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
+            status,
+            (self._service.clock.now() - started_at) * 1e3,
+        )
+
+
+class Guard:
+    """Lets in who may: the host, the key, its rate, and whether there is room.
+
+    `open_paths` are answered without a key.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, open_paths: frozenset[str]) -> None:
+        self._app = app
+        self._service = service
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        service = self._service
+        try:
+            _check_host(header(scope, b"host"), service.settings.allowed_hosts)
+            if scope["path"] not in self._open_paths:
+                caller = service.keys.caller(header(scope, b"authorization"))
+                scope["state"]["caller"] = caller
+            if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
+                await self._app(scope, receive, send)
+                return
+            caller.enter()
+            with service.working():
+                await self._app(scope, receive, send)
+        except (Refusal, JitneyError) as error:
+            refusal = error if isinstance(error, Refusal) else refusal_of(error)
+            await answer(refusal, scope, receive, send)
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of this name."""
+    found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
+    return found
+
+
+def told(error: Exception, http_id: str) -> Refusal:
+    """What the caller is told; what it is not told is logged, once."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, JitneyError):
+        if hides_message(error):
+            _log.warning("%s: %s", http_id, error)
+        return refusal_of(error)
+    reference = uuid.uuid4().hex[:12]
+    _log.error("%s: unexpected, reference %s", http_id, reference, exc_info=error)
+    return unexpected(reference)
+
+
+async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an error; whoever is still sending a body gets a moment to finish."""
+    response = JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
+    if refusal.status not in (408, 413) or header(scope, b"expect") is not None:
+        await response(scope, receive, send)
+        return
+    # A connection that is closed while its other side sends may lose the answer on the way.
+    start: Message = {
+        "type": "http.response.start",
+        "status": refusal.status,
+        "headers": response.raw_headers,
+    }
+    await send(start)
+    await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
+    if refusal.status == 413:
+        await _discard(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _discard(receive: Receive) -> None:
+    try:
+        async with asyncio.timeout(limits.LINGER_S_MAX):
+            while (await receive()).get("more_body", False):
+                pass
+    except TimeoutError:
+        return
+
+
+def _http_id(given: bytes | None) -> str:
+    """The caller's own id when it is sane, else one of ours."""
+    if given is not None and _SANE_ID.fullmatch(given):
+        return given.decode("ascii")
+    return f"req-{uuid.uuid4().hex}"
+
+
+def _check_head(scope: Scope) -> None:
+    """What the protocol lets pass when it comes in one piece."""
+    size = sum(len(name) + len(value) for name, value in scope["headers"])
+    status = 0
+    if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
+        status, code, message = 414, "uri_too_long", "The address is too long."
+    elif size > limits.HEADER_BYTES_MAX or len(scope["headers"]) > limits.HEADERS_MAX:
+        status, code, message = 431, "headers_too_large", "The headers are too many or too long."
+    elif header(scope, b"content-length") and header(scope, b"transfer-encoding"):
+        # Two readers could disagree on where this request ends.
+        status, code = 400, "invalid_http"
+        message = "The request has both Content-Length and Transfer-Encoding."
+    if status:
+        raise Refusal(status, message, code=code, headers={"connection": "close"})
+
+
+def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
+    if not allowed:
+        return
+    name = (host or b"").decode("latin-1").lower()
+    bare = name.rsplit(":", 1)[0] if not name.endswith("]") else name
+    if name not in allowed and bare not in allowed:
+        raise Refusal(421, "This server is not called by that name.", code="unknown_host")
+
+
+def error_headers(headers: Mapping[str, Any] | None) -> dict[str, str]:
+    """Those of the framework's own refusals that matter to a caller."""
+    return {name: str(value) for name, value in (headers or {}).items()}

@@ -1,0 +1,12 @@
+"""The page at `/`: what the scheduler does, live, and a playground."""
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
+    "/page/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
+    "/page/lists.js": ("lists.js", "text/javascript; charset=utf-8"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""Path to file and media type."""

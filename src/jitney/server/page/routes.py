@@ -1,0 +1,93 @@
+"""Routes of the page and of what it asks for, and of the recorder's trace.
+
+Event loop, but for the trace, which is made on a thread.
+
+The page itself holds nothing of anyone and is open to everyone, so that it can ask for a key;
+whatever it shows comes from routes that stand behind the keys. No inline script or style, and a
+policy that forbids them: text of strangers can never become markup that runs.
+"""
+
+import hashlib
+from collections.abc import Callable
+from importlib import resources
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from jitney.core.request import RequestId
+from jitney.server.keys import Caller
+from jitney.server.lookout import Lookout
+from jitney.server.page import FILES
+from jitney.server.page.state import PageState, Viewer
+from jitney.server.service import Service
+from jitney.server.trace import render_trace
+
+OPEN_PATHS = frozenset(FILES)
+"""Paths that need no key: files of the package, the same for everyone."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PROTECTION = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+_LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+def make_router(service: Service, lookout: Lookout) -> APIRouter:
+    """The page, what it asks for, and the recorder's trace."""
+    router = APIRouter(include_in_schema=False)
+    state = PageState(service.engine, lookout, service.model_name)
+    for path, (name, kind) in FILES.items():
+        router.add_api_route(path, _file_route(name, kind), methods=["GET", "HEAD"])
+
+    @router.get("/page/state")
+    async def page_state(
+        request: Request,
+        after: int = Query(0, ge=0, le=2**53),
+        requests: bool = False,
+    ) -> Response:
+        viewer = _viewer(service, request)
+        fields = await state.state(viewer, after, wants_requests=requests)
+        return JSONResponse(fields, headers=_LIVE)
+
+    @router.get("/page/requests/{request_id}")
+    async def page_request(request_id: str) -> Response:
+        fields = state.request(RequestId(request_id))
+        if fields is None:
+            message = "The request is not known here, or no longer."
+            error = {"message": message, "type": "not_found_error", "param": None, "code": 404}
+            return JSONResponse({"error": error}, 404, headers=_LIVE)
+        return JSONResponse(fields, headers=_LIVE)
+
+    @router.get("/debug/trace")
+    def debug_trace() -> Response:
+        content = render_trace(lookout.recorder, lookout.clock.now())
+        return Response(content, media_type="application/json", headers=_LIVE)
+
+    return router
+
+
+def _viewer(service: Service, request: Request) -> Viewer:
+    """Without keys everyone sees everything; with keys, the texts of one's own key."""
+    if service.keys.is_open:
+        return Viewer()
+    caller: Caller = request.state.caller
+    return Viewer(caller.name)
+
+
+def _file_route(name: str, kind: str) -> Callable[[Request], Response]:
+    content = resources.files("jitney.server.page").joinpath(name).read_bytes()
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+    def send(request: Request) -> Response:
+        headers = {**_PROTECTION, "etag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=kind, headers=headers)
+
+    return send

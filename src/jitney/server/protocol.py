@@ -1,0 +1,112 @@
+"""HTTP/1.1 on one connection, by uvicorn, with the limits that it lacks. Event loop.
+
+A connection that does not bring whole headers in time is closed, what is no HTTP is refused in
+the shape of all other errors, and a response can cut its connection.
+"""
+
+import asyncio
+import json
+import logging
+import uuid
+from typing import Any
+
+import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from jitney.server import limits
+from jitney.server.errors import Refusal
+
+_log = logging.getLogger("jitney.server")
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's protocol; a subclass, because that is how it is extended."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: as uvicorn calls it
+        super().__init__(*args, **kwargs)
+        self.app = _with_abort(self.app, self)
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody called; the headers are awaited."""
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        self._stop_timer()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+        elif self._header_timer is None and not self.transport.is_closing():
+            # The beginning of another request, on a connection that was kept.
+            self._await_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or too much of it, and close."""
+        self._stop_timer()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # A response is under way: there is no place for another one.
+            self.transport.close()
+            return
+        refusal = Refusal(400, "The request is not valid HTTP.", code="invalid_http")
+        self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        body = json.dumps(refusal.body).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", f"req-{uuid.uuid4().hex}".encode()),
+            (b"connection", b"close"),
+        ]
+        try:
+            for event in (
+                h11.Response(status_code=refusal.status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:
+            _log.debug("a connection was in no state to be told why it ends")
+        self.transport.close()
+
+    def _await_headers(self) -> None:
+        self._stop_timer()
+        self._header_timer = self.loop.call_later(limits.HEADER_S_MAX, self._give_up)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _give_up(self) -> None:
+        self._header_timer = None
+        if self.transport.is_closing():
+            return
+        if self.conn.trailing_data[0]:
+            self._refuse(
+                Refusal(
+                    408,
+                    f"The headers did not arrive within {limits.HEADER_S_MAX:g} s.",
+                    code="request_timeout",
+                )
+            )
+        else:
+            # It never said anything, so there is nothing to answer.
+            self.transport.close()
+
+
+def _with_abort(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope.setdefault("extensions", {})["jitney.abort"] = protocol.transport.abort
+        await app(scope, receive, send)
+
+    return call

@@ -1,0 +1,214 @@
+"""The endpoints, one short function each. Event loop."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from jitney.errors import InvalidRequest
+from jitney.server import fields
+from jitney.server.answering import Answering
+from jitney.server.body import read_body
+from jitney.server.errors import Refusal
+from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
+from jitney.server.service import Health, Service
+from jitney.server.translate import (
+    Asked,
+    chat_asked,
+    chat_segments,
+    check_model,
+    completion_asked,
+    decode,
+)
+from jitney.server.wire import CompletionBody, DetokenizeBody, Strict
+from jitney.server.wire_chat import ChatBody, TokenizeBody
+
+_ERROR: dict[str, Any] = {
+    "description": "What went wrong, in OpenAI's shape.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
+"""Described in the OpenAPI document."""
+
+
+def taking(kind: type[Strict]) -> dict[str, Any]:
+    """How the OpenAPI document describes an endpoint with this body."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {"4XX": _ERROR},
+    }
+
+
+def make_router(service: Service) -> APIRouter:
+    """All endpoints of the OpenAI interface."""
+    router = APIRouter()
+    bytes_max = service.settings.body_bytes_max
+
+    @router.post("/v1/completions", openapi_extra=taking(CompletionBody))
+    async def completions(request: Request) -> Response:
+        """Complete a prompt, or several."""
+        body = await read_body(request, CompletionBody, fields.COMPLETION, bytes_max)
+        check_model(service, body.model)
+        caller = request.state.caller
+        asked = await service.at_the_door(partial(completion_asked, service, body, caller))
+        return await _answered(service, request, asked, CompletionShape(asked, service.vocabulary))
+
+    @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody))
+    async def chat(request: Request) -> Response:
+        """Answer a conversation."""
+        body = await read_body(request, ChatBody, fields.CHAT, bytes_max)
+        check_model(service, body.model)
+        caller = request.state.caller
+        asked = await service.at_the_door(partial(chat_asked, service, body, caller))
+        return await _answered(service, request, asked, ChatShape(asked, service.vocabulary))
+
+    @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
+    async def tokenize(request: Request) -> Response:
+        """The tokens of a prompt or of a conversation."""
+        body = await read_body(request, TokenizeBody, {}, bytes_max)
+        check_model(service, body.model)
+        tokens = await service.at_the_door(partial(_tokens_of, service, body))
+        return JSONResponse(
+            {
+                "tokens": list(tokens),
+                "count": len(tokens),
+                "max_model_len": service.model_len_max,
+            }
+        )
+
+    @router.post("/detokenize", openapi_extra=taking(DetokenizeBody))
+    async def detokenize(request: Request) -> Response:
+        """The text of tokens."""
+        body = await read_body(request, DetokenizeBody, {}, bytes_max)
+        check_model(service, body.model)
+        count = len(service.vocabulary.pieces)
+        strange = next((token for token in body.tokens if token >= count), None)
+        if strange is not None:
+            raise InvalidRequest(
+                f"tokens has {strange}, and the model's tokens are 0 to {count - 1}.", "tokens"
+            )
+        text = await service.at_the_door(partial(decode, service, tuple(body.tokens)))
+        return JSONResponse({"prompt": text})
+
+    return router
+
+
+def make_state_router(service: Service) -> APIRouter:
+    """Endpoints that say how the server is and what it serves."""
+    router = APIRouter()
+
+    @router.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
+    async def health() -> Response:
+        """Whether work gets done; needs no key."""
+        return _told(service.health())
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Whether new work is welcome."""
+        return _told(service.readiness())
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        """Of the software."""
+        return {"version": VERSION}
+
+    @router.get("/load")
+    async def load() -> dict[str, int]:
+        """Requests that are being served."""
+        return {"server_load": service.load}
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """What is served here."""
+        names = service.settings.model_names
+        return {"object": "list", "data": [_model(service, name) for name in names]}
+
+    @router.get("/v1/models/{name:path}", openapi_extra={"responses": {"4XX": _ERROR}})
+    async def model(name: str) -> dict[str, Any]:
+        """One of the models."""
+        check_model(service, name)
+        return _model(service, name)
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, Any]:
+        """What clients that tokenise over HTTP want to know."""
+        vocabulary = service.vocabulary
+        ends = vocabulary.eos_tokens
+        return {
+            "model": service.model_name,
+            "vocab_size": len(vocabulary.pieces),
+            "model_max_length": service.model_len_max,
+            "add_bos_token": vocabulary.adds_bos,
+            "bos_token": _name(service, vocabulary.bos_token),
+            "bos_token_id": vocabulary.bos_token,
+            "eos_token": _name(service, ends[0] if ends else None),
+            "eos_token_id": ends[0] if ends else None,
+            "eos_token_ids": list(ends),
+            "chat_template": vocabulary.chat_template,
+        }
+
+    return router
+
+
+async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:
+    state = request.state
+    answering = Answering(service, asked, shape, state.caller, state.http_id)
+    if not asked.streams:
+        return await answering.whole(request.receive)
+    stream = answering.stream()
+    await stream.open(request.receive)
+    return stream
+
+
+def _tokens_of(service: Service, body: TokenizeBody) -> tuple[int, ...]:
+    entrance = service.entrance
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("tokenize takes a prompt or messages, one of the two.", "prompt")
+    if body.messages is not None:
+        segments = chat_segments(
+            service,
+            body.messages,
+            body.tools,
+            add_generation_prompt=body.add_generation_prompt is not False,
+        )
+        return entrance.encode(segments)
+    assert body.prompt is not None
+    if body.tools is not None or body.add_generation_prompt is not None:
+        raise InvalidRequest("tools and add_generation_prompt go with messages.", "prompt")
+    tokens = entrance.encode_text(body.prompt)
+    bos_token = service.vocabulary.bos_token
+    is_bare = body.add_special_tokens is False
+    if is_bare and service.vocabulary.adds_bos and tokens[:1] == (bos_token,):
+        return tokens[1:]
+    return tokens
+
+
+def _told(health: Health) -> Response:
+    body: Mapping[str, str] = {"status": health.status}
+    if health.reason is not None:
+        body = {**body, "reason": health.reason}
+    return JSONResponse(body, 200 if health.is_ok else 503)
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "jitney",
+        "max_model_len": service.model_len_max,
+    }
+
+
+def _name(service: Service, token: int | None) -> str | None:
+    if token is None:
+        return None
+    return service.vocabulary.pieces[token].decode("utf-8", errors="replace")
+
+
+def not_found() -> Refusal:
+    """The answer to a path that leads nowhere."""
+    return Refusal(404, "There is nothing at this path.", code="not_found")

@@ -1,0 +1,133 @@
+"""Serves an app on a socket until it is told to stop: signals, drain, the end. Main thread.
+
+    signal   -> /ready says 503, new work is refused, what runs goes on
+    nothing runs any more, or the time for it is over -> what is left is told, once
+    everybody was told -> the socket is closed, the engine ended, and the process may leave
+
+A second signal skips the waiting.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from jitney.server import limits
+from jitney.server.protocol import GuardedProtocol
+from jitney.server.service import Service
+
+_log = logging.getLogger("jitney.server")
+
+TOLD_S_MAX = 5.0
+"""For those whose requests were cut short to be told."""
+
+_LOOK_S = 0.02
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals, which would cut streams."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None are captured here."""
+        yield
+
+
+class Lifecycle:
+    """One server from its start to its end. `stop` may be called from signal handlers."""
+
+    def __init__(self, service: Service, app: FastAPI) -> None:
+        self._service = service
+        self._app = app
+        self._asked: asyncio.Event | None = None
+        self._hurried: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
+        """Serve until told to stop. Handles signals when this is the main thread."""
+        asyncio.run(self.serve(listener, started))
+
+    def stop(self) -> None:
+        """Ask for the end; a second time, for the end at once. Any thread."""
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self._ask)
+
+    async def serve(
+        self, listener: socket.socket, started: Callable[[], None] | None = None
+    ) -> None:
+        """The whole life."""
+        self._loop = asyncio.get_running_loop()
+        self._asked, self._hurried = asyncio.Event(), asyncio.Event()
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in SIGNALS:
+                self._loop.add_signal_handler(number, self._ask)
+        server = _Server(self._config())
+        serving = asyncio.create_task(server.serve([listener]))
+        asked = asyncio.create_task(self._asked.wait())
+        watch = asyncio.create_task(_tell_started(server, started))
+        await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+        watch.cancel()
+        if not serving.done():
+            await self._drain()
+        await self._service.stop()
+        await self._wait_idle(TOLD_S_MAX)
+        server.should_exit = True
+        if self._hurried.is_set():
+            server.force_exit = True
+        asked.cancel()
+        await serving
+
+    def _ask(self) -> None:
+        assert self._asked is not None
+        assert self._hurried is not None
+        if self._asked.is_set():
+            _log.warning("asked to stop again: ending at once")
+            self._hurried.set()
+            return
+        _log.info("asked to stop: finishing what runs")
+        self._service.drain()
+        self._asked.set()
+
+    async def _drain(self) -> None:
+        left_s = self._service.settings.shutdown_s
+        await self._wait_idle(left_s)
+        if self._service.load:
+            _log.warning("%d requests were cut short by the shutdown", self._service.load)
+
+    async def _wait_idle(self, seconds: float) -> None:
+        assert self._hurried is not None
+        deadline = self._service.clock.now() + seconds
+        while self._service.load and self._service.clock.now() < deadline:
+            if self._hurried.is_set() and not self._service.is_stopping:
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self._app,
+            http=GuardedProtocol,
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=limits.KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(TOLD_S_MAX),
+            h11_max_incomplete_event_size=limits.HEADER_BYTES_MAX,
+            backlog=2048,
+        )
+
+
+async def _tell_started(server: uvicorn.Server, started: Callable[[], None] | None) -> None:
+    while not server.started:  # noqa: ASYNC110, because uvicorn has no event for it
+        await asyncio.sleep(_LOOK_S)
+    if started is not None:
+        started()

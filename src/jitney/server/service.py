@@ -1,0 +1,223 @@
+"""What every endpoint needs: the engine, its door, the settings, and who is being served.
+
+Endpoints call it on the event loop; `_take` is called on the engine thread for every record, so
+it only writes a few fields. Others who want to watch attach with `engine.observe`, and find whose
+request an id belongs to in `tickets`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from jitney.core.backend import Vocabulary
+from jitney.core.request import RequestId
+from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.engine import Engine, EngineState
+from jitney.engine.entrance import Entrance
+from jitney.engine.records import (
+    Record,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestStarted,
+    TickRecord,
+)
+from jitney.errors import Draining, QueueFull
+from jitney.server import limits
+from jitney.server.keys import KeyRing
+from jitney.server.settings import ServerSettings
+from jitney.text.chat import ChatTemplate
+
+_log = logging.getLogger("jitney.server")
+
+Made = TypeVar("Made")
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One request of the engine and whom it is for. There while its HTTP request lives.
+
+    The last three are written on the engine thread: how many waited when it was accepted, and
+    how long it waited for its first slot.
+    """
+
+    request_id: RequestId
+    http_id: str
+    endpoint: str
+    key_name: str
+    user: str
+    created: int
+    is_accepted: bool = False
+    queue_position: int | None = None
+    waited_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the server can do its work, and if not, why, in a sentence."""
+
+    status: str
+    reason: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it can."""
+        return self.status == "ok"
+
+
+class Service:
+    """One engine behind HTTP. Made once, handed to the app."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        entrance: Entrance,
+        template: ChatTemplate | None,
+        settings: ServerSettings,
+        clock: Clock | None = None,
+    ) -> None:
+        self.engine = engine
+        self.entrance = entrance
+        self.template = template
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.keys = KeyRing(settings.keys, self.clock)
+        self.tickets: dict[RequestId, Ticket] = {}
+        self.answer_listeners: list[Callable[[str, int], None]] = []
+        """Told of every HTTP answer: the pattern of its route, and its status."""
+        self.created = now_s()
+        self.is_draining = False
+        self.is_stopping = False
+        self._work_count = 0
+        # More than can run and wait would be refused by the engine after all the tokenising.
+        limits_of = engine.settings
+        self._work_max = limits_of.queue_requests_max + limits_of.sequences_max
+        self._waiting: set[RequestId] = set()
+        self._progress_at = self.clock.now()
+        self._live_count = 0
+        self._door = ThreadPoolExecutor(limits.DOOR_THREADS, thread_name_prefix="jitney-door")
+        engine.observe(self._take)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens of the model."""
+        return self.engine.backend.vocabulary
+
+    @property
+    def model_len_max(self) -> int:
+        """The longest sequence, prompt and completion together."""
+        return self.engine.settings.model_len_max
+
+    @property
+    def model_name(self) -> str:
+        """What replies call the model."""
+        return self.settings.model_names[0]
+
+    @property
+    def load(self) -> int:
+        """Requests for completions that are being served."""
+        return self._work_count
+
+    async def at_the_door(self, make: Callable[[], Made]) -> Made:
+        """Do something slow, such as tokenising, off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._door, make)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Counts one HTTP request for completions. Raises Draining, or QueueFull."""
+        if self.is_draining:
+            raise Draining("the server is shutting down.")
+        if self._work_count >= self._work_max:
+            raise QueueFull(
+                f"{self._work_count} requests are being served, which is the most that may; "
+                "try again later.",
+                self._retry_s(),
+            )
+        self._work_count += 1
+        try:
+            yield
+        finally:
+            self._work_count -= 1
+
+    @contextmanager
+    def ticketed(self, tickets: list[Ticket]) -> Iterator[None]:
+        """Makes known whose requests these are, while they live."""
+        for ticket in tickets:
+            self.tickets.setdefault(ticket.request_id, ticket)
+        try:
+            yield
+        finally:
+            for ticket in tickets:
+                if self.tickets.get(ticket.request_id) is ticket:
+                    del self.tickets[ticket.request_id]
+
+    def health(self) -> Health:
+        """Whether work gets done. A drain is no illness."""
+        if self.engine.state is EngineState.STOPPED:
+            return Health("stopped", "The engine has stopped; its log says why.")
+        if not self.engine.is_backend_ready:
+            return Health("restarting", "The backend was lost and is being started again.")
+        still_s = self.clock.now() - self._progress_at
+        if self._live_count > 0 and still_s > self.settings.stall_s_max:
+            return Health(
+                "stalled",
+                f"No forward pass has ended for {still_s:.0f} s, "
+                f"and {self._live_count} requests wait for one.",
+            )
+        return Health("ok")
+
+    def readiness(self) -> Health:
+        """Whether new work is welcome."""
+        if self.is_draining or self.engine.state is not EngineState.RUNNING:
+            return Health("draining", "The server is shutting down.")
+        return self.health()
+
+    def drain(self) -> None:
+        """Refuse new work from here on; what was taken goes on."""
+        self.is_draining = True
+
+    async def stop(self) -> None:
+        """End the engine; what still runs is told so."""
+        self.is_draining = self.is_stopping = True
+        await asyncio.to_thread(self.engine.close, 0.0)
+        self._door.shutdown(wait=False, cancel_futures=True)
+
+    def _retry_s(self) -> float:
+        stats = self.engine.stats()
+        rate = stats.requests_per_second
+        return 0.25 * self._work_count / rate if rate > 0 else 1.0
+
+    def _take(self, record: Record) -> None:
+        """Engine thread: note what endpoints and /health want to know."""
+        match record:
+            case TickRecord():
+                self._progress_at = record.at
+            case RequestAccepted():
+                if self._live_count == 0:
+                    self._progress_at = record.at
+                self._live_count += 1
+                ticket = self.tickets.get(record.request_id)
+                if ticket is not None:
+                    ticket.queue_position = len(self._waiting)
+                    ticket.is_accepted = True
+                self._waiting.add(record.request_id)
+            case RequestStarted():
+                self._waiting.discard(record.request_id)
+                ticket = self.tickets.get(record.request_id)
+                if ticket is not None:
+                    ticket.waited_ms = record.waited_ms
+            case RequestDone() | RequestFailed():
+                self._waiting.discard(record.request_id)
+                self._live_count -= 1
+            case _:
+                pass
+
+
+def now_s() -> int:
+    """The present moment as OpenAI's `created` has it."""
+    return int(datetime.now(UTC).timestamp())

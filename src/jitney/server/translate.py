@@ -1,0 +1,360 @@
+"""From a checked body to requests of the engine: `Asked`. Off the event loop: it tokenises.
+
+Rules that tie fields together, and those that need the model, are checked here; the others are
+in the bodies. Raises a RequestError that names the field to mend.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.request import Priority, Request, RequestId
+from jitney.engine.entrance import RequestOptions
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError, RequestError
+from jitney.server import limits, tools
+from jitney.server.errors import Refusal
+from jitney.server.keys import Caller
+from jitney.server.service import Service, Ticket, now_s
+from jitney.server.wire import CompletionBody, SamplingFields
+from jitney.server.wire_chat import ChatBody, ChatMessage, ObjectFormat, SchemaFormat, Tool
+from jitney.text.chat import Segment
+from jitney.text.detokenizer import Detokenizer
+
+COMPLETION_TOKENS_DEFAULT = 16
+"""As OpenAI has it for /v1/completions."""
+
+_PASSED_ON = (
+    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty"),
+    *("frequency_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos"),
+    *("include_stop_str_in_output", "skip_special_tokens"),
+)
+"""Fields that are a sampling parameter by the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The tokens of one prompt, and its text where that is to be echoed."""
+
+    tokens: tuple[int, ...]
+    echo: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One HTTP request for completions, ready for the engine."""
+
+    id: str
+    model: str
+    created: int
+    endpoint: str
+    user: str
+    requests: tuple[Request, ...]
+    echoes: tuple[str | None, ...]
+    calling: tools.Calling | None
+    streams: bool
+    wants_usage: bool
+
+    def tickets(self, http_id: str, caller: Caller) -> list[Ticket]:
+        """One for each request."""
+        return [
+            Ticket(request.id, http_id, self.endpoint, caller.name, self.user, self.created)
+            for request in self.requests
+        ]
+
+
+def check_model(service: Service, name: str | None) -> None:
+    """Refuse the name of a model that is not served here."""
+    if name is not None and name not in service.settings.model_names:
+        raise Refusal(
+            404,
+            f"The model {name[:80]!r} does not exist here; "
+            f"{service.model_name!r} does. See /v1/models.",
+            code="model_not_found",
+            param="model",
+        )
+
+
+def completion_asked(service: Service, body: CompletionBody, caller: Caller) -> Asked:
+    """What a body of /v1/completions asks for."""
+    count = body.n or 1
+    if body.best_of not in (None, count):
+        raise InvalidRequest(
+            "best_of must be equal to n: completions are not ranked here.", "best_of"
+        )
+    echoes = bool(body.echo)
+    if echoes and body.stream and body.logprobs is not None:
+        raise InvalidRequest(
+            "echo with logprobs is not given as a stream; leave one of the three out.", "echo"
+        )
+    _check_stream(body)
+    prompts = [_read_prompt(service, each, echoes) for each in _listed(body.prompt)]
+    params = _params(
+        body,
+        max_tokens=body.max_tokens or COMPLETION_TOKENS_DEFAULT,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if echoes else None,
+        structured=_structured(body),
+    )
+    return _Order(service, body, caller, "/v1/completions", "cmpl").asked(prompts, params)
+
+
+def chat_asked(service: Service, body: ChatBody, caller: Caller) -> Asked:
+    """What a body of /v1/chat/completions asks for."""
+    if service.template is None:
+        raise ModelError("the model has no chat template.")
+    _check_stream(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise InvalidRequest(
+            "max_tokens and max_completion_tokens are one thing; give one of them.", "max_tokens"
+        )
+    calling = tools.read_calling(body, service.template, service.vocabulary)
+    structured, blamed = _chat_structured(body, calling)
+    segments = chat_segments(
+        service, body.messages, body.tools if body.tool_choice != "none" else None,
+        switches=_switches(body),
+    )  # fmt: skip
+    params = _params(
+        body,
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=None,
+        structured=structured,
+    )
+    if calling is not None and calling.shows_control:
+        params = replace(params, skip_special_tokens=False)
+    order = _Order(service, body, caller, "/v1/chat/completions", "chatcmpl")
+    renamed = {"prompt": "messages", "structured_outputs": blamed}
+    try:
+        tokens = service.entrance.encode(segments)
+        return order.asked([Prompt(tokens)], params, calling)
+    except RequestError as error:
+        raise _blaming(error, renamed) from None
+
+
+def chat_segments(
+    service: Service,
+    messages: list[ChatMessage],
+    offered: list[Tool] | None,
+    *,
+    add_generation_prompt: bool = True,
+    switches: dict[str, bool] | None = None,
+) -> tuple[Segment, ...]:
+    """The prompt of a conversation, through the model's chat template."""
+    template = service.template
+    if template is None:
+        raise ModelError("the model has no chat template.")
+    if len(messages) > 1 and {each.role for each in messages[-2:]} == {"assistant"}:
+        raise InvalidRequest(
+            "messages ends with two messages of the assistant; "
+            "put one of a user or a tool between them, or join them.",
+            "messages",
+        )
+    values = [tools.message_values(each, index) for index, each in enumerate(messages)]
+    listed = tools.offered(offered) if offered else None
+    if not template.knows_tools:
+        values, listed = tools.as_text(values, listed), None
+    return template.render(values, add_generation_prompt, tools=listed, switches=switches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What all requests of one body have in common."""
+
+    service: Service
+    body: SamplingFields
+    caller: Caller
+    endpoint: str
+    prefix: str
+
+    def asked(
+        self,
+        prompts: list[Prompt],
+        params: SamplingParams,
+        calling: tools.Calling | None = None,
+    ) -> Asked:
+        """The requests, one for each prompt."""
+        body, service = self.body, self.service
+        base = f"{self.prefix}-{body.request_id or uuid.uuid4().hex}"
+        _check_logprob_values(service, prompts, params)
+        options = self._options()
+        requests = []
+        for index, prompt in enumerate(prompts):
+            name = RequestId(base if len(prompts) == 1 else f"{base}-{index}")
+            requests.append(service.entrance.make(prompt.tokens, params, replace(options, id=name)))
+        stream_options = body.stream_options
+        return Asked(
+            id=base,
+            model=service.model_name,
+            created=now_s(),
+            endpoint=self.endpoint,
+            user=body.user or "",
+            requests=tuple(requests),
+            echoes=tuple(prompt.echo for prompt in prompts),
+            calling=calling,
+            streams=bool(body.stream),
+            wants_usage=bool(stream_options and stream_options.include_usage),
+        )
+
+    def _options(self) -> RequestOptions:
+        body, key = self.body, self.caller.key
+        priority = _priority(body.priority)
+        if key is not None and priority > key.priority_max:
+            if body.priority is not None:
+                raise InvalidRequest(
+                    f"priority: this key may ask for {key.priority_max.name.lower()} at most.",
+                    "priority",
+                )
+            priority = key.priority_max
+        return RequestOptions(
+            priority=priority,
+            tenant=key.name if key is not None else body.user or "",
+            scope=cache_scope("" if key is None else key.cache_scope, body.cache_salt or ""),
+            total_s_max=None if body.deadline_ms is None else body.deadline_ms / 1e3,
+        )
+
+
+def cache_scope(key_scope: str, salt: str) -> str:
+    """One boundary from two: neither can be chosen so that it looks like another pair."""
+    if not key_scope and not salt:
+        return ""
+    return hashlib.sha256(f"{len(key_scope)}:{key_scope}{salt}".encode()).hexdigest()
+
+
+def _priority(given: str | int | None) -> Priority:
+    """Names as they are; numbers as vLLM has them, where the lower is served first."""
+    if given is None:
+        return Priority.NORMAL
+    if isinstance(given, str):
+        return Priority[given.upper()]
+    return Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
+
+
+def _params(
+    body: SamplingFields,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    structured: StructuredOutputsParams | None,
+) -> SamplingParams:
+    given: dict[str, Any] = {  # Any: of each field's own type, checked by the body
+        name: getattr(body, name) for name in _PASSED_ON if getattr(body, name) is not None
+    }
+    if body.logit_bias is not None:
+        given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    return SamplingParams(
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        structured_outputs=structured,
+        **given,
+    )
+
+
+def _structured(body: SamplingFields) -> StructuredOutputsParams | None:
+    given = body.structured_outputs
+    if given is None:
+        return None
+    return StructuredOutputsParams(
+        json=given.json_, regex=given.regex, choice=given.choice, grammar=given.grammar
+    )
+
+
+def _chat_structured(
+    body: ChatBody, calling: tools.Calling | None
+) -> tuple[StructuredOutputsParams | None, str]:
+    """The constraint of the answer, and the field that it comes from."""
+    asked: dict[str, Callable[[], StructuredOutputsParams | None]] = {}
+    if body.structured_outputs is not None:
+        asked["structured_outputs"] = lambda: _structured(body)
+    given = body.response_format
+    if isinstance(given, ObjectFormat):
+        asked["response_format"] = lambda: StructuredOutputsParams(json={"type": "object"})
+    elif isinstance(given, SchemaFormat):
+        schema = given.json_schema.schema_
+        asked["response_format"] = lambda: StructuredOutputsParams(
+            json={"type": "object"} if schema is None else schema
+        )
+    if calling is not None and calling.is_enforced:
+        asked["tools"] = lambda: tools.enforced(calling, body.tools or [])
+    if len(asked) > 1:
+        raise InvalidRequest(
+            f"{' and '.join(asked)} each decide the form of the answer; give one of them.",
+            next(iter(asked)),
+        )
+    for name, make in asked.items():
+        try:
+            return make(), name
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), name) from None
+    return None, "structured_outputs"
+
+
+def _switches(body: ChatBody) -> dict[str, bool]:
+    given = body.chat_template_kwargs
+    if given is None or given.enable_thinking is None:
+        return {}
+    return {"enable_thinking": given.enable_thinking}
+
+
+def _check_stream(body: SamplingFields) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
+
+
+def _check_logprob_values(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
+    """Bound the memory that logprobs take until they are sent."""
+    if params.logprobs is None and params.prompt_logprobs is None:
+        return
+    count = 0
+    for prompt in prompts:
+        room = max(service.model_len_max - len(prompt.tokens), 1)
+        positions = params.n * min(params.max_tokens or room, room)
+        count += positions * ((params.logprobs or 0) + 1)
+        if params.prompt_logprobs is not None:
+            count += len(prompt.tokens) * (params.prompt_logprobs + 1)
+    if count > limits.LOGPROB_VALUES_MAX:
+        raise InvalidRequest(
+            f"logprobs for all tokens of all completions would be {count} numbers; the limit is "
+            f"{limits.LOGPROB_VALUES_MAX}. Lower logprobs, max_tokens or n.",
+            "logprobs",
+        )
+
+
+def _listed(
+    prompt: str | list[str] | list[int] | list[list[int]],
+) -> list[str | list[int]]:
+    """One entry for each prompt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [[each for each in prompt if isinstance(each, int)]]
+    return [each for each in prompt if not isinstance(each, int)]
+
+
+def _read_prompt(service: Service, given: str | list[int], echoes: bool) -> Prompt:
+    if isinstance(given, str):
+        return Prompt(service.entrance.encode_text(given), given if echoes else None)
+    tokens = tuple(given)
+    return Prompt(tokens, decode(service, tokens) if echoes else None)
+
+
+def decode(service: Service, tokens: tuple[int, ...]) -> str:
+    """The text of tokens, names of control tokens included."""
+    detokenizer = Detokenizer(service.vocabulary, skip_special=False)
+    return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])
+
+
+def _blaming(error: RequestError, renamed: dict[str, str]) -> RequestError:
+    """The same error, with the field that this interface knows."""
+    parameter = renamed.get(error.parameter or "", error.parameter)
+    if isinstance(error, ContextLengthExceeded):
+        return ContextLengthExceeded(str(error), parameter)
+    if isinstance(error, InvalidRequest):
+        return InvalidRequest(str(error), parameter)
+    return error

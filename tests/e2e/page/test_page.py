@@ -1,0 +1,234 @@
+"""The page in a real browser, while requests run: chat, slots, timeline, keys, colours, phone.
+
+Skipped where there is no Chromium. Nothing here asserts how fast anything is.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+
+from jitney.backends.fake import FakeSettings
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.harness import MODEL, Running, World, running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+WAIT_MS = 30_000
+DESK: ViewportSize = {"width": 1360, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of this module."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Opens pages, and fails the test when one complains on its console."""
+    complaints: list[str] = []
+    with ExitStack() as stack:
+        # Any: whatever a browser context takes
+        def go(server: Running, **options: Any) -> Page:
+            context = browser.new_context(**{"viewport": DESK, **options})
+            stack.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.goto(server.url)
+            return page
+
+        yield go
+    assert [each for each in complaints if "401" not in each] == []
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    """A server whose ticks take long enough to be watched."""
+    with running(World(backend=SLOW, sequences=4)) as made:
+        yield made
+
+
+@contextmanager
+def load(server: Running, count: int, **headers: str) -> Iterator[None]:
+    """Several callers, one request after another, until the block is left."""
+    stopping = threading.Event()
+
+    def ask(number: int) -> None:
+        with server.client(headers=headers) as client:
+            while not stopping.is_set():
+                prompt = "A system prompt that they share. " * 6 + f"Caller {number}."
+                body = {"prompt": prompt, "max_tokens": 60}
+                client.post("/v1/completions", json=body).raise_for_status()
+
+    threads = [threading.Thread(target=ask, args=(at,), daemon=True) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def send(page: Page, text: str) -> None:
+    page.fill("#chat-input", text)
+    page.press("#chat-input", "Enter")
+
+
+def test_the_page_shows_slots_queue_and_ticks_while_requests_run(
+    server: Running, open_page: Open
+) -> None:
+    """Guards the live view: what runs is seen running."""
+    with load(server, 7):
+        page = open_page(server)
+        expect(page.locator(".slot-row").first).to_be_visible()
+        expect(page.locator("#slots-note")).to_have_text("4 of 4 run")
+        expect(page.locator(".queue-row").first).to_contain_text("every slot is taken")
+        before = page.locator("#batch-note").inner_text()
+        expect(page.locator("#batch-note")).not_to_have_text(before)
+        tail = page.locator(".tail").first
+        seen = tail.inner_text()
+        expect(tail).not_to_have_text(seen)
+        expect(page.locator("#memory-note")).to_contain_text("sharing saves")
+        expect(page.locator("#l-gap td").first).to_contain_text("ms")
+        expect(page.locator("#health")).to_have_attribute("data-level", "good")
+
+
+def test_a_chat_streams_an_answer_and_explains_it(server: Running, open_page: Open) -> None:
+    """Guards the playground, from a typed message to the words about its own request."""
+    page = open_page(server)
+    expect(page.locator("#model")).to_contain_text(MODEL)
+    page.locator(".parameters summary").click()
+    page.fill("#p-system", "You are brief.")
+    page.fill("#p-max_tokens", "40")
+    page.fill("#p-seed", "7")
+    send(page, "What is a jitney?")
+    expect(page.locator("#chat-stop")).to_be_enabled()
+    expect(page.locator(".said.user")).to_have_text("What is a jitney?")
+    expect(page.locator(".why")).to_contain_text("generated 40 tokens")
+    expect(page.locator("#chat-figures")).to_contain_text("40 tokens")
+    expect(page.locator("#chat-figures")).to_contain_text("tok/s")
+    assert page.locator(".said.assistant").inner_text().strip()
+    expect(page.locator("#chat-send")).to_be_enabled()
+
+
+def test_stop_ends_an_answer_and_frees_its_slot(server: Running, open_page: Open) -> None:
+    """Guards the stop button: the engine forgets what nobody waits for."""
+    page = open_page(server)
+    page.locator(".parameters summary").click()
+    page.fill("#p-max_tokens", "3000")
+    send(page, "Go on and on.")
+    expect(page.locator(".said.assistant")).not_to_be_empty()
+    page.click("#chat-stop")
+    expect(page.locator(".why")).to_contain_text("it was cancelled")
+    server.check_idle()
+
+
+def test_a_request_opens_into_its_timeline(server: Running, open_page: Open) -> None:
+    """Guards the answer to why one request took its time, by keyboard too."""
+    with server.client() as client:
+        client.post("/v1/completions", json={"prompt": "hello", "max_tokens": 5})
+    page = open_page(server)
+    row = page.locator(".request-row").first
+    expect(row.locator(".words")).to_contain_text("generated 5 tokens")
+    button = row.get_by_role("button")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(row.locator(".moments")).to_contain_text("first token")
+    expect(row.locator(".facts")).to_contain_text("Generated")
+    assert row.locator(".bar span").count() >= 2
+
+
+def test_text_of_strangers_is_shown_as_text(server: Running, open_page: Open) -> None:
+    """Guards against markup in prompts, answers and ids that becomes part of the page."""
+    page = open_page(server)
+    hostile = "<img src=x onerror=\"document.title='gone'\"><script>document.title='gone'</script>"
+    send(page, hostile)
+    expect(page.locator(".said.user")).to_have_text(hostile)
+    expect(page.locator(".why")).to_be_visible()
+    assert page.locator(".said img, .said script").count() == 0
+    assert page.title() == "jitney"
+
+
+def test_with_keys_the_page_asks_for_one_and_keeps_it(open_page: Open) -> None:
+    """Guards the way in: nothing is shown without a key, and a wrong one is told."""
+    keys = (Key(name="one", secret="first-key"), Key(name="two", secret="second-key"))
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    with running(World(backend=SLOW, settings=settings)) as server:
+        page = open_page(server)
+        expect(page.locator("#key-dialog")).to_be_visible()
+        page.fill("#key-input", "no-such-key")
+        page.press("#key-input", "Enter")
+        expect(page.locator("#key-wrong")).to_have_text("That key is not known here.")
+        page.fill("#key-input", "first-key")
+        page.press("#key-input", "Enter")
+        expect(page.locator("#health")).to_have_attribute("data-level", "good")
+        page.reload()
+        expect(page.locator("#health")).to_have_attribute("data-level", "good")
+        expect(page.locator("#key-dialog")).to_be_hidden()
+
+
+def test_another_keys_text_is_not_shown(open_page: Open) -> None:
+    """Guards tenants against each other: that something runs may be seen, what it says may not."""
+    keys = (Key(name="one", secret="first-key"), Key(name="two", secret="second-key"))
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    with (
+        running(World(backend=SLOW, settings=settings)) as server,
+        load(server, 2, authorization="Bearer second-key"),
+    ):
+        page = open_page(server)
+        page.fill("#key-input", "first-key")
+        page.press("#key-input", "Enter")
+        expect(page.locator(".tail").first).to_have_text("another key's text")
+        send(page, "Mine?")
+        expect(page.locator(".tail:not(.private)").first).to_be_visible()
+
+
+def test_colours_follow_the_system_until_a_person_chooses(server: Running, open_page: Open) -> None:
+    """Guards both palettes, and that a choice is remembered."""
+    paper = "getComputedStyle(document.body).backgroundColor"
+    page = open_page(server, color_scheme="dark")
+    dark = page.evaluate(paper)
+    assert dark != open_page(server, color_scheme="light").evaluate(paper)
+    page.click("#theme-button")
+    expect(page.locator("#theme-button")).to_have_text("Light")
+    assert page.evaluate(paper) != dark
+    page.reload()
+    expect(page.locator("#theme-button")).to_have_text("Light")
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(server: Running, open_page: Open) -> None:
+    """Guards small screens: parts stand below each other, and the chat has a place of its own."""
+    with load(server, 3):
+        page = open_page(server, viewport=PHONE)
+        expect(page.locator(".slot-row").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        expect(page.locator("#chat")).to_be_hidden()
+        page.get_by_role("button", name="Chat", exact=True).click()
+        expect(page.locator("#chat-input")).to_be_visible()
+        expect(page.locator("#batch")).to_be_hidden()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

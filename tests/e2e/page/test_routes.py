@@ -1,0 +1,123 @@
+"""What the page is made of, over HTTP: files, policy, keys, state, and the recorder's trace."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.cli.trace import fetch_trace
+from jitney.errors import ConfigError, SetupError
+from jitney.server.page import FILES
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.harness import MODEL, Running, World, running
+
+KEY = "first-key"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    """A quick server without keys."""
+    with running(World()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Running]:
+    """A server with a key."""
+    settings = ServerSettings(model_names=(MODEL,), keys=(Key(name="one", secret=KEY),))
+    with running(World(backend=FakeSettings(eos_period=0), settings=settings)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", sorted(FILES))
+def test_files_come_with_a_policy_that_runs_nothing_else(server: Running, path: str) -> None:
+    """Guards the page: no inline script, no foreign source, and no frame around it."""
+    response = server.get(path)
+    assert response.status_code == 200
+    assert response.headers["content-type"].split(";")[0] == FILES[path][1].split(";")[0]
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    again = server.get(path, **{"if-none-match": response.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_page_asks_nobody_else_for_anything() -> None:
+    """Guards machines without a network, and the privacy of those who look."""
+    folder = Path(__file__).parents[3] / "src" / "jitney" / "server" / "page"
+    for name, _ in FILES.values():
+        text = (folder / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in text, name
+        assert "innerHTML" not in text, name
+
+
+def test_files_need_no_key_and_everything_else_does(locked: Running) -> None:
+    """Guards what is shown: the page must load to ask for a key, and shows nothing before."""
+    for path in FILES:
+        assert locked.get(path).status_code == 200, path
+    for path in ("/page/state", "/page/requests/x", "/debug/trace", "/metrics"):
+        assert locked.get(path).status_code == 401, path
+        assert locked.get(path, authorization=f"Bearer {KEY}").status_code in (200, 404), path
+
+
+def test_the_state_tells_ticks_once_and_requests_when_asked(server: Running) -> None:
+    """Guards the page against what it has seen already."""
+    server.complete("hello there", max_tokens=6)
+    state = server.get("/page/state?requests=true").json()
+    assert state["counts"]["completed"] >= 1
+    assert state["requests"][0]["words"].endswith("it stopped at its limit of tokens.")
+    assert [kind for kind, _, _ in state["requests"][0]["phases"]][-1] == "generating"
+    last = state["ticks"][-1][0]
+    later = server.get(f"/page/state?after={last}").json()
+    assert later["ticks"] == []
+    assert "requests" not in later
+
+
+def test_a_request_is_told_in_detail_and_an_unknown_one_is_not_found(server: Running) -> None:
+    """Guards the timeline of one request."""
+    reply = server.complete("hello there", max_tokens=6).json()
+    told = server.get(f"/page/requests/{reply['id']}").json()
+    assert told["completion_tokens"] == reply["usage"]["completion_tokens"]
+    assert told["prompt_tokens"] == reply["usage"]["prompt_tokens"]
+    assert told["spans"]
+    missing = server.get("/page/requests/none")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "99999999999999999999"])
+def test_a_strange_tick_number_is_refused_in_a_sentence(server: Running, after: str) -> None:
+    """Guards the state against numbers that are none."""
+    response = server.get(f"/page/state?after={after}")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "after"
+
+
+def test_metrics_equal_what_a_caller_counted(server: Running) -> None:
+    """Guards the whole way: from usage in replies to totals in Prometheus' format."""
+
+    def total(name: str) -> float:
+        lines = server.get("/metrics").text.splitlines()
+        return float(next(line.split()[-1] for line in lines if line.startswith(f"{name} ")))
+
+    before = total("jitney:completion_tokens_total"), total("jitney:prompt_tokens_total")
+    usages = [server.complete(f"prompt {at}", n=2).json()["usage"] for at in range(5)]
+    after = total("jitney:completion_tokens_total"), total("jitney:prompt_tokens_total")
+    assert after[0] - before[0] == sum(each["completion_tokens"] for each in usages)
+    assert after[1] - before[1] == sum(each["prompt_tokens"] for each in usages)
+
+
+def test_the_command_fetches_the_trace(server: Running, locked: Running) -> None:
+    """Guards `jitney trace`, with a key and without."""
+    server.complete("hello there", max_tokens=6)
+    document = json.loads(fetch_trace(server.url, None))
+    assert any(event["name"].startswith("tick ") for event in document["traceEvents"])
+    assert json.loads(fetch_trace(locked.url, KEY))["traceEvents"]
+    with pytest.raises(ConfigError, match="--api-key"):
+        fetch_trace(locked.url, None)
+    with pytest.raises(SetupError, match="--url"):
+        fetch_trace("http://127.0.0.1:9", None)

@@ -1,0 +1,198 @@
+"""A real server on a real socket, over the fake backend, for tests to call."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.core.settings import Policy, SchedulerSettings
+from jitney.engine.engine import Engine
+from jitney.engine.entrance import Entrance
+from jitney.server.app import create_app
+from jitney.server.lookout import Lookout
+from jitney.server.run import Lifecycle
+from jitney.server.service import Service
+from jitney.server.settings import ServerSettings
+from jitney.text.chat import ChatTemplate
+
+MODEL = "fake"
+JSON = {"content-type": "application/json"}
+WAIT_S = 20.0
+LEAKS = re.compile(r"0x[0-9a-f]{6,}|\.py\b|(^|\s)/(?!v1/|health)\w+/|Traceback|pydantic")
+"""What a message to a caller never holds: addresses, files, our insides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """How the server under test is made."""
+
+    backend: FakeSettings = field(
+        default_factory=lambda: FakeSettings(slots=32, eos_period=0, kv_tokens=65_536)
+    )
+    sequences: int = 8
+    queue: int = 64
+    model_len: int = 4096
+    policy: Policy = Policy.FIFO
+    template: str | None = None
+    settings: ServerSettings = field(
+        default_factory=lambda: ServerSettings(model_names=(MODEL, "other-name"))
+    )
+    wrap: Callable[[FakeBackend], Any] = lambda backend: backend
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs, and how to talk to it."""
+
+    service: Service
+    app: FastAPI
+    lifecycle: Lifecycle
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=WAIT_S, **options)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        with self.client() as client:
+            return client.post(path, json=body, headers=headers)
+
+    def chat(self, content: str = "hi", **fields: Any) -> httpx.Response:
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 8, **fields}
+        return self.post("/v1/chat/completions", body)
+
+    def complete(self, prompt: Any = "hello", **fields: Any) -> httpx.Response:
+        return self.post("/v1/completions", {"prompt": prompt, "max_tokens": 8, **fields})
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        with self.client() as client:
+            return client.get(path, headers=headers)
+
+    def raw(self, content: bytes, limit_s: float = WAIT_S) -> bytes:
+        """Send bytes as they are; all that comes back until the other side closes."""
+        with socket.create_connection((self.host, self.port), timeout=limit_s) as connection:
+            connection.sendall(content)
+            return read_all(connection)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((self.host, self.port), timeout=WAIT_S)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is held for anyone."""
+        stats = self.service.engine.stats()
+        return (
+            stats.live_requests == 0
+            and stats.active_slots == 0
+            and not self.service.tickets
+            and self.service.load == 0
+        )
+
+    def check_idle(self) -> None:
+        wait_until(self.is_idle, "the server holds something for nobody")
+        assert self.get("/health").json() == {"status": "ok"}
+
+
+def wait_until(holds: Callable[[], bool], message: str, limit_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.005)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def request_bytes(path: str, body: Any, *extra: str, close: bool = True) -> bytes:
+    """A whole POST as it goes over the wire."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(content)}",
+        *(["Connection: close"] if close else []),
+        *extra,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+
+def events(text: str) -> list[Any]:
+    """The JSON of every event of a stream; the string [DONE] stays."""
+    found: list[Any] = []
+    for block in text.split("\n\n"):
+        if block.startswith("data: "):
+            data = block.removeprefix("data: ")
+            found.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+def check_error(response: httpx.Response, status: int, param: str | None = None) -> Any:
+    """That it is an error in OpenAI's shape; its inner object."""
+    assert response.status_code == status, (response.status_code, response.text[:500])
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}, error
+    assert error["message"], error
+    assert not LEAKS.search(error["message"]), error
+    assert response.headers["x-request-id"]
+    if param is not None:
+        assert error["param"] == param, error
+    return error
+
+
+@contextlib.contextmanager
+def running(world: World) -> Iterator[Running]:
+    """A server in a thread of this process; drained and ended afterwards."""
+    backend = FakeBackend(world.backend)
+    limits = SchedulerSettings(
+        model_len_max=min(world.model_len, world.backend.kv_tokens),
+        sequences_max=world.sequences,
+        queue_requests_max=world.queue,
+        policy=world.policy,
+    )
+    engine = Engine(world.wrap(backend), limits, names_members=True)
+    source = world.template or backend.vocabulary.chat_template
+    assert source is not None
+    numbers = iter(range(2**62))
+    service = Service(
+        engine,
+        Entrance(backend, limits.model_len_max, lambda: next(numbers)),
+        ChatTemplate(source, backend.vocabulary),
+        world.settings,
+    )
+    lookout = Lookout(engine, service.model_name)
+    engine.start()
+    app = create_app(service, lookout)
+    lifecycle = Lifecycle(service, app)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    host, port = listener.getsockname()
+    started = threading.Event()
+    thread = threading.Thread(target=lifecycle.run, args=(listener, started.set), daemon=True)
+    thread.start()
+    assert started.wait(WAIT_S), "the server did not start"
+    try:
+        yield Running(service, app, lifecycle, host, port)
+    finally:
+        lifecycle.stop()
+        lifecycle.stop()
+        thread.join(WAIT_S)
+        listener.close()
+        assert not thread.is_alive(), "the server did not end"

@@ -1,0 +1,271 @@
+"""Bad values of fields, by the numbered rows of expected answers; what is refused names its field."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.server.harness import Running, check_error, events
+
+NESTED: dict[str, Any] = {"type": "object"}
+for _ in range(60):
+    NESTED = {"type": "object", "properties": {"a": NESTED}}
+
+
+@pytest.fixture(autouse=True)
+def _idle_after(server: Running) -> Iterator[None]:
+    yield
+    server.check_idle()
+
+
+BAD: list[tuple[int, str, Any]] = [
+    *((13, "n", value) for value in (0, -1, 10**6, 17, 1e30, "2", True)),
+    *((15, "max_tokens", value) for value in (-5, "8", 1.5, 2**63)),
+    (16, "max_tokens", 0),
+    *((18, "temperature", value) for value in (-1, 3, "x", True)),
+    *((18, "top_p", value) for value in (-1, 0, 2)),
+    *((18, name, 1e9) for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")),
+    *((21, "logit_bias", value) for value in ([1, 2], {"99999999": 1})),
+    (21, "logit_bias", {str(at): 1 for at in range(2000)}),
+    *((22, "stop", value) for value in (5, [""], ["a"] * 1000, "a" * 10**6, [5], "")),
+    *((23, "seed", value) for value in ("x", 2**70, 1.5)),
+    *((24, "stream", value) for value in ("yes", 1)),
+    (24, "stream_options", {"include_usage": True}),
+    *((0, "min_p", value) for value in (-0.1, 2)),
+    *((0, "top_k", value) for value in (-2, 1.5)),
+    *((0, "priority", value) for value in ("urgent", 1.5, True)),
+    *((0, "deadline_ms", value) for value in (0, -1, "5", 10**12)),
+    *((0, "request_id", value) for value in ("a b", "", "x" * 65, "a\n")),
+    *((0, "cache_salt", value) for value in ("", "x" * 300, 5)),
+    *((0, "user", value) for value in ("x" * 300, 5)),
+    *((0, "stop_token_ids", value) for value in ([-1], [10**6], "a", [1.5])),
+    *((0, "min_tokens", value) for value in (-1, 100)),
+]
+
+
+@pytest.mark.parametrize(("row", "name", "value"), BAD)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_rows_13_to_24_values_out_of_range(
+    server: Running, path: str, row: int, name: str, value: Any
+) -> None:
+    """Guards the sampler and native code; the caller is told which field to mend."""
+    given: dict[str, Any] = {"prompt": "a"}
+    if path.endswith("chat/completions"):
+        given = {"messages": [{"role": "user", "content": "a"}]}
+    error = check_error(server.post(path, {**given, "max_tokens": 8, name: value}), 400)
+    assert error["param"].startswith(name), (row, error)
+
+
+@pytest.mark.parametrize("value", [{"abc": 1}, {"1": 1e9}, {"1": "x"}, {"-1": 1}])
+def test_row_21_entries_of_logit_bias(server: Running, value: Any) -> None:
+    """Guards the bias: a key is a token, a value is at most a hundred."""
+    error = check_error(server.complete(logit_bias=value), 400)
+    assert error["param"].startswith("logit_bias")
+
+
+def test_row_14_best_of(server: Running) -> None:
+    """Guards `best_of`: supported where it changes nothing, refused elsewhere."""
+    for value in (1, 3, 10**6):
+        check_error(server.complete(n=2, best_of=value), 400, "best_of")
+    check_error(server.complete(n=2, best_of=3, stream=True), 400, "best_of")
+    assert len(server.complete(n=2, best_of=2).json()["choices"]) == 2
+
+
+def test_row_17_max_tokens_beyond_the_context(server: Running) -> None:
+    """Guards the clamp: all the room there is, and the end is called length."""
+    choice = server.complete("a" * 4000, max_tokens=2**31 - 1).json()
+    assert choice["choices"][0]["finish_reason"] == "length"
+    assert choice["usage"] == {
+        "prompt_tokens": 4000,
+        "completion_tokens": 96,
+        "total_tokens": 4096,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+def test_row_17_chat_takes_the_room_that_is_left(server: Running) -> None:
+    """Guards the default for chat: not sixteen tokens, but the context."""
+    messages = [{"role": "user", "content": "a" * 4000}]
+    reply = server.post("/v1/chat/completions", {"messages": messages}).json()
+    assert reply["usage"]["total_tokens"] == 4096
+    assert reply["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True, "top_logprobs": 1000}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": "a"}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 5}, "logprobs"),
+    ],
+)
+def test_row_19_logprobs(server: Running, fields: dict[str, Any], param: str) -> None:
+    """Guards memory: at most twenty alternatives, asked for in the right way."""
+    check_error(server.chat(**fields), 400, param)
+
+
+def test_row_20_logprobs_times_tokens_times_completions(server: Running) -> None:
+    """Guards memory against a product of values that are each fine."""
+    error = check_error(server.complete(logprobs=20, max_tokens=4000, n=16), 400, "logprobs")
+    assert "1000000" in error["message"]
+    error = check_error(
+        server.complete([[5] * 2000] * 128, logprobs=20, echo=True, max_tokens=1), 400, "logprobs"
+    )
+
+
+def test_row_22_a_stop_string_across_tokens(server: Running) -> None:
+    """Guards the text: no part of a stop string is told, wherever tokens cut it."""
+    whole = server.complete("b", temperature=0, max_tokens=30).json()["choices"][0]["text"]
+    stop = whole[7:11]
+    choice = server.complete("b", temperature=0, max_tokens=30, stop=stop).json()["choices"][0]
+    assert choice["text"] == whole[: whole.index(stop)]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+
+
+@pytest.mark.parametrize("name", ["gpt-4", "../../x", "", "fake\n"])
+def test_rows_25_and_35_unknown_models(server: Running, name: str) -> None:
+    """Guards against answering with another model than the one that was asked."""
+    error = check_error(server.complete(model=name), 404, "model")
+    assert error["code"] == "model_not_found"
+    assert server.complete(model="other-name").json()["model"] == "fake"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_row_26_prompts_over_the_context_ten_times(server: Running, streams: bool) -> None:
+    """Guards the first byte: also for a stream this is a status."""
+    for _ in range(10):
+        error = check_error(server.complete("a" * 5000, stream=streams), 400, "prompt")
+        assert error["code"] == "context_length_exceeded"
+        error = check_error(server.chat("a" * 5000, stream=streams), 400, "messages")
+        assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("grammar", ["root ::= (", 'x ::= "a"', "root ::= root", "start: (", ""])
+def test_row_27_grammars_that_are_none(server: Running, grammar: str) -> None:
+    """Guards the compiler: one request fails, and says why."""
+    error = check_error(server.complete(structured_outputs={"grammar": grammar}), 400)
+    assert error["param"] == "structured_outputs"
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "root ::= ( [x]* )*",
+        'root ::= "a"{1,999999999}',
+        "root ::= " + '"a" | ' * 60_000 + '"b"',
+        "\n".join(f"r{at} ::= r{at + 1}" for at in range(10_000)) + "\nroot ::= r0",
+        "root ::= " + "a" * 1_000_000,
+    ],
+    ids=["stars", "counts", "alternatives", "rules", "megabyte"],
+)
+def test_row_28_grammars_made_to_hurt(server: Running, grammar: str) -> None:
+    """Guards time and memory: refused, or followed."""
+    response = server.complete(structured_outputs={"grammar": grammar}, max_tokens=4)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        check_error(response, 400, "structured_outputs")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "hiccup"},
+        {"type": 123},
+        {"$ref": "http://169.254.169.254/x"},
+        {"type": "string", "pattern": "^[a-$("},
+        {"type": "object", "properties": {"a": {"type": 123}}},
+    ],
+)
+def test_row_29_schemas_that_cannot_be_enforced(server: Running, schema: dict[str, Any]) -> None:
+    """Guards the promise: what cannot be enforced is refused, wherever the schema stands."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    check_error(server.chat(response_format=form), 400, "response_format")
+    check_error(server.complete(structured_outputs={"json": schema}), 400, "structured_outputs")
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    check_error(server.chat(tools=[tool], tool_choice="required"), 400, "tools")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"type": "string", "pattern": "^((a+)+)+$"},
+        {"enum": [f"value {at}" for at in range(10_000)]},
+        NESTED,
+        {"type": "string", "minLength": 10**9},
+    ],
+    ids=["itself", "stars", "enum", "deep", "long"],
+)
+def test_row_29_schemas_made_to_hurt(server: Running, schema: dict[str, Any]) -> None:
+    """Guards time: refused, or followed."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    response = server.chat(response_format=form)
+    assert response.status_code in (200, 400), response.text
+
+
+def test_row_30_many_schemas(server: Running) -> None:
+    """Guards the cache of compiled constraints: it serves as many as come."""
+    for at in range(100):
+        answer = server.complete(structured_outputs={"regex": f"[a-f]{{{at + 1}}}"}, max_tokens=1)
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template": "{{ 1 }}"},
+        {"chat_template_kwargs": {"tokenize": True}},
+        {"chat_template_kwargs": {"enable_thinking": "yes"}},
+        {"add_generation_prompt": False},
+    ],
+)
+def test_row_31_templates_of_the_caller(server: Running, fields: dict[str, Any]) -> None:
+    """Guards the sandbox: nothing of a caller's steers the template."""
+    error = check_error(server.chat(**fields), 400)
+    assert error["param"].startswith(next(iter(fields)))
+    assert server.chat(chat_template_kwargs={"enable_thinking": False}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["file:///etc/passwd", "http://169.254.169.254/", "http://localhost/", "data:" + "a" * 10**6],
+)
+def test_row_34_images(server: Running, address: str) -> None:
+    """Guards the network: no address of a caller's is ever opened."""
+    parts = [{"type": "image_url", "image_url": {"url": address}}]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    error = check_error(server.post("/v1/chat/completions", body), 400, "messages[0].content")
+    assert "image input is not supported" in error["message"]
+
+
+def test_unknown_fields_are_refused_with_the_nearest(server: Running) -> None:
+    """Guards typing errors: a field that is not known cannot have been meant."""
+    error = check_error(server.complete(temprature=0.5), 400, "temprature")
+    assert "temperature" in error["message"]
+    assert error["code"] == "unknown_parameter"
+
+
+def test_refused_fields_say_why_and_empty_ones_pass(server: Running) -> None:
+    """Guards the promise that nothing is accepted and ignored; what asks for nothing passes."""
+    error = check_error(server.complete(suffix="x"), 400, "suffix")
+    assert error["code"] == "unsupported_parameter"
+    check_error(server.chat(store=True), 400, "store")
+    check_error(server.chat(store=0), 400, "store")
+    assert server.chat(store=False, metadata=None, service_tier="auto").status_code == 200
+
+
+def test_row_13_numbers_that_are_whole_may_not_be_written_as_fractions(server: Running) -> None:
+    """Guards strictness both ways: a whole number stands for a real one, never the reverse."""
+    assert server.complete(temperature=1).status_code == 200
+    check_error(server.complete(max_tokens=8.0), 400, "max_tokens")
+
+
+def test_refusals_of_a_stream_are_no_stream(server: Running) -> None:
+    """Guards clients that open a stream: an error before the first byte is a plain reply."""
+    response = server.complete(stream=True, temperature=9)
+    check_error(response, 400, "temperature")
+    assert response.headers["content-type"] == "application/json"
+    assert events(response.text) == []

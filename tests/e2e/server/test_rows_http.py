@@ -1,0 +1,296 @@
+"""Bad HTTP, bad manners and bad luck, by the numbered rows of expected answers."""
+
+import json
+import logging
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.server import limits
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    Running,
+    World,
+    check_error,
+    read_all,
+    request_bytes,
+    running,
+    wait_until,
+)
+
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+SECRET = "a-secret-of-the-tests"
+BODY = {"prompt": "a", "max_tokens": 2}
+LONG = {"prompt": "a", "max_tokens": 4000}
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Running]:
+    """A server that wants a key."""
+    keys = (Key(name="one", secret=SECRET), Key(name="two", secret=SECRET + "-2"))
+    with running(World(settings=ServerSettings(model_names=(MODEL,), keys=keys))) as made:
+        yield made
+
+
+def paths(server: Running) -> list[tuple[str, str]]:
+    """Every route that is registered, with each of its methods."""
+    found = []
+    for included in server.app.routes:
+        router = getattr(included, "original_router", None)
+        for route in [included] if router is None else router.routes:
+            path = re.sub(r"\{[^}]*\}", "x", str(getattr(route, "path", "")))
+            found += [(method, path) for method in sorted(getattr(route, "methods", None) or ())]
+    return found
+
+
+def test_row_37_every_route_wants_a_key(locked: Running) -> None:
+    """Guards what is added later: a route without a key is found by walking all of them."""
+    open_paths = {"/health"}
+    walked = paths(locked)
+    assert len(walked) > 12
+    with locked.client() as client:
+        for method, path in walked:
+            response = client.request(method, path)
+            is_file = path == "/" or re.fullmatch(r"/page/\w+\.(css|js|svg)", path)
+            if path in open_paths or is_file:
+                # The page's files are the same for everyone and show nothing without a key.
+                assert response.status_code != 401, path
+                continue
+            assert response.status_code == 401, (method, path)
+            assert response.headers["www-authenticate"].startswith("Bearer"), path
+        assert client.get("/nowhere").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer wrong", f"Basic {SECRET}", SECRET, f"Bearer {SECRET}x"],
+)
+def test_row_37_keys_that_do_not_open(locked: Running, header: str) -> None:
+    """Guards the door."""
+    headers = {"authorization": header} if header else {}
+    response = locked.post("/v1/completions", BODY, **headers)
+    assert check_error(response, 401)["type"] == "authentication_error"
+
+
+def test_row_37_keys_that_open(locked: Running) -> None:
+    """Guards those who may: the scheme in any case, and never a key in an address."""
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        reply = locked.post("/v1/completions", BODY, authorization=f"{scheme} {SECRET}")
+        assert reply.status_code == 200
+    assert locked.get(f"/v1/models?api_key={SECRET}").status_code == 401
+    assert locked.get("/v1/models", authorization="Bearer " + "x" * 20_000).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["x/health?", "x/health#", "x#", "", "localhost/health"])
+def test_row_38_hosts_that_look_like_paths(locked: Running, host: str) -> None:
+    """Guards the key: what a Host header says never decides what is open."""
+    head = f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    assert locked.raw(head.encode()).startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 400 "))
+
+
+def test_row_38_no_host(locked: Running) -> None:
+    """Guards the protocol: HTTP/1.1 wants a Host."""
+    assert locked.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_row_39_other_origins(server: Running, start: Start) -> None:
+    """Guards browsers: no page may call until its origin was allowed."""
+    preflight = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    with server.client() as client:
+        response = client.options("/v1/chat/completions", headers=preflight)
+    assert "access-control-allow-origin" not in response.headers
+    settings = ServerSettings(
+        model_names=(MODEL,),
+        cors_origins=("http://good.example",),
+        allowed_hosts=("127.0.0.1", "localhost"),
+    )
+    choosy = start(World(settings=settings))
+    with choosy.client() as client:
+        good = client.options(
+            "/v1/completions", headers={**preflight, "origin": "http://good.example"}
+        )
+        assert good.headers["access-control-allow-origin"] == "http://good.example"
+        evil = client.options("/v1/completions", headers=preflight)
+        assert "access-control-allow-origin" not in evil.headers
+        assert client.get("/health", headers={"host": "evil.example"}).status_code == 421
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /health HTTP/1.1\r\nHost: x\r\nX: " + "a" * 1_000_000 + "\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: x\r\n" + "X: a\r\n" * 10_000 + "\r\n",
+        "GET /" + "a" * 100_000 + " HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["long", "many", "address"],
+)
+def test_row_40_headers_without_end(server: Running, head: str) -> None:
+    """Guards memory: told so, and closed."""
+    answer = server.raw(head.encode())
+    assert re.match(rb"HTTP/1.1 (400|414|431) ", answer), answer[:200]
+    assert b"connection: close" in answer.lower()
+
+
+SMUGGLED = [
+    "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "Content-Length: -1\r\n\r\n",
+    "Content-Length: abc\r\n\r\n",
+    "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "X: a\rb\r\nContent-Length: 0\r\n\r\n",
+    "X: a\0b\r\nContent-Length: 0\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("rest", SMUGGLED)
+def test_row_41_requests_of_two_meanings(server: Running, rest: str) -> None:
+    """Guards proxies before us: where a request ends must be clear, or it ends the connection."""
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    answer = server.raw((head + rest).encode())
+    assert answer.startswith(b"HTTP/1.1 400 "), answer[:200]
+    assert b"connection: close" in answer.lower()
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["code"] in ("invalid_http", None)
+
+
+def test_row_42_a_body_in_single_bytes(server: Running) -> None:
+    """Guards the stack and the clock: many small parts are one body."""
+    content = json.dumps({"prompt": "a" * 1000, "max_tokens": 1, "user": "b" * 200}).encode()
+    chunks = b"".join(b"1\r\n" + bytes([byte]) + b"\r\n" for byte in content) + b"0\r\n\r\n"
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    )
+    assert server.raw(head + chunks).startswith(b"HTTP/1.1 200 ")
+
+
+def test_row_43_slow_headers_and_bodies(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards connections: whoever does not come to the point is told so, and closed."""
+    monkeypatch.setattr(limits, "HEADER_S_MAX", 0.3)
+    monkeypatch.setattr(limits, "BODY_S_MAX", 0.3)
+    server = start(World())
+    assert server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nX-").startswith(b"HTTP/1.1 408 ")
+    assert server.raw(b"") == b""
+    head = request_bytes("/v1/completions", {"prompt": "a"}, close=False)
+    assert server.raw(head[:-3]).startswith(b"HTTP/1.1 408 ")
+    assert server.complete().status_code == 200
+
+
+def test_row_44_a_reader_that_stops(start: Start) -> None:
+    """Guards the slot of a client that reads no more: cut, and others do not notice."""
+    settings = ServerSettings(model_names=(MODEL,), send_s_max=0.5)
+    server = start(World(settings=settings, model_len=60_000))
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((server.host, server.port))
+        body = {"prompt": "a", "max_tokens": 50_000, "stream": True, "logprobs": 10}
+        connection.sendall(request_bytes("/v1/completions", body))
+        wait_until(lambda: server.service.load == 1, "the stream did not start")
+        assert server.complete().status_code == 200
+        server.check_idle()
+
+
+def test_row_45_more_than_may_wait(start: Start) -> None:
+    """Guards the queue: past its bound everyone is told when to come back."""
+    server = start(World(backend=SLOW, sequences=1, queue=2))
+    answers: list[int] = []
+    retries: list[str] = []
+
+    def ask() -> None:
+        reply = server.post("/v1/completions", {"prompt": "a", "max_tokens": 40})
+        answers.append(reply.status_code)
+        if reply.status_code == 429:
+            assert check_error(reply, 429)["code"] == "rate_limit_exceeded"
+            retries.append(reply.headers["retry-after"])
+            assert int(reply.headers["retry-after-ms"]) > 0
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(set(answers)) == [200, 429]
+    assert len(answers) == 12
+    assert answers.count(200) >= 3
+    assert all(int(each) >= 1 for each in retries)
+    server.check_idle()
+
+
+def test_row_46_what_is_logged(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Guards the log: no line that a caller wrote, no prompt, no colour."""
+    with caplog.at_level(logging.INFO, logger="jitney.server"):
+        server.complete("a secret of the caller \x1b[31m")
+        server.get("/%0d%0aINFO%20forged%1b[31m")
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert "/v1/completions" in text
+    assert "secret of the caller" not in text
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_row_47_prefixes_across_salts_and_keys(locked: Running) -> None:
+    """Guards tenants: what another one has asked can be learnt from nothing."""
+    prompt = "the same words, long enough to be a prefix that is worth something" * 4
+
+    def cached(secret: str, salt: str | None = None) -> int:
+        body = {"prompt": prompt, "max_tokens": 1, "cache_salt": salt}
+        reply = locked.post("/v1/completions", body, authorization=f"Bearer {secret}")
+        count = reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert isinstance(count, int)
+        return count
+
+    assert cached(SECRET) == 0
+    assert cached(SECRET) > 200
+    assert cached(SECRET + "-2") == 0
+    assert cached(SECRET, "salt") == 0
+    assert cached(SECRET, "salt") > 200
+
+
+@pytest.mark.parametrize("given", ["x" * 65, "x" * 10_000, "a b", "é", ""])
+def test_row_48_ids_that_are_not_sane(server: Running, given: str) -> None:
+    """Guards logs and headers: a strange id is replaced by ours."""
+    with server.client() as client:
+        response = client.get("/health", headers={"x-request-id": given.encode()})
+        assert response.headers["x-request-id"].startswith("req-")
+        response = client.get("/health", headers={"x-request-id": "mine-1"})
+        assert response.headers["x-request-id"] == "mine-1"
+
+
+def test_row_50_labels_of_metrics(server: Running) -> None:
+    """Guards dashboards: no caller can make up a label."""
+    server.get("/x%22%7D%201%0Aforged%7Ba=%22b")
+    server.complete(model='"} 1\nforged 1')
+    text = server.get("/metrics").text
+    assert "forged" not in text
+    assert "/v1/completions" in text
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("way", ["close", "reset", "half"])
+def test_row_51_clients_that_leave(start: Start, streams: bool, way: str) -> None:
+    """Guards slots: however a client leaves, its request ends long before its last token."""
+    server = start(World(backend=SLOW))
+    connection = server.connect()
+    connection.sendall(request_bytes("/v1/completions", {**LONG, "stream": streams}, close=False))
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    if way == "half":
+        connection.shutdown(socket.SHUT_WR)
+    elif way == "reset":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    else:
+        connection.close()
+    wait_until(server.is_idle, "the request went on for nobody")
+    stats = server.service.engine.stats()
+    assert stats.cancelled_requests == 1
+    assert stats.completion_tokens < 3000
+    if way == "half":
+        read_all(connection)
+        connection.close()

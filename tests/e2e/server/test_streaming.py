@@ -1,0 +1,226 @@
+"""Streams: what they add up to, how they begin and end, and what they say while they wait."""
+
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.batch import Batch, Outcome
+from jitney.errors import BackendCrashed
+from jitney.server import limits
+from jitney.server.settings import ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    Running,
+    World,
+    check_error,
+    events,
+    wait_until,
+)
+
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+
+
+def joined_chat(chunks: list[Any]) -> dict[int, dict[str, Any]]:
+    """What the chunks of a chat add up to, by choice."""
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            made = choices.setdefault(
+                choice["index"], {"content": "", "logprobs": [], "finish_reason": None, "roles": 0}
+            )
+            made["content"] += choice["delta"].get("content") or ""
+            made["roles"] += "role" in choice["delta"]
+            if choice["logprobs"] is not None:
+                made["logprobs"] += choice["logprobs"]["content"]
+            if choice["finish_reason"] is not None:
+                assert made["finish_reason"] is None, "two ends"
+                made["finish_reason"] = choice["finish_reason"]
+    return choices
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"seed": 7},
+        {"seed": 3, "n": 3},
+        {"seed": 7, "logprobs": True, "top_logprobs": 3},
+        {"temperature": 0, "stop": ["e", "\x02"]},
+        {"seed": 5, "structured_outputs": {"regex": "[a-z ]{5,40}"}},
+        {"seed": 9, "max_tokens": 1},
+    ],
+)
+def test_a_streamed_chat_adds_up_to_the_whole(server: Running, fields: dict[str, Any]) -> None:
+    """Guards invariant 5 through HTTP: nothing is lost, doubled or reordered on the way."""
+    asked = {"max_tokens": 40, **fields}
+    whole = server.chat("tell me", **asked).json()
+    text = server.chat("tell me", stream=True, stream_options={"include_usage": True}, **asked).text
+    *chunks, last, done = events(text)
+    assert done == "[DONE]"
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    made = joined_chat(chunks)
+    assert len(made) == len(whole["choices"])
+    for choice in whole["choices"]:
+        stream = made[choice["index"]]
+        assert stream["content"] == choice["message"]["content"]
+        assert stream["finish_reason"] == choice["finish_reason"]
+        assert stream["roles"] == 1
+        if choice["logprobs"] is not None:
+            assert stream["logprobs"] == choice["logprobs"]["content"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "a", "seed": 1},
+        {"prompt": ["a", "b", "c"], "seed": 1, "n": 2},
+        {"prompt": [[5, 6], [7]], "temperature": 0},
+        {"prompt": "once", "echo": True, "temperature": 0},
+        {"prompt": ["a", "b"], "logprobs": 2, "seed": 4},
+    ],
+)
+def test_streamed_completions_add_up_to_the_whole(server: Running, fields: dict[str, Any]) -> None:
+    """Guards several prompts in one stream: each choice gets its own text and no other."""
+    body = {"max_tokens": 30, **fields}
+    whole = server.post("/v1/completions", body).json()
+    *chunks, done = events(server.post("/v1/completions", {**body, "stream": True}).text)
+    assert done == "[DONE]"
+    for choice in whole["choices"]:
+        mine = [each["choices"][0] for each in chunks if each["choices"][0]["index"] == choice["index"]]
+        assert "".join(each["text"] for each in mine) == choice["text"]
+        assert [each["finish_reason"] for each in mine if each["finish_reason"]] == ["length"]
+        if choice["logprobs"] is not None:
+            for name, values in choice["logprobs"].items():
+                assert [value for each in mine for value in each["logprobs"][name]] == values
+    assert sorted(choice["index"] for choice in whole["choices"]) == list(range(len(whole["choices"])))
+
+
+def test_choices_are_in_the_order_of_prompts(server: Running) -> None:
+    """Guards evaluation tools, which take answers by place."""
+    alone = [server.complete(each, temperature=0).json()["choices"][0]["text"] for each in "abc"]
+    together = server.complete(["a", "b", "c"], temperature=0).json()["choices"]
+    assert [choice["text"] for choice in together] == alone
+    assert [choice["index"] for choice in together] == [0, 1, 2]
+
+
+def test_an_echo_brings_the_logprobs_of_the_prompt(server: Running) -> None:
+    """Guards evaluation by logprobs: a value for each prompt token but the first."""
+    choice = server.complete("hello", echo=True, logprobs=1, max_tokens=1).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    assert logprobs["tokens"][:5] == list("hello")
+    assert logprobs["token_logprobs"][0] is None
+    assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
+    assert logprobs["top_logprobs"][0] is None
+    assert logprobs["text_offset"][:6] == [0, 1, 2, 3, 4, 5]
+    assert len(logprobs["tokens"]) == 6
+    error = server.complete("hello", echo=True, logprobs=1, stream=True)
+    check_error(error, 400, "echo")
+
+
+def test_a_waiting_stream_is_pinged_and_told_its_place(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards proxies and people: a stream that waits in the queue is not silent."""
+    monkeypatch.setattr(limits, "HEADERS_WAIT_S", 0.05)
+    settings = ServerSettings(model_names=(MODEL,), ping_s=0.1)
+    server = start(World(backend=SLOW, sequences=1, settings=settings))
+    first = threading.Thread(target=server.complete, args=("a",), kwargs={"max_tokens": 40})
+    first.start()
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    response = server.complete("b", stream=True, max_tokens=2)
+    first.join(60)
+    assert response.headers["x-jitney-queue-position"] == "0"
+    assert ": ping" in response.text
+    assert events(response.text)[-1] == "[DONE]"
+
+
+class Faulty:
+    """A backend that crashes and cannot be reset, once told so."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.is_broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def execute(self, batch: Batch) -> Outcome:
+        if self.is_broken:
+            raise BackendCrashed("a crash in /some/secret/file.gguf at 0xdeadbeef.")
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
+
+    def reset(self) -> None:
+        if self.is_broken:
+            raise BackendCrashed("no more of /some/secret/file.gguf.")
+        self._backend.reset()
+
+
+def test_a_failure_after_the_first_byte_is_one_event(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards clients of streams: one error event, no [DONE], no secret; then /health says so."""
+    monkeypatch.setattr("jitney.engine.recovery.PAUSE_S", 0.01)
+    made: list[Faulty] = []
+
+    def wrap(backend: Any) -> Faulty:
+        made.append(Faulty(backend))
+        return made[0]
+
+    server = start(World(backend=SLOW, wrap=wrap))
+    seen: list[str] = []
+    body = {"prompt": "a", "max_tokens": 4000, "stream": True}
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        for line in response.iter_lines():
+            seen.append(line)
+            if len(seen) == 8:
+                made[0].is_broken = True
+    *_, last = events("\n".join(seen) + "\n\n")
+    assert last["error"]["code"] in ("engine_stopped", "backend_failed"), last
+    assert "secret" not in "".join(seen)
+    assert "[DONE]" not in "".join(seen)
+    health = server.get("/health")
+    assert health.status_code == 503
+    assert health.json()["status"] == "stopped"
+    check_error(server.complete(), 503)
+
+
+def test_a_deadline_ends_a_request(start: Start) -> None:
+    """Guards `deadline_ms`: a status before the first byte, an event after it, and no retry."""
+    server = start(World(backend=SLOW, sequences=1))
+    whole = server.complete(max_tokens=4000, deadline_ms=100)
+    assert check_error(whole, 504)["code"] == "deadline_exceeded"
+    assert whole.headers["x-should-retry"] == "false"
+    stream = events(server.complete(max_tokens=4000, deadline_ms=300, stream=True).text)
+    assert stream[-1]["error"]["code"] == "deadline_exceeded"
+    assert len(stream) > 3
+    server.check_idle()
+
+
+def test_many_streams_at_once_are_each_their_own(server: Running) -> None:
+    """Guards isolation: what fifty streams say is what each says alone."""
+    prompts = [f"prompt number {at}" for at in range(50)]
+
+    async def ask(client: httpx.AsyncClient, prompt: str) -> str:
+        body = {"prompt": prompt, "max_tokens": 40, "temperature": 0, "stream": True}
+        response = await client.post("/v1/completions", json=body)
+        *chunks, done = events(response.text)
+        assert done == "[DONE]"
+        return "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+    async def ask_all() -> list[str]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            return await asyncio.gather(*(ask(client, prompt) for prompt in prompts))
+
+    together = asyncio.run(ask_all())
+    for prompt, text in zip(prompts[::7], together[::7], strict=True):
+        alone = server.complete(prompt, max_tokens=40, temperature=0).json()
+        assert alone["choices"][0]["text"] == text
+    server.check_idle()

@@ -1,0 +1,302 @@
+"""The program as people run it: real processes, real files, what they print and how they exit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WAIT_S = 240
+FAKE = ("--backend", "fake")
+
+
+def jitney(
+    *words: str | Path, stdin: bytes = b"", environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end; its output is text, or the test fails."""
+    command = [sys.executable, "-m", "jitney", *map(str, words)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}
+    if "JITNEY_CACHE" in os.environ:
+        kept["JITNEY_CACHE"] = os.environ["JITNEY_CACHE"]
+    done = subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+        env=kept | (environ or {}),
+    )
+    return subprocess.CompletedProcess(
+        command, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def expect_sentence(done: subprocess.CompletedProcess[str], code: int, *told: str) -> None:
+    """One line on standard error, nothing on standard output, and the exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("jitney: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in told:
+        assert word in done.stderr
+
+
+def test_help_and_version_say_what_there_is() -> None:
+    """Guards the first minute: help for the program and every command, on standard output."""
+    top = jitney("--help")
+    assert top.returncode == 0
+    for word in ("run", "chat", "demo", "pull", "config show", "--version"):
+        assert word in top.stdout
+    for verb in (["run"], ["chat"], ["demo"], ["pull"], ["config", "show"]):
+        done = jitney(*verb, "--help")
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"Usage: jitney {' '.join(verb)}")
+        assert "Example" in done.stdout
+    assert jitney("--version").stdout.startswith("jitney 0.")
+    assert jitney().returncode == 2
+    assert "--kv-tokens" in jitney("run", "--help").stdout
+
+
+def test_only_the_answer_is_on_standard_output() -> None:
+    """Guards pipes: statistics and notes must not get into what a program reads."""
+    plain = jitney("run", *FAKE, "--greedy", "--max-tokens", "12", "hello")
+    assert plain.returncode == 0
+    assert plain.stderr == ""
+    assert plain.stdout.endswith("\n")
+    with_stats = jitney("run", *FAKE, "--greedy", "--max-tokens", "12", "--stats", "hello")
+    assert with_stats.stdout == plain.stdout
+    assert "tokens/s" in with_stats.stderr
+
+
+def test_a_prompt_comes_from_standard_input_too() -> None:
+    """Guards `echo ... | jitney run` and `-`: the same text must mean the same prompt."""
+    given = ("run", *FAKE, "--greedy", "--max-tokens", "12")
+    spoken = jitney(*given, "hello").stdout
+    assert jitney(*given, stdin=b"hello\n").stdout == spoken
+    assert jitney(*given, "-", stdin=b"hello\n").stdout == spoken
+    assert jitney(*given, "goodbye").stdout != spoken
+
+
+def test_several_prompts_are_answered_in_order_as_each_would_be_alone() -> None:
+    """Guards batching: headings in order, and every answer under its own."""
+    given = ("run", *FAKE, "--greedy", "--max-tokens", "12")
+    alone = [jitney(*given, word).stdout for word in ("one", "two", "three")]
+    together = jitney(*given, "one", "two", "three")
+    assert together.stdout == f"[1] one\n{alone[0]}\n[2] two\n{alone[1]}\n[3] three\n{alone[2]}"
+    lines = jitney(*given, "--lines", stdin=b"one\n\ntwo\nthree\n")
+    assert lines.stdout == together.stdout
+
+
+def test_json_has_a_line_for_every_prompt_however_many() -> None:
+    """Guards long lists: more prompts than may wait are handed in as room appears."""
+    prompts = [f"prompt {number}" for number in range(150)]
+    done = jitney(
+        *("run", *FAKE, "--lines", "--json", "--max-tokens", "4"),
+        *("--max-num-seqs", "4", "--max-num-queued-reqs", "8"),
+        stdin="\n".join(prompts).encode(),
+    )
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["prompt"] for answer in answers] == prompts
+    assert [answer["index"] for answer in answers] == list(range(150))
+    for answer in answers:
+        assert answer["finish_reason"] in ("length", "stop")
+        assert 1 <= answer["usage"]["completion_tokens"] <= 4
+        assert answer["times"]["total_s"] > 0
+
+
+def test_one_bad_prompt_among_many_does_not_cost_the_others() -> None:
+    """Guards batches: the failure is told, the rest is answered, and the exit code says so."""
+    given = ("run", *FAKE, "--kv-tokens", "64", "--max-tokens", "4")
+    done = jitney(*given, "--json", "short", "long " * 100, "brief")
+    assert done.returncode == 1
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert ["error" in answer for answer in answers] == [False, True, False]
+    assert done.stderr.startswith("jitney: prompt 2: ")
+    headed = jitney(*given, "short", "long " * 100, "brief")
+    assert headed.returncode == 1
+    assert "[3] brief" in headed.stdout
+
+
+def test_answers_keep_to_a_schema_a_regex_and_a_stop_text(tmp_path: Path) -> None:
+    """Guards structured output: a fake model writes noise, so only the constraint can hold."""
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["red", "blue"]}', encoding="utf-8")
+    done = jitney("run", *FAKE, "--json-schema", schema, "--max-tokens", "40", "colour?")
+    assert json.loads(done.stdout) in ("red", "blue")
+    done = jitney("run", *FAKE, "--regex", "[0-9]{4}-[0-9]{2}", "when?")
+    year, month = done.stdout.strip().split("-")
+    assert (len(year), len(month)) == (4, 2)
+    assert year.isdigit()
+    given = ("run", *FAKE, "--greedy", "--max-tokens", "12", "hello")
+    text = jitney(*given).stdout
+    word = text.split()[2]
+    stopped = jitney(*given, "--stop", word).stdout
+    assert stopped.rstrip("\n") == text[: text.index(word)].rstrip("\n")
+
+
+def test_the_same_seed_draws_the_same_answer() -> None:
+    """Guards reproducibility from the command line."""
+    given = ("run", *FAKE, "--temperature", "1", "--max-tokens", "20", "hello")
+    texts = [jitney(*given, "--seed", seed).stdout for seed in ("5", "5", "6")]
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+
+
+def test_raw_leaves_the_prompt_as_it_is() -> None:
+    """Guards --raw: the chat template adds tokens, and a system message adds more."""
+
+    def prompt_tokens(*words: str) -> int:
+        done = jitney("run", *FAKE, "--json", "--max-tokens", "1", *words, "hello")
+        count = json.loads(done.stdout)["usage"]["prompt_tokens"]
+        assert isinstance(count, int)
+        return count
+
+    assert prompt_tokens("--raw") == 5
+    assert prompt_tokens() > 5
+    assert prompt_tokens("--system", "Be brief.") > prompt_tokens()
+    expect_sentence(jitney("run", *FAKE, "--raw", "--system", "x", "hello"), 2, "--system")
+
+
+def test_chat_keeps_what_was_said_and_can_forget_it() -> None:
+    """Guards history: a second turn's prompt holds the first; /reset gives it up."""
+    script = b"hello\nhello\n/reset\nhello\n/system Be brief.\n/system\n/stats\n/nonsense\n/help\n"
+    done = jitney("chat", *FAKE, "--greedy", "--max-tokens", "8", stdin=script)
+    assert done.returncode == 0
+    figures = [line for line in done.stderr.splitlines() if "context" in line]
+    used = [int(line.split("context ")[1].split(" of")[0]) for line in figures]
+    assert len(used) == 3
+    assert used[1] > used[0]
+    assert used[2] == used[0]
+    answers = done.stdout.splitlines()
+    assert answers[0] == answers[-1]
+    for told in ("begins anew", "Be brief.", "tokens made", "no command /nonsense", "/quit"):
+        assert told in done.stderr
+
+
+def test_a_full_chat_says_so_and_drops_nothing_in_silence() -> None:
+    """Guards the context: what no longer fits is refused with what to do, and /reset helps."""
+    script = b"hello there\n" * 12 + b"/reset\nhello\n/quit\nnever asked\n"
+    done = jitney("chat", *FAKE, "--kv-tokens", "96", "--max-tokens", "8", stdin=script)
+    assert done.returncode == 0
+    assert "no longer fits the context of 96 tokens" in done.stderr
+    after = done.stderr.split("begins anew.\n")[-1]
+    assert "context" in after
+    assert "no longer fits" not in after
+
+
+def test_a_demo_in_a_log_is_plain_text() -> None:
+    """Guards CI logs: no control codes, every prompt, and the figures at the end."""
+    done = jitney("demo", *FAKE, "--max-tokens", "16")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert done.stdout.count("== ") == 8
+    assert "8 answers, " in done.stdout.splitlines()[-1]
+    assert "tokens/s" in done.stdout.splitlines()[-1]
+
+
+def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
+    """Guards operators: default, file, environment and flag are told apart."""
+    file = tmp_path / "jitney.toml"
+    file.write_text("max_num_seqs = 3\nprefill_chunk = 5\n", encoding="utf-8")
+    words = ("config", "show", "--config", file, "--kv-tokens", "99")
+    environ = {"JITNEY_PREFILL_CHUNK": "7"}
+    found = json.loads(jitney(*words, "--json", environ=environ).stdout)
+    assert found["max_num_seqs"] == {"value": 3, "source": f"file {file}"}
+    assert found["prefill_chunk"] == {"value": 7, "source": "environment JITNEY_PREFILL_CHUNK"}
+    assert found["kv_tokens"] == {"value": 99, "source": "flag --kv-tokens"}
+    assert found["policy"] == {"value": "fifo", "source": "default"}
+    table = jitney(*words, environ=environ)
+    assert "\x1b" not in table.stdout
+    rows = {line.split()[0]: line for line in table.stdout.splitlines()}
+    assert set(found) <= set(rows)
+    assert "flag --kv-tokens" in rows["kv_tokens"]
+
+
+def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:
+    """Guards the way down: a context that is set must be the one that refuses."""
+    file = tmp_path / "jitney.yaml"
+    file.write_text("max_model_len: 8\n", encoding="utf-8")
+    words = ("run", *FAKE, "--raw", "a prompt of more than eight tokens")
+    expect_sentence(jitney(*words, "--config", file), 1, "context holds 8")
+    expect_sentence(jitney(*words, environ={"JITNEY_MAX_MODEL_LEN": "9"}), 1, "context holds 9")
+    given = (*words, "--config", file, "--max-model-len", "10")
+    expect_sentence(jitney(*given), 1, "context holds 10")
+    unset = (*words, "--max-model-len", "none", "--max-tokens", "1")
+    assert jitney(*unset, environ={"JITNEY_MAX_MODEL_LEN": "9"}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["run", "--kv-token", "9", "hi"], 2, "the nearest is --kv-tokens"),
+        (["run", "--max-tokns", "9", "hi"], 2, "the nearest is --max-tokens"),
+        (["rum", "hi"], 2, "the nearest is run"),
+        (["config", "shew"], 2, "the nearest is show"),
+        (["run", "--kv-tokens"], 2, "--kv-tokens"),
+        (["run", "--kv-tokens", "many", "hi"], 2, "expected a whole number"),
+        (["run", "--policy", "fiffo", "hi"], 2, "expected one of fifo"),
+        (["run", "--max-num-batched-tokens", "4", "--max-num-seqs", "16", "hi"], 2, "above"),
+        (["run", "--max-model-len", "64", "--kv-tokens", "10", "hi"], 2, "above kv_tokens"),
+        (["run", *FAKE, "--kv-tokens", "10", "a longer prompt"], 1, "context holds 10"),
+        (["run", *FAKE, ""], 2, "empty"),
+        (["run", *FAKE], 2, "empty"),
+        (["run", *FAKE, "--max-tokens", "0", "hi"], 2, "max_tokens"),
+        (["run", *FAKE, "--max-tokens", "x", "hi"], 2, "--max-tokens"),
+        (["run", *FAKE, "--temperature", "9", "hi"], 2, "temperature"),
+        (["run", *FAKE, "--greedy", "--temperature", "1", "hi"], 2, "--greedy"),
+        (["run", *FAKE, "--regex", "[0-9", "hi"], 2, "constraint"),
+        (["run", *FAKE, "--json-schema", "missing.json", "hi"], 2, "cannot be read"),
+        (["run", *FAKE, "word " * 6000], 1, "shorten the prompt"),
+        (["run", "--config", "missing.yaml", "hi"], 2, "no settings file"),
+        (["run", "--model", "missing.gguf", "hi"], 1, "does not exist"),
+        (["chat", "--model", "missing.gguf"], 1, "does not exist"),
+        (["demo", "--model", "missing.gguf"], 1, "does not exist"),
+    ],
+    ids=lambda each: " ".join(each)[:60].strip() if isinstance(each, list) else None,
+)
+def test_what_cannot_work_is_one_sentence(words: list[str], code: int, told: str) -> None:
+    """Guards people against tracebacks: what, why, what to do, and a code for scripts."""
+    expect_sentence(jitney(*words), code, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.yaml", "max_num_sequences: 4\n", "max_num_seqs"),
+        ("a.toml", "kv_token = 4\n", "kv_tokens"),
+        ("b.yaml", "max_num_seqs: [1\n", "not valid YAML"),
+    ],
+)
+def test_a_wrong_settings_file_is_one_sentence(
+    tmp_path: Path, name: str, content: str, told: str
+) -> None:
+    """Guards operators: the file, the key, and the nearest known one."""
+    file = tmp_path / name
+    file.write_text(content, encoding="utf-8")
+    expect_sentence(jitney("run", *FAKE, "--config", file, "hi"), 2, told, str(file))
+
+
+def test_a_schema_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    """Guards --json-schema: a file that is no JSON, and JSON that is no schema."""
+    for content, told in (('{"type": ', "not JSON"), ('{"type": "objec"}', "objec")):
+        schema = tmp_path / "schema.json"
+        schema.write_text(content, encoding="utf-8")
+        expect_sentence(jitney("run", *FAKE, "--json-schema", schema, "hi"), 2, told)
+
+
+@pytest.mark.parametrize("garbage", [bytes(range(256)) * 8, b"\0" * 100, b"\xff\xfea\0b\0"])
+def test_binary_input_is_one_sentence(garbage: bytes) -> None:
+    """Guards against a picture piped in by mistake."""
+    expect_sentence(jitney("run", *FAKE, stdin=garbage), 2, "not text")
+    done = jitney("chat", *FAKE, stdin=b"\xff\xfe\n")
+    expect_sentence(done, 2, "not text")
+
+
+def test_the_traceback_of_a_failure_is_one_flag_away() -> None:
+    """Guards bug reports; and everyone else, who must not see it."""
+    done = jitney("run", *FAKE, "--debug", "--config", "missing.yaml", "hi")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr

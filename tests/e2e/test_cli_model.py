@@ -1,0 +1,224 @@
+"""The program with real models: one written on the spot, and the embedded one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
+
+WAIT_S = 280
+SMALL = ("--kv-tokens", "512", "--max-num-seqs", "4")
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "jitney", *map(str, words)]
+
+
+def jitney(*words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), input=stdin, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+
+
+def expect_sentence(done: subprocess.CompletedProcess[str], code: int, *told: str) -> None:
+    """One line on standard error, nothing on standard output, and the exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("jitney: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in told:
+        assert word in done.stderr
+
+
+@contextmanager
+def running(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command(*words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    models.write_tiny_gguf(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose context is long enough that an answer does not end while a test looks."""
+    path = tmp_path_factory.mktemp("models") / "endless.gguf"
+    models.write_tiny_gguf(path, shape=models.TinyShape(context=65_536))
+    return path
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Path:
+    done = jitney("pull")
+    if done.returncode != 0:
+        pytest.skip(f"the embedded model cannot be fetched: {done.stderr.strip()}")
+    return Path(done.stdout.split(": ", 1)[1].rsplit(" (", 1)[0])
+
+
+def test_a_model_file_answers(tiny: Path) -> None:
+    """Guards the way from a file to an answer, in process and in a process of its own."""
+    given = ("run", "--model", tiny, *SMALL, "--greedy", "--json", "--max-tokens", "6")
+    here, there = (jitney(*given, *more, "a", "b") for more in ((), ("--backend-process",)))
+    assert here.returncode == 0, here.stderr
+    answers = [json.loads(line) for line in here.stdout.splitlines()]
+    assert [len(answer["tokens"]) for answer in answers] == [6, 6]
+    others = [json.loads(line) for line in there.stdout.splitlines()]
+    assert [answer["text"] for answer in others] == [answer["text"] for answer in answers]
+
+
+@pytest.mark.parametrize("place", [(), ("--backend-process",)], ids=["here", "process"])
+def test_a_bad_model_file_is_one_sentence(
+    tiny: Path, tmp_path: Path, place: tuple[str, ...]
+) -> None:
+    """Guards against native crashes: every damaged file is refused by our own reader."""
+    content = tiny.read_bytes()
+    cases = {
+        "text.gguf": (b"hello, I am a text\n" * 50, "not a GGUF"),
+        "empty.gguf": (b"", "empty"),
+        "header.gguf": (content[:30], "damaged header"),
+        "cut.gguf": (content[: len(content) * 2 // 3], "cut short"),
+    }
+    for name, (damaged, told) in cases.items():
+        file = tmp_path / name
+        file.write_bytes(damaged)
+        expect_sentence(jitney("run", *place, "--model", file, "hi"), 1, name, told)
+    expect_sentence(jitney("run", *place, "--model", tmp_path, "hi"), 1, "folder")
+
+
+@pytest.mark.parametrize("place", [(), ("--backend-process",)], ids=["here", "process"])
+def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) -> None:
+    """Guards against an out-of-memory kill, and against asserts in native code."""
+    given: tuple[str | Path, ...] = ("run", "--model", tiny, *place)
+    expect_sentence(jitney(*given, "--kv-tokens", "2000000000", "hi"), 1, "kv_tokens", "memory")
+    done = jitney(*given, "--kv-tokens", "10", "a prompt that is longer than ten tokens")
+    assert done.returncode in (1, 2)
+    expect_sentence(done, done.returncode)
+    long = "word " * 400
+    expect_sentence(jitney(*given, long), 1, "context holds 512")
+    expect_sentence(jitney(*given, "--max-model-len", "4096", "hi"), 2, "max_model_len")
+
+
+def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
+    """Guards Ctrl-C: the usual code, no traceback, no waiting for the rest of the answer."""
+    with running(*("run", "--model", endless, "--kv-tokens", "65536"),
+                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
+    """Guards `jitney run ... | head`: no complaint about a broken pipe."""
+    with running(*("run", "--model", endless, "--kv-tokens", "65536"),
+                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(WAIT_S) == 141
+        assert process.stderr.read() == b""
+        process.stdout = None
+
+
+def test_an_interrupt_ends_an_answer_and_not_the_chat(endless: Path) -> None:
+    """Guards Ctrl-C in a chat: the answer stops, and the next question is answered."""
+    with running(*("chat", "--model", endless, "--kv-tokens", "65536"),
+                 *("--max-tokens", "60000", "--greedy")) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        told = _read_until(process, b"Stopped")
+        process.stdin.write(b"/stats\n")
+        process.stdin.flush()
+        told += _read_until(process, b"busy")
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+        process.stdin = None
+    assert b"1 stopped" in told
+    assert b"Traceback" not in told
+
+
+def _read_until(process: subprocess.Popen[bytes], mark: bytes) -> bytes:
+    assert process.stderr is not None
+    told = b""
+    while mark not in told:
+        line = process.stderr.readline()
+        assert line, told
+        told += line
+    return told
+
+
+def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
+    """Guards the first minute: `jitney run` without a model, quiet when the model is there."""
+    assert embedded.is_file()
+    again = jitney("pull")
+    assert again.returncode == 0
+    assert again.stderr == ""
+    assert str(embedded) in again.stdout
+    start = "The capital of France is the city of"
+    done = jitney("run", "--raw", "--greedy", "--max-tokens", "8", start)
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_embedded_model_chats(embedded: Path) -> None:
+    """Guards history with a real template: a follow-up is computed on top of what is cached."""
+    assert embedded.is_file()
+    done = jitney("chat", "--greedy", "--max-tokens", "16", stdin="Hello!\nSay more.\n")
+    assert done.returncode == 0, done.stderr
+    figures = [line for line in done.stderr.splitlines() if " cached" in line]
+    cached = [int(line.split(" cached")[0].split(" · ")[-1]) for line in figures]
+    assert len(cached) == 2
+    assert cached[1] > cached[0]
+
+
+def test_the_demo_streams_eight_prompts_from_the_embedded_model(embedded: Path) -> None:
+    """Guards `make demo`: it ends by itself, with every prompt answered."""
+    assert embedded.is_file()
+    done = jitney("demo", "--max-tokens", "12")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n== ") == 7
+    assert "8 answers, " in done.stdout.splitlines()[-1]
+
+
+def test_a_failed_fetch_is_one_sentence(tmp_path: Path) -> None:
+    """Guards machines without a network: the package, the reason, and what else to do."""
+    environ = {
+        name: value for name, value in os.environ.items() if name[:4] not in ("PIP_", "JITN")
+    }
+    environ |= {"JITNEY_CACHE": str(tmp_path), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", "PIP_NO_INDEX": "1"}
+    done = subprocess.run(
+        command("pull"), env=environ, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("jitney: ")
+    assert "--model" in last
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,314 @@
+"""The llama.cpp backend on a tiny random model: edges that the conformance suite leaves out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+from jitney.core import limits
+from jitney.core.batch import (
+    Batch,
+    Copy,
+    Entry,
+    MemoryOperation,
+    Open,
+    Release,
+    Restore,
+    Sample,
+    Sampling,
+    Save,
+    Truncate,
+)
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import BackendCrashed, BackendFailed, ConfigError, InvalidRequest, ModelError
+from tests.models_for_tests import CHAT_TEMPLATE, TinyShape, write_tiny_gguf
+
+KV_TOKENS = 1024
+PASSES = 1100
+"""A batch that the library computes in three passes."""
+
+
+def settings(model: Path, *, kv_tokens: int = KV_TOKENS, slots: int = 8) -> LlamaCppSettings:
+    return LlamaCppSettings(
+        model=model, kv_tokens=kv_tokens, slots=slots, batch_tokens_max=2048, threads=2
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    write_tiny_gguf(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(model: Path) -> Iterator[LlamaCppBackend]:
+    backend = LlamaCppBackend(settings(model))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def backend(built: LlamaCppBackend) -> LlamaCppBackend:
+    built.reset()
+    return built
+
+
+def tokens(count: int, start: int = 0) -> tuple[int, ...]:
+    """Text tokens, each differing from its neighbours."""
+    return tuple(4 + (index * 31 + index * index) % 250 for index in range(start, start + count))
+
+
+def greedy(prompt_count: int, **other: int) -> Sampling:
+    return Sampling(seed=0, prompt_count=prompt_count, **other)  # type: ignore[arg-type]
+
+
+def run(
+    backend: LlamaCppBackend, *entries: Entry, operations: tuple[MemoryOperation, ...] = ()
+) -> tuple[Sample, ...]:
+    return backend.execute(Batch(0, operations, entries)).samples
+
+
+def fill(backend: LlamaCppBackend, slot: int, count: int) -> Sample:
+    """Open a slot, give it a prompt, and take its first token."""
+    entry = Entry(slot, 0, tokens(count), wants_token=True)
+    return run(backend, entry, operations=(Open(slot, greedy(count)),))[0]
+
+
+def test_traits_come_from_the_model(backend: LlamaCppBackend) -> None:
+    """The scheduler counts memory by these."""
+    traits = backend.traits
+    assert traits.kv_tokens == KV_TOKENS
+    assert traits.slots_max == 8
+    assert traits.model_len_max == TinyShape().context
+    assert traits.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
+    assert not traits.exact
+
+
+def test_vocabulary_of_the_file(backend: LlamaCppBackend) -> None:
+    """Control names must not pass for text, nor text for control."""
+    vocabulary = backend.vocabulary
+    assert vocabulary.control == {0, 1, 2, 3}
+    assert vocabulary.pieces[2] == b"<|im_end|>"
+    assert set(vocabulary.pieces[4:260]) == {bytes([byte]) for byte in range(256)}
+    assert 2 in vocabulary.eos_tokens
+    assert vocabulary.bos_token == 1
+    assert not vocabulary.adds_bos
+    assert vocabulary.chat_template == CHAT_TEMPLATE
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "the thing", "a\0b", "\ufeff\u202e é 漢字 🚌", "<|im_end|>", " \n\t ", "x" * 10_000],
+)
+def test_encoding_round_trips(backend: LlamaCppBackend, text: str) -> None:
+    """What a user writes is what the model reads, byte for byte."""
+    pieces = backend.vocabulary.pieces
+    encoded = backend.encode(text, special=False)
+    assert b"".join(pieces[token] for token in encoded).decode() == text
+    assert not backend.vocabulary.control.intersection(encoded)
+
+
+def test_control_names_only_when_special(backend: LlamaCppBackend) -> None:
+    """A user who types the name of a control token must not get the token."""
+    assert backend.encode("<|im_start|>", special=True) == [1]
+    assert len(backend.encode("<|im_start|>", special=False)) > 1
+
+
+def test_half_a_character_is_refused(backend: LlamaCppBackend) -> None:
+    """A lone surrogate has no UTF-8."""
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        backend.encode("a\ud800", special=False)
+
+
+def test_a_text_beyond_the_limit_is_refused(backend: LlamaCppBackend) -> None:
+    """Native code counts in 32 bits."""
+    with pytest.raises(InvalidRequest, match="characters"):
+        backend.encode("x" * (limits.PROMPT_CHARACTERS_MAX + 1), special=False)
+
+
+@pytest.mark.parametrize(
+    ("operations", "entries", "told"),
+    [
+        ((), (Entry(8, 0, (5,), False),), "slot 8 does not exist"),
+        ((), (Entry(-1, 0, (5,), False),), "slot -1 does not exist"),
+        ((), (Entry(0, 1, (5,), False),), "starts at 1"),
+        ((), (Entry(0, 0, (5,), True),), "never opened"),
+        ((), (Entry(0, 0, (), False),), "is empty"),
+        ((), (Entry(0, 0, (), False, continues=True),), "has sampled none"),
+        ((), (Entry(0, 0, (-1,), False),), "not in the vocabulary"),
+        ((), (Entry(0, 0, (5, 10**12), False),), "not in the vocabulary"),
+        ((), (Entry(0, 0, (5,), False), Entry(0, 1, (5,), False)), "stands twice"),
+        ((), (Entry(0, 0, (5,) * 2049, False),), "2049 tokens"),
+        ((Copy(0, 1, 4),), (), "copy of 4 tokens"),
+        ((Copy(7, 7, 1),), (), "onto slot 7"),
+        ((Truncate(7, 3),), (), "truncate of slot 7"),
+        ((Save(0, 1),), (), "which is empty"),
+        ((Restore(9, 0),), (), "nothing is saved"),
+        ((Release(99),), (), "does not exist"),
+    ],
+)
+def test_a_batch_that_breaks_the_rules_fails(
+    backend: LlamaCppBackend,
+    operations: tuple[MemoryOperation, ...],
+    entries: tuple[Entry, ...],
+    told: str,
+) -> None:
+    """A mistake of the scheduler is told before native code sees it, and others are unharmed."""
+    run(backend, Entry(7, 0, (9, 10), wants_token=False))
+    with pytest.raises(BackendFailed, match=told):
+        run(backend, *entries, operations=operations)
+    run(backend, Entry(7, 2, (11,), wants_token=False))
+
+
+def test_memory_can_be_used_to_the_last_token(backend: LlamaCppBackend) -> None:
+    """Holes left by released slots must be usable, or the ledger promises what is not there."""
+    for slot in range(8):
+        fill(backend, slot, KV_TOKENS // 8)
+    run(backend, operations=tuple(Release(slot) for slot in (1, 3, 5, 7)))
+    sample = fill(backend, 1, KV_TOKENS // 2)
+    backend.reset()
+    assert fill(backend, 0, KV_TOKENS // 2).token == sample.token
+
+
+def test_copies_share_their_memory(backend: LlamaCppBackend) -> None:
+    """The ledger counts a shared token once; seven copies of most of the memory must fit."""
+    fill(backend, 0, KV_TOKENS - 100)
+    run(backend, operations=tuple(Copy(0, slot, KV_TOKENS - 100) for slot in range(1, 8)))
+    entries = [Entry(slot, KV_TOKENS - 100, (5 + slot,), False) for slot in range(8)]
+    assert len(run(backend, *entries)) == 8
+
+
+def test_full_memory_fails_and_reset_mends_it(backend: LlamaCppBackend) -> None:
+    """Running out of cells is a failure of the batch, not of the process."""
+    fill(backend, 0, KV_TOKENS)
+    with pytest.raises(BackendFailed, match="no room"):
+        fill(backend, 1, 400)
+    backend.reset()
+    assert fill(backend, 1, 400).token is not None
+
+
+def test_restore_into_full_memory_fails(backend: LlamaCppBackend) -> None:
+    """The library says no by a size of zero, which must not pass for success."""
+    fill(backend, 0, 600)
+    run(backend, operations=(Save(0, 1),))
+    with pytest.raises(BackendFailed, match="no room"):
+        run(backend, operations=(Restore(1, 1),))
+
+
+def test_prompt_logprobs_of_a_batch_of_several_passes(model: Path) -> None:
+    """Rows must be in order of position although the library computes them in pieces."""
+    backend = LlamaCppBackend(settings(model, kv_tokens=2048, slots=2))
+    prompt = tokens(PASSES)
+    sampling = greedy(PASSES, prompt_logprobs=0)
+    whole = run(backend, Entry(0, 0, prompt, True), operations=(Open(0, sampling),))[0]
+    backend.reset()
+    pieces: list[Sample] = []
+    operations: tuple[MemoryOperation, ...] = (Open(0, sampling),)
+    for start in range(0, PASSES, 100):
+        entry = Entry(0, start, prompt[start : start + 100], start + 100 == PASSES)
+        pieces += run(backend, entry, operations=operations)
+        operations = ()
+    backend.close()
+    scores = [score for piece in pieces for score in piece.prompt_logprobs]
+    assert [score.token for score in whole.prompt_logprobs] == list(prompt[1:])
+    assert [score.token for score in scores] == list(prompt[1:])
+    for one, other in zip(whole.prompt_logprobs, scores, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=0.1)
+    assert pieces[-1].token == whole.token
+
+
+def test_prompt_logprobs_survive_a_save_in_mid_prompt(backend: LlamaCppBackend) -> None:
+    """The first token after the restore is predicted by a row from before the save."""
+    prompt = tokens(40)
+    opened = Open(0, greedy(40, prompt_logprobs=0))
+    run(backend, Entry(0, 0, prompt[:20], False), operations=(opened,))
+    run(backend, operations=(Save(0, 1), Release(0)))
+    moved = Open(3, opened.sampling)
+    sample = run(backend, Entry(3, 20, prompt[20:], True), operations=(Restore(1, 3), moved))[0]
+    assert [score.token for score in sample.prompt_logprobs] == list(prompt[20:])
+
+
+def test_a_copied_prefix_gives_no_prompt_logprobs(backend: LlamaCppBackend) -> None:
+    """The row before the span was never computed here: nothing is better than a wrong number."""
+    fill(backend, 0, 20)
+    opened = Open(1, greedy(40, prompt_logprobs=0))
+    entry = Entry(1, 20, tokens(20, 20), True)
+    sample = run(backend, entry, operations=(Copy(0, 1, 20), opened))[0]
+    assert sample.prompt_logprobs == ()
+    assert sample.token is not None
+
+
+def test_a_constraint_that_fails_harms_its_own_row(backend: LlamaCppBackend) -> None:
+    """One bad grammar must not cost the neighbours their tokens."""
+    bad = Constraint(ConstraintKind.REGEX, "(")
+    sampling = Sampling(seed=0, prompt_count=4, constraint=bad)
+    samples = run(
+        backend,
+        Entry(0, 0, tokens(4), True),
+        Entry(1, 0, tokens(4), True),
+        operations=(Open(0, sampling), Open(1, greedy(4))),
+    )
+    assert samples[0].fault
+    assert samples[0].token is None
+    assert samples[1].token is not None
+
+
+def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None:
+    """A damaged model answers with a fault, never with a token."""
+    path = tmp_path / "nan.gguf"
+    write_tiny_gguf(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-20_000] + b"\xff" * 20_000)
+    backend = LlamaCppBackend(settings(path))
+    sample = fill(backend, 0, 8)
+    backend.close()
+    assert sample.token is None
+    assert sample.fault
+
+
+def test_closed_is_told(model: Path) -> None:
+    """After close the pointers are gone: nothing native may be called."""
+    backend = LlamaCppBackend(settings(model))
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendCrashed):
+        backend.encode("x", special=False)
+    with pytest.raises(BackendCrashed):
+        backend.execute(Batch(0, (), ()))
+    with pytest.raises(BackendCrashed):
+        backend.reset()
+
+
+def test_too_many_slots(model: Path) -> None:
+    """The library has a fixed maximum and would otherwise refuse without a reason."""
+    with pytest.raises(ConfigError, match="at most 256"):
+        settings(model, slots=257)
+
+
+def test_memory_that_does_not_fit_is_refused_before_it_is_taken(model: Path) -> None:
+    """Two thousand million tokens: the kernel would kill the process."""
+    with pytest.raises(ModelError, match="lower kv_tokens"):
+        LlamaCppBackend(settings(model, kv_tokens=limits.TOKENS_MAX))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "cannot be read"), (b"text", "could not be loaded"), (b"GGUF\3\0", "could not")],
+)
+def test_bad_files_are_refused(tmp_path: Path, content: bytes | None, told: str) -> None:
+    """Loading is one sentence, with the library's own reason in it."""
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=told):
+        LlamaCppBackend(settings(path))
+
+
+def test_unknown_architecture_is_named(tmp_path: Path) -> None:
+    """The most common failure with a new model: the library is older than the file."""
+    path = tmp_path / "model.gguf"
+    write_tiny_gguf(path, shape=TinyShape(architecture="newest"))
+    with pytest.raises(ModelError, match="unknown model architecture: 'newest'"):
+        LlamaCppBackend(settings(path))

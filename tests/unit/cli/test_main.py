@@ -1,0 +1,43 @@
+"""Tests of `jitney.cli.main`: what starting the program loads, and that every verb has a body."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from jitney.cli.flags import Verb
+from jitney.cli.main import main
+from jitney.cli.verbs import VERBS
+
+HEAVY = ("llama_cpp", "numpy", "jinja2", "llguidance", "asyncio", "rich", "jitney.llm")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    """Guards a quick start: help must not wait for numbers, templates or native code."""
+    program = (
+        "import sys\n"
+        "from jitney.cli.main import main\n"
+        f"assert main({words!r}) == 0\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
+def test_every_verb_has_a_module(verb: Verb) -> None:
+    """Guards the table of verbs: a module is found by name only when its verb is called."""
+    assert importlib.util.find_spec(f"jitney.cli.{verb.module}") is not None
+
+
+def test_a_mistake_in_a_setting_is_told_before_anything_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Guards a quick answer to a wrong flag."""
+    assert main(["run", "--kv-tokens", "none", "--max-num-seqs", "0", "hi"]) == 2
+    assert "max_num_seqs" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""How the budget of a tick is split: never exceeded, never idle, nobody starved."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitney.core.cost import CostModel
+from jitney.core.mix import PREFILL_MIN, Budget, share_budget
+from jitney.core.settings import Mix
+
+
+def slow_model() -> CostModel:
+    """Has seen that a prefill token takes ten milliseconds."""
+    cost = CostModel()
+    for count in range(1, 30):
+        cost.observe(count % 4, count * 8, 0.001 + 0.01 * count * 8)
+    return cost
+
+
+@given(
+    mix=st.sampled_from(list(Mix)),
+    decode_count=st.integers(0, 20),
+    wanted=st.lists(st.integers(2, 2000), max_size=8),
+    spare=st.integers(0, 600),
+    chunk=st.integers(1, 512),
+    is_slow=st.booleans(),
+)
+def test_every_mix_keeps_the_budget_and_makes_progress(
+    mix: Mix, decode_count: int, wanted: list[int], spare: int, chunk: int, is_slow: bool
+) -> None:
+    """Guards invariants 2 and 8: no tick too large, none empty while there is work."""
+    budget = Budget(max(1, decode_count + len(wanted)) + spare, chunk, 0.05)
+    cost = slow_model() if is_slow else CostModel()
+    share = share_budget(mix, decode_count, wanted, budget, cost)
+    assert share.decode_count + sum(share.spans) <= budget.tokens
+    assert 0 <= share.decode_count <= decode_count
+    assert len(share.spans) == len(wanted)
+    for span, want in zip(share.spans, wanted, strict=True):
+        assert 0 <= span <= min(want, chunk)
+    assert share.decode_count + sum(share.spans) > 0 or not (decode_count or wanted)
+    if wanted and mix is not Mix.PREFILL_FIRST:
+        assert share.spans[0] > 0
+    if decode_count and mix is not Mix.PREFILL_FIRST:
+        assert share.decode_count > 0
+
+
+@pytest.mark.parametrize(
+    ("mix", "decodes", "spans"),
+    [
+        (Mix.DECODE_FIRST, 6, (4, 0)),
+        (Mix.PREFILL_FIRST, 0, (8, 2)),
+        (Mix.BALANCED, 5, (5, 0)),
+        (Mix.BOUNDED_STALL, 6, (4, 0)),
+    ],
+)
+def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...]) -> None:
+    """Guards the meaning of each name, at a budget that is not enough for all."""
+    share = share_budget(mix, 6, [50, 50], Budget(10, 8, 0.05), CostModel())
+    assert (share.decode_count, share.spans) == (decodes, spans)
+
+
+def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:
+    """Guards the inter-token time, and the prompt that would miss it by its mere presence."""
+    share = share_budget(Mix.BOUNDED_STALL, 2, [1000], Budget(512, 512, 0.5), slow_model())
+    assert PREFILL_MIN < share.spans[0] < 80
+    share = share_budget(Mix.BOUNDED_STALL, 2, [1000], Budget(512, 512, 0.0001), slow_model())
+    assert share.spans == (PREFILL_MIN,)
+    share = share_budget(Mix.BOUNDED_STALL, 0, [1000], Budget(512, 512, 0.0001), slow_model())
+    assert share.spans == (512,)

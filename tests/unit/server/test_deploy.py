@@ -1,0 +1,88 @@
+"""What is shipped for operators: a dashboard and alerts that ask for metrics which exist."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.engine import Engine
+from jitney.server.metrics import Metrics
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+NAME = re.compile(r"\bjitney:[a-z0-9_]+")
+WANTED = {
+    "JitneyDown", "JitneyStuck", "JitneyQueueNearlyFull", "JitneyKvPressure", "JitneyErrorRate",
+    "JitneyFirstTokenSlow",
+}  # fmt: skip
+LABEL = re.compile(r'limit="([a-z_]+)"')
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The metrics of a server that has answered nothing yet."""
+    engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))
+    metrics = Metrics(engine, "tiny")
+    metrics.answered("/v1/models", 200)
+    rendered = metrics.render().decode()
+    engine.close(drain_s=0)
+    return rendered
+
+
+def expressions() -> list[str]:
+    """Every query of the dashboard and of the alerts."""
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+    return [
+        *(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())),
+        *(rule["expr"] for group in rules["groups"] for rule in group["rules"]),
+    ]
+
+
+def test_every_metric_asked_for_is_exposed(text: str) -> None:
+    """Guards dashboards and alerts against names that were changed under them."""
+    families = list(text_string_to_metric_families(text))
+    known = {sample.name for family in families for sample in family.samples}
+    # Families without a sample yet, such as refusals by error, are known by their name.
+    known |= {f"{family.name}_total" for family in families}
+    asked = {name for expression in expressions() for name in NAME.findall(expression)}
+    assert len(asked) > 20
+    assert asked - known == set()
+
+
+def test_every_limit_asked_for_is_exposed(text: str) -> None:
+    """Guards the lines that show a bound beside what it bounds."""
+    asked = {name for expression in expressions() for name in LABEL.findall(expression)}
+    assert asked
+    for name in asked:
+        assert f'jitney:limit{{limit="{name}"}}' in text
+
+
+def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
+    """Guards whoever is woken by one."""
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert WANTED <= {alert["alert"] for alert in alerts}
+    for alert in alerts:
+        assert alert["labels"]["severity"] in ("critical", "warning"), alert["alert"]
+        assert alert["annotations"]["summary"].endswith("."), alert["alert"]
+
+
+def test_panels_do_not_overlap() -> None:
+    """Guards the dashboard's layout."""
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells

@@ -1,0 +1,86 @@
+"""The trace: valid Chrome trace events, lanes that do not overlap, and the words of requests."""
+
+import json
+from typing import Any
+
+from jitney.server.recorder import Recorder
+from jitney.server.trace import ENGINE, REQUESTS, render_trace
+from tests.unit.server.records_for_tests import accepted, done, member, started, tick
+
+
+def recorded() -> Recorder:
+    recorder = Recorder()
+    recorder.take(accepted(0.0, "a", 4))
+    recorder.take(started(0.5, "a", 0.5))
+    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True, slot=2), took_s=0.4))
+    recorder.take(accepted(1.0, "b", 2))
+    recorder.take(started(1.0, "b", 0.0))
+    recorder.take(
+        tick(
+            1.5,
+            2,
+            member("a", 4, 1, samples=True, slot=2),
+            member("b", 0, 2, samples=True, slot=5),
+            took_s=0.5,
+        )
+    )
+    recorder.take(done(1.5, "a"))
+    return recorder
+
+
+def events(recorder: Recorder, now: float = 3.0) -> list[dict[str, Any]]:  # Any: as JSON has it
+    document = json.loads(render_trace(recorder, now))
+    assert document["displayTimeUnit"] == "ms"
+    found: list[dict[str, Any]] = document["traceEvents"]
+    return found
+
+
+def test_every_event_has_what_the_format_demands() -> None:
+    """Guards the file against viewers that drop what they do not understand."""
+    for event in events(recorded()):
+        assert {"ph", "name", "pid", "tid", "args"} <= event.keys()
+        assert event["ph"] in ("M", "X", "C")
+        if event["ph"] != "M":
+            assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+
+
+def test_slices_of_a_slot_stand_where_its_ticks_were() -> None:
+    """Guards lanes against slices that are shifted or overlap."""
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events(recorded())
+        if event["name"] == "thread_name"
+    }
+    slices = [each for each in events(recorded()) if each["ph"] == "X" and each["pid"] == ENGINE]
+    lane = [each for each in slices if names[ENGINE, each["tid"]] == "slot 2"]
+    assert [(each["name"], each["ts"], each["dur"]) for each in lane] == [
+        ("a prefill 4", 600000.0, 400000.0),
+        ("a decode", 1000000.0, 500000.0),
+    ]
+    ticks = [each for each in slices if names[ENGINE, each["tid"]] == "ticks"]
+    assert [each["args"]["batch_size"] for each in ticks] == [1, 2]
+
+
+def test_every_request_has_a_row_with_its_words_and_phases() -> None:
+    """Guards the answer to why a request was slow, inside the trace."""
+    rows = [each for each in events(recorded()) if each["ph"] == "X" and each["pid"] == REQUESTS]
+    whole = {each["name"]: each for each in rows if "why" in each["args"]}
+    assert whole["a"]["dur"] == 1.5e6
+    assert whole["a"]["args"]["why"].startswith("Queued 500 ms")
+    assert whole["b"]["dur"] == 2.0e6
+    assert {each["name"] for each in rows} == {"a", "b", "queued", "prefill", "generating"}
+
+
+def test_counters_show_memory_queue_and_batch() -> None:
+    """Guards the counters beside the lanes."""
+    counters = [each for each in events(recorded()) if each["ph"] == "C"]
+    assert {each["name"] for each in counters} == {"kv tokens", "queue", "batch tokens"}
+    batches = [each["args"] for each in counters if each["name"] == "batch tokens"]
+    assert batches == [{"decode": 0, "prefill": 4}, {"decode": 1, "prefill": 2}]
+
+
+def test_an_empty_recorder_is_still_a_trace() -> None:
+    """Guards a server that was asked before its first request."""
+    assert all(event["ph"] == "M" for event in events(Recorder()))
