@@ -2,17 +2,21 @@
 
 from pathlib import Path
 
+from jitney.cli.help import cli_reference
 from jitney.config import config_reference
+from jitney.server.reference import api_reference
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = {"api.md": api_reference, "cli.md": cli_reference, "config.md": config_reference}
 
 
 def main() -> None:
     """Write each page and name it."""
-    page = ROOT / "docs" / "reference" / "config.md"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(config_reference(), encoding="utf-8")
-    print(f"wrote {page.relative_to(ROOT)}")
+    folder = ROOT / "docs" / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, made in PAGES.items():
+        (folder / name).write_text(made(), encoding="utf-8")
+        print(f"wrote {(folder / name).relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

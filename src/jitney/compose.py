@@ -229,10 +229,9 @@ def _kv_tokens_by_bytes(settings: Settings, limit: int, token_bytes: int) -> int
 
 
 def _uses_flash_attention(settings: Settings) -> bool:
-    # On CPUs the fused kernels are slower than the plain ones.
-    if settings.flash_attention == "auto":
-        return settings.gpu_layers != 0
-    return settings.flash_attention == "on"
+    # The fused kernel skips cells of other sequences and of cached prefixes, and its logits do not
+    # depend on what else is in the batch (docs/decisions/0008-flash-attention-on.md).
+    return settings.flash_attention != "off"
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:

@@ -191,8 +191,9 @@ class Chat:
 def note(text: str) -> None:
     """A line beside the conversation, dim on a terminal."""
     line = printable(text)
-    if sys.stderr.isatty():
-        line = f"\x1b[2m{line}\x1b[0m" if line else line
+    if sys.stderr.isatty() and line:
+        wrapper = Wrapper(columns())
+        line = f"\x1b[2m{wrapper.feed(line)}{wrapper.end()}\x1b[0m"
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

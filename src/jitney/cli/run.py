@@ -97,8 +97,15 @@ def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, told: _Told) -> No
     for asked in ask_all(llm, [prompt], params):
         if asked.error is not None:
             raise asked.error
-        for piece in _pieces(asked):
-            _write(piece)
+        written = 0
+        try:
+            for piece in _pieces(asked):
+                _write(piece)
+                written += len(piece)
+        except (JitneyError, KeyboardInterrupt):
+            # What follows, our own sentence or the shell's prompt, begins on a line of its own.
+            _write("\n" if written else "")
+            raise
         _write("\n")
         assert asked.handle is not None, "not refused"
         told.answers.append(asked.handle.result())

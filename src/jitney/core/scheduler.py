@@ -178,9 +178,9 @@ class Scheduler:
     def fail(self, message: str, now: float) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
 
-        Sequences of the batches in flight are struck. From a number of strikes on, suspects run
-        one to a batch; then only the suspect is struck, and the one that brings the backend down
-        again and again ends alone (invariant 10).
+        The sequences of the batch that failed are struck. From a number of strikes on, a suspect
+        stands alone in its batch, so that the one that brings the backend down again and again
+        ends alone (invariant 10).
         """
         self.counters.add("backend_failures")
         # Outcomes come back in order, so it is the oldest batch that failed.

@@ -49,7 +49,7 @@ class Gate:
         if oldest is None:
             return
         size = self._group_size(waiting_count)
-        if waiting_count >= size or drains or now - oldest.arrived_at >= self._wait_s:
+        if waiting_count >= size or drains or oldest.arrived_at + self._wait_s <= now:
             self._places = min(waiting_count, self._size_max)
             self._counters.add("groups_departed")
 

@@ -239,9 +239,14 @@ class EventStream(Response):
             await send(start)
             self._send = send_body
             closing = await self._run(send_body)
+            # From here on no ping: it would come after the end.
+            self._send = None
             await send_body(closing, more_body=False)
         except TimeoutError:
-            _log.info("a client took nothing for %g s; its stream ends", limits.SEND_S_MAX)
+            _log.info(
+                "a client took nothing for %g s; its stream is cut",
+                self._service.settings.send_s_max,
+            )
             await _cut(scope)
         finally:
             self._send = None

@@ -66,7 +66,14 @@ def create_app(
             allow_origins=list(origins),
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=["x-request-id"],
+            expose_headers=[
+                "x-request-id",
+                "x-jitney-queue-position",
+                "x-jitney-queue-ms",
+                "x-jitney-first-token-ms",
+                "x-jitney-total-ms",
+                "retry-after",
+            ],
         )
     app.add_middleware(Front, service=service)
     return app

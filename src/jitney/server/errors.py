@@ -164,8 +164,6 @@ def retry_headers(seconds: float) -> dict[str, str]:
 
 
 def sentence(text: str) -> str:
-    """A message that begins with a capital, as a sentence does, unless it begins with a name."""
-    first = text.split(" ", 1)[0]
-    if not text or "_" in first or "[" in first or "." in first or not first.islower():
-        return text
-    return text[0].upper() + text[1:]
+    """A message that begins with a capital where it begins with an article, not with a name."""
+    is_plain = text.split(" ", 1)[0] in ("a", "an", "the", "each", "no", "it")
+    return text[0].upper() + text[1:] if is_plain else text

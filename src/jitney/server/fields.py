@@ -63,7 +63,7 @@ SAMPLING: Mapping[str, Field] = {
         "`priority`."
     ),
     "cache_salt": Supported("Prefixes are shared only under equal salts (and keys' scopes)."),
-    "request_id": Supported("Becomes part of the reply's id; must be unique among live ones."),
+    "request_id": Supported("Becomes part of the reply's id."),
     "deadline_ms": Supported("Milliseconds from arrival; past them the request ends with 504."),
 }
 

@@ -24,14 +24,18 @@ class Bucket:
 
     def wait_s(self) -> float:
         """Seconds until one is there; 0 when it is."""
-        now = self._clock.now()
-        self._level = min(self._full, self._level + (now - self._filled_at) * self._per_s)
-        self._filled_at = now
+        self._fill()
         return max(1.0 - self._level, 0.0) / self._per_s
 
     def take(self, amount: float) -> None:
         """Use this much, though it may not be there."""
+        self._fill()
         self._level -= amount
+
+    def _fill(self) -> None:
+        now = self._clock.now()
+        self._level = min(self._full, self._level + (now - self._filled_at) * self._per_s)
+        self._filled_at = now
 
 
 @dataclass(slots=True)

@@ -124,8 +124,15 @@ class Service:
         return self._work_count
 
     async def at_the_door(self, make: Callable[[], Made]) -> Made:
-        """Do something slow, such as tokenising, off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._door, make)
+        """Do something slow, such as tokenising, off the event loop. Raises Draining."""
+        waiting = asyncio.get_running_loop().run_in_executor(self._door, make)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            # Either this task was cancelled, or the door was closed before its turn came.
+            if waiting.cancelled() and self.is_stopping:
+                raise Draining("the server was shut down.") from None
+            raise
 
     @contextmanager
     def working(self) -> Iterator[None]:

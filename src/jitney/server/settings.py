@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from jitney.core.request import Priority
+from jitney.server import limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,9 @@ class ServerSettings:
     """How long running work may take to finish once the server was asked to stop."""
     stall_s_max: float = 10.0
     """Without progress for so long while work waits, /health says so."""
-    send_s_max: float = 30.0
+    send_s_max: float = limits.SEND_S_MAX
     """How long a client may leave its stream unread."""
-    ping_s: float = 15.0
+    ping_s: float = limits.PING_S
 
     def __post_init__(self) -> None:
         assert self.model_names, "a model has a name"

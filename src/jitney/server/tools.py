@@ -27,6 +27,14 @@ LLAMA = CallFormat(
 CALLS_MAX = 16
 """Calls that one answer is allowed when calls are enforced."""
 
+_NO_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+"""As models are trained to write calls; free space would be an invitation to fill it."""
+
 _LETTERS = string.ascii_letters + string.digits
 _INTRODUCTION = """\
 You can call these functions, described by JSON schemas:
@@ -127,12 +135,12 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     return StructuredOutputsParams(
         grammar=f"start: call {repeated}\n"
         f"call: {opening} payload {closing}\n"
-        f"payload: %json {json.dumps(schema)}\n"
+        f"payload: %json {json.dumps({**schema, 'x-guidance': _SPACING})}\n"
     )
 
 
 def _call_schema(form: CallFormat, tool: Tool) -> dict[str, Any]:
-    parameters = tool.function.parameters or {"type": "object", "properties": {}}
+    parameters = tool.function.parameters or _NO_PARAMETERS
     return {
         "type": "object",
         "properties": {"name": {"const": tool.function.name}, form.arguments_key: parameters},
@@ -154,7 +162,7 @@ def offered(tools: list[Tool]) -> list[dict[str, Any]]:
             "function": {
                 "name": tool.function.name,
                 "description": tool.function.description or "",
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+                "parameters": tool.function.parameters or _NO_PARAMETERS,
             },
         }
         for tool in tools

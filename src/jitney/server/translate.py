@@ -179,12 +179,17 @@ class _Order:
     ) -> Asked:
         """The requests, one for each prompt."""
         body, service = self.body, self.service
-        base = f"{self.prefix}-{body.request_id or uuid.uuid4().hex}"
+        fresh = uuid.uuid4().hex
+        base = f"{self.prefix}-{body.request_id or fresh}"
+        # The engine's own names hold something that no caller can guess: whoever could name
+        # another one's request could cancel it by leaving.
+        inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
+        _check_count(service, prompts, params)
         _check_logprob_values(service, prompts, params)
         options = self._options()
         requests = []
         for index, prompt in enumerate(prompts):
-            name = RequestId(base if len(prompts) == 1 else f"{base}-{index}")
+            name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
             requests.append(service.entrance.make(prompt.tokens, params, replace(options, id=name)))
         stream_options = body.stream_options
         return Asked(
@@ -305,6 +310,18 @@ def _switches(body: ChatBody) -> dict[str, bool]:
 def _check_stream(body: SamplingFields) -> None:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
+
+
+def _check_count(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
+    """Refuse what could never be accepted, however long one waits. One prompt always can be."""
+    count_max = service.engine.settings.queue_requests_max
+    count = len(prompts) * params.n
+    if len(prompts) > 1 and count > count_max:
+        raise InvalidRequest(
+            f"this call asks for {count} completions, and {count_max} may wait here at once; "
+            "send fewer prompts, or lower n.",
+            "prompt",
+        )
 
 
 def _check_logprob_values(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:

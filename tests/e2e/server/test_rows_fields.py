@@ -1,4 +1,4 @@
-"""Bad values of fields, by the numbered rows of expected answers; what is refused names its field."""
+"""Bad values of fields, by the numbered rows of expected answers; each names its field."""
 
 from collections.abc import Iterator
 from typing import Any

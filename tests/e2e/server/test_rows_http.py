@@ -257,7 +257,7 @@ def test_row_47_prefixes_across_salts_and_keys(locked: Running) -> None:
 def test_row_48_ids_that_are_not_sane(server: Running, given: str) -> None:
     """Guards logs and headers: a strange id is replaced by ours."""
     with server.client() as client:
-        response = client.get("/health", headers={"x-request-id": given.encode()})
+        response = client.get("/health", headers=[(b"x-request-id", given.encode())])
         assert response.headers["x-request-id"].startswith("req-")
         response = client.get("/health", headers={"x-request-id": "mine-1"})
         assert response.headers["x-request-id"] == "mine-1"

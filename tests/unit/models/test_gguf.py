@@ -121,7 +121,7 @@ def test_every_truncation_is_refused(tmp_path: Path, tiny: bytes) -> None:
     data_end = len(tiny.rstrip(b"\0"))
     for length in [*range(400), *range(400, data_end - 64, 997)]:
         path.write_bytes(tiny[:length])
-        refusal(path)
+        assert refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def request(name: str, size: int, n: int = 1) -> Request:
         prompt=tuple((size * 7 + place) % 200 for place in range(size)),
         params=SamplingParams(temperature=0.0, max_tokens=20, n=n),
         seed=3,
-        priority=Priority(hash(name) % 3),
+        priority=Priority(size % 3),
     )
 
 

@@ -1,1 +1,1 @@
-"""The llama.cpp backend: every GGUF, sequences of one unified cache. See `backend`."""
+"""The llama.cpp backend: every GGUF. See `backend`."""

@@ -221,6 +221,8 @@ class ContextShape:
     """A batch is computed in passes of at most this many tokens."""
     threads: int
     flash_attention: bool
+    is_split: bool = False
+    """Whether each slot has cells of its own, an equal share of `kv_tokens`."""
 
 
 class Context:
@@ -240,13 +242,16 @@ class Context:
             if shape.flash_attention
             else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
-        # One pool of cells for all, so that a prefix is shared by marking its cells.
-        params.kv_unified = True
+        # In one pool a prefix is shared by marking its cells, but attention reads all of them for
+        # everybody. Slots with cells of their own read only those.
+        params.kv_unified = not shape.is_split
         # Sliding-window layers keep all positions, or a slot could not be cut back.
         params.swa_full = True
         # Logits of every position of a prompt may be wanted.
         params.n_outputs_max = params.n_outputs_max_per_seq = 0
         self._model = model
+        self._is_split = shape.is_split
+        self._scratch = np.empty(0, np.uint8)
         self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
         if not self._pointer:
             raise ModelError(
@@ -290,9 +295,16 @@ class Context:
         shape = (rows, self._model.vocabulary_count)
         return np.ctypeslib.as_array(pointer, shape=shape)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """The first tokens of one slot become those of another, without being moved."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """The first tokens of one slot become those of another; false when there was no room."""
+        if not self._is_split:
+            llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return True
+        size = int(llama_cpp.llama_state_seq_get_size(self._pointer, source))
+        if size > len(self._scratch):
+            self._scratch = np.empty(size + size // 4, np.uint8)
+        state = self._save_into(self._scratch[:size], source)
+        return self.restore(target, state) and self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> bool:
         """Forget positions from `length` on; false when the library could not."""
@@ -305,9 +317,13 @@ class Context:
     def save(self, slot: int) -> npt.NDArray[np.uint8]:
         """A copy of the slot's memory; empty when the library could not."""
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, slot))
-        state = np.empty(size, np.uint8)
-        written = llama_cpp.llama_state_seq_get_data(self._pointer, _bytes_at(state), size, slot)
-        return state[: int(written)]
+        return self._save_into(np.empty(size, np.uint8), slot)
+
+    def _save_into(self, room: npt.NDArray[np.uint8], slot: int) -> npt.NDArray[np.uint8]:
+        written = llama_cpp.llama_state_seq_get_data(
+            self._pointer, _bytes_at(room), len(room), slot
+        )
+        return room[: int(written)]
 
     def restore(self, slot: int, state: npt.NDArray[np.uint8]) -> bool:
         """Write a saved copy into the slot; false when there was no room."""

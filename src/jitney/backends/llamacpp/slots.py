@@ -2,7 +2,7 @@
 
 Called by `backend` on the engine thread only. Each memory operation is checked against the tokens
 before the library sees it, so that a mistake of the scheduler is a BackendFailed and not a wrong
-answer. A copy shares cells, so it costs nothing; a saved copy lives in RAM.
+answer. In one pool a copy shares cells and costs nothing; a saved copy lives in RAM.
 """
 
 from dataclasses import dataclass, field
@@ -79,7 +79,10 @@ class SlotMemory:
                 f"copy of {length} tokens from slot {operation.source}, "
                 f"which holds {len(source.tokens)}."
             )
-        self._context.copy(operation.source, operation.target, length)
+        if not self._context.copy(operation.source, operation.target, length):
+            raise BackendFailed(
+                f"memory has no room for the {length} tokens copied to slot {operation.target}."
+            )
         target.tokens = source.tokens[:length]
         target.token_last = target.row_last = None
 

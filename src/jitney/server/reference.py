@@ -1,0 +1,149 @@
+"""The reference page of the HTTP interface, made from the tables that the server runs by. Pure."""
+
+from collections.abc import Mapping
+
+from jitney.server import limits
+from jitney.server.errors import AUTHENTICATION, INVALID, SERVER, TABLE, Told
+from jitney.server.fields import CHAT, COMPLETION, SAMPLING, Field, Supported
+
+REFUSALS = (
+    Told(400, INVALID, "invalid_http"),
+    Told(400, INVALID, "invalid_json"),
+    Told(400, INVALID, "invalid_type"),
+    Told(400, INVALID, "missing_required_parameter"),
+    Told(400, INVALID, "unknown_parameter"),
+    Told(401, AUTHENTICATION, "invalid_api_key"),
+    Told(401, AUTHENTICATION, "missing_api_key"),
+    Told(404, INVALID, "model_not_found"),
+    Told(404, INVALID, "not_found"),
+    Told(405, INVALID, "method_not_allowed"),
+    Told(408, INVALID, "request_timeout"),
+    Told(413, INVALID, "request_too_large"),
+    Told(414, INVALID, "uri_too_long"),
+    Told(415, INVALID, "unsupported_media_type"),
+    Told(421, INVALID, "unknown_host"),
+    Told(431, INVALID, "headers_too_large"),
+    Told(499, SERVER, "cancelled"),
+)
+"""Refusals that are no error of the engine's."""
+
+_HEAD = f"""\
+# HTTP interface
+
+`jitney serve` answers the clients of OpenAI's interface. A field is supported, or refused by name
+with a sentence that says why; none is accepted and ignored. Fields of other names are refused
+too, with the nearest name that is known. A field that is null is a field that is not there.
+
+This page is made from the source by `make docs`.
+
+## Paths
+
+| path | what it does |
+| --- | --- |
+| `POST /v1/chat/completions` | answers a conversation |
+| `POST /v1/completions` | completes a prompt, or up to {limits.PROMPTS_MAX} of them |
+| `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
+| `POST /detokenize` | the text of `tokens` |
+| `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
+| `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
+| `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
+backend is being started again, or no forward pass ends; needs no key |
+| `GET /ready` | 200 while new work is welcome; 503 from the first signal to stop |
+| `GET /load` | `server_load`: requests that are being served |
+| `GET /version` | of the software |
+| `GET /metrics` | Prometheus |
+| `GET /openapi.json` | this interface, for programs |
+| `GET /` | the page |
+
+## Keys
+
+With `--api-key` or `--api-key-file`, every path but `/health` and the files of the page wants
+`Authorization: Bearer KEY`. A key's name is its tenant under the policy `fair`, and the boundary
+of prefix reuse unless it was given a `cache_scope` to share. Its rates are counted per minute:
+requests when they arrive, tokens when they are used.
+
+## Headers of answers
+
+| header | meaning |
+| --- | --- |
+| `x-request-id` | the caller's own, when it has 1 to {limits.REQUEST_ID_CHARACTERS_MAX} printable \
+characters, else one of ours |
+| `x-jitney-queue-position` | how many requests waited when this one was accepted |
+| `x-jitney-queue-ms` | the wait for the first slot, once it is over |
+| `x-jitney-first-token-ms`, `x-jitney-total-ms` | from arrival, where the answer is no stream |
+| `retry-after`, `retry-after-ms` | with 429: when there will be room, from the queue and the rate |
+
+## Streams
+
+Events are `data: ` and a JSON object; the first of a chat has the role, the last of each choice
+its `finish_reason`, and `data: [DONE]` ends a stream that went well. The status line waits for the
+first token, for {limits.HEADERS_WAIT_S:g} s at most, so that early failures have a status. A
+failure after that is one event with an `error`, and no `[DONE]`. A stream that has nothing to say
+for {limits.PING_S:g} s (`--sse-ping-interval`) says `: ping`. A client that takes nothing for
+{limits.SEND_S_MAX:g} s (`--read-timeout`) is cut.
+
+A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
+
+## Tools
+
+Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
+`[TOOL_CALLS]` (Mistral), or JSON with `name` and `parameters`, perhaps after `<|python_tag|>`
+(Llama 3). A template that does not know tools gets them as text in the system message, in the
+first form; calls and answers of tools in the history are written out in the same way.
+`tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
+Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not.
+"""
+
+
+def api_reference() -> str:
+    """The whole page, in Markdown."""
+    chat = {name: field for name, field in CHAT.items() if name not in SAMPLING}
+    completion = {name: field for name, field in COMPLETION.items() if name not in SAMPLING}
+    return "\n".join(
+        (
+            _HEAD,
+            _table("Fields of both", SAMPLING),
+            _table("Fields of /v1/chat/completions", chat),
+            _table("Fields of /v1/completions", completion),
+            _errors(),
+        )
+    )
+
+
+def _table(title: str, table: Mapping[str, Field]) -> str:
+    rows = [_row(name, field) for name, field in table.items()]
+    head = ("| field | | meaning or reason |", "| --- | --- | --- |")
+    return "\n".join((f"## {title}", "", *head, *rows, ""))
+
+
+def _row(name: str, field: Field) -> str:
+    if isinstance(field, Supported):
+        return f"| `{name}` | supported | {field.note} |"
+    reason = field.reason[0].upper() + field.reason[1:] + "."
+    if field.allows:
+        values = ", ".join(f"`{_json(value)}`" for value in field.allows)
+        reason += f" Passes as {values}."
+    return f"| `{name}` | refused | {reason} |"
+
+
+def _json(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).replace("'", '"')
+
+
+def _errors() -> str:
+    told = {(each.status, each.type, each.code) for each in (*TABLE.values(), *REFUSALS)}
+    rows = [f"| {status} | `{kind}` | `{code}` |" for status, kind, code in sorted(told)]
+    return "\n".join(
+        (
+            "## Errors",
+            "",
+            'Always `{"error": {"message", "type", "param", "code"}}`. Bad input is never 5xx.',
+            "",
+            "| status | type | code |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        )
+    )

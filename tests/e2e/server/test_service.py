@@ -1,0 +1,336 @@
+"""The server as a whole: who leaves, who waits, who may; health, drain and the end."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.batch import Batch, Outcome
+from jitney.core.request import Priority
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    WAIT_S,
+    Running,
+    World,
+    check_error,
+    events,
+    request_bytes,
+    wait_until,
+)
+
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+LONG = {"prompt": "a", "max_tokens": 4000}
+SECRET = "a-secret-of-the-tests"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_leaving_the_queue_frees_the_place(start: Start, streams: bool) -> None:
+    """Guards the queue: who left while waiting never runs, and nobody else is harmed."""
+    server = start(World(backend=SLOW, sequences=1))
+    running, waiting = server.connect(), server.connect()
+    running.sendall(request_bytes("/v1/completions", LONG))
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    waiting.sendall(request_bytes("/v1/completions", {**LONG, "stream": streams}))
+    wait_until(lambda: server.service.engine.stats().live_requests == 2, "it was not accepted")
+    waiting.close()
+    wait_until(lambda: server.service.engine.stats().live_requests == 1, "it waits for nobody")
+    assert server.service.engine.stats().active_slots == 1
+    running.close()
+    server.check_idle()
+
+
+def test_nobody_can_end_the_request_of_another_by_its_id(start: Start) -> None:
+    """Guards ids that callers choose: a second one of the same name is a request of its own."""
+    server = start(World(backend=SLOW))
+    first, second = server.connect(), server.connect()
+    body = {"prompt": "a", "max_tokens": 4000, "request_id": "same"}
+    first.sendall(request_bytes("/v1/completions", body))
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    second.sendall(request_bytes("/v1/completions", body))
+    wait_until(lambda: server.service.engine.stats().live_requests == 2, "it was not accepted")
+    second.close()
+    wait_until(lambda: server.service.engine.stats().live_requests == 1, "it went on for nobody")
+    assert server.service.engine.stats().active_slots == 1
+    first.close()
+    server.check_idle()
+
+
+def test_what_can_never_be_accepted_is_no_overload(start: Start) -> None:
+    """Guards clients that try again after 429: more completions than may wait are a mistake."""
+    server = start(World(queue=16))
+    check_error(server.complete(["a"] * 17), 400, "prompt")
+    check_error(server.complete(["a"] * 9, n=2), 400, "prompt")
+    assert len(server.complete(["a"] * 16, max_tokens=1).json()["choices"]) == 16
+
+
+def test_two_hundred_who_give_up_harm_nobody(start: Start) -> None:
+    """Guards the next caller: work that nobody waits for is not done."""
+    server = start(World(backend=SLOW, sequences=8, queue=512))
+    connections = [server.connect() for _ in range(200)]
+    for connection in connections:
+        connection.sendall(request_bytes("/v1/completions", LONG))
+    wait_until(lambda: server.service.load == 200, "they did not all arrive")
+    for connection in connections:
+        connection.close()
+    assert server.complete(max_tokens=3).status_code == 200
+    server.check_idle()
+    assert server.service.engine.stats().completed_requests == 1
+
+
+def test_a_client_that_leaves_during_a_stream_frees_its_slot(start: Start) -> None:
+    """Guards the common case, by a real client that closes its response."""
+    server = start(World(backend=SLOW))
+    with server.client() as client:
+        with client.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as response:
+            next(response.iter_lines())
+        wait_until(server.is_idle, "the request went on for nobody")
+    assert server.service.engine.stats().cancelled_requests == 1
+
+
+def test_what_the_server_says_about_itself(server: Running) -> None:
+    """Guards the small endpoints that tools ask first."""
+    assert server.get("/health").json() == {"status": "ok"}
+    assert server.get("/ready").json() == {"status": "ok"}
+    assert re.fullmatch(r"\d+\.\d+.*", server.get("/version").json()["version"])
+    assert server.get("/load").json() == {"server_load": 0}
+    models = server.get("/v1/models").json()
+    assert [each["id"] for each in models["data"]] == ["fake", "other-name"]
+    assert server.get("/v1/models/fake").json() == models["data"][0]
+    check_error(server.get("/v1/models/none/such"), 404, "model")
+    about = server.get("/tokenizer_info").json()
+    assert about["eos_token"] == "<|end|>"
+    assert about["model_max_length"] == 4096
+    document = server.get("/openapi.json").json()
+    assert "ChatBody" in document["components"]["schemas"]
+    with server.client() as client:
+        assert client.head("/health").status_code == 200
+
+
+def test_tokens_and_text_are_told(server: Running) -> None:
+    """Guards clients that tokenise over HTTP."""
+    made = server.post("/tokenize", {"prompt": "the bus<|end|>"}).json()
+    assert made["count"] == len(made["tokens"])
+    assert made["max_model_len"] == 4096
+    assert server.post("/detokenize", {"tokens": made["tokens"]}).json() == {
+        "prompt": "the bus<|end|>"
+    }
+    check_error(server.post("/tokenize", {}), 400, "prompt")
+    check_error(server.post("/detokenize", {"tokens": [10**6]}), 400, "tokens")
+    messages = [{"role": "user", "content": "hi"}]
+    longer = server.post("/tokenize", {"messages": messages}).json()["count"]
+    shorter = server.post(
+        "/tokenize", {"messages": messages, "add_generation_prompt": False}
+    ).json()["count"]
+    assert longer == shorter + 1
+
+
+def test_keys_have_rates_and_ceilings(start: Start) -> None:
+    """Guards the limits of a key: requests, tokens and priority, each its own refusal."""
+    keys = (
+        Key(name="few", secret=SECRET + "1", requests_per_min=2),
+        Key(name="short", secret=SECRET + "2", tokens_per_min=5),
+        Key(name="low", secret=SECRET + "3", priority_max=Priority.NORMAL),
+    )
+    server = start(World(settings=ServerSettings(model_names=(MODEL,), keys=keys)))
+
+    def ask(number: int, **fields: Any) -> httpx.Response:
+        body = {"prompt": "abc", "max_tokens": 8, **fields}
+        return server.post("/v1/completions", body, authorization=f"Bearer {SECRET}{number}")
+
+    assert [ask(1).status_code for _ in range(3)] == [200, 200, 429]
+    refused = ask(1)
+    assert check_error(refused, 429)["code"] == "rate_limit_exceeded"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert [ask(2).status_code for _ in range(2)] == [200, 429]
+    check_error(ask(3, priority="critical"), 400, "priority")
+    check_error(ask(3, priority=-5), 400, "priority")
+    assert ask(3, priority=0).status_code == 200
+    assert ask(3).status_code == 200
+
+
+class Stuck:
+    """A backend whose next batch takes as long as it likes."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.may_go = threading.Event()
+        self.may_go.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def execute(self, batch: Batch) -> Outcome:
+        assert self.may_go.wait(WAIT_S), "nobody let it go"
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
+
+
+def test_health_tells_of_a_backend_that_is_stuck(start: Start) -> None:
+    """Guards the truth: 200 while nothing moves would keep callers coming."""
+    made: list[Stuck] = []
+
+    def wrap(backend: Any) -> Stuck:
+        made.append(Stuck(backend))
+        return made[0]
+
+    settings = ServerSettings(model_names=(MODEL,), stall_s_max=0.2)
+    server = start(World(wrap=wrap, settings=settings))
+    assert server.complete().status_code == 200
+    made[0].may_go.clear()
+    caller = threading.Thread(target=server.complete)
+    caller.start()
+    try:
+        wait_until(lambda: server.get("/health").status_code == 503, "nobody noticed")
+        told = server.get("/health").json()
+        assert told["status"] == "stalled"
+        assert "1 requests" in told["reason"]
+        assert server.get("/ready").status_code == 503
+    finally:
+        made[0].may_go.set()
+        caller.join(WAIT_S)
+    server.check_idle()
+
+
+def test_a_drain_lets_streams_finish_and_refuses_the_rest(start: Start) -> None:
+    """Guards a restart: nobody loses an answer, and newcomers are sent elsewhere."""
+    server = start(World(backend=SLOW))
+    texts: list[str] = []
+    body = {"prompt": "a", "max_tokens": 60, "stream": True}
+
+    def ask() -> None:
+        texts.append(server.post("/v1/completions", body).text)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: server.service.load == 8, "they did not all arrive")
+    server.lifecycle.stop()
+    wait_until(lambda: server.service.is_draining, "it does not drain")
+    ready = server.get("/ready")
+    assert (ready.status_code, ready.headers["connection"]) == (503, "close")
+    assert server.get("/health").status_code == 200
+    refused = server.complete()
+    assert check_error(refused, 503)["code"] == "shutting_down"
+    assert refused.headers["connection"] == "close"
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert len(texts) == 8
+    assert all(events(text)[-1] == "[DONE]" for text in texts)
+
+
+def test_what_outlives_the_drain_gets_one_error(start: Start) -> None:
+    """Guards the bound on a shutdown: the rest is told so, as an event or as a status."""
+    settings = ServerSettings(model_names=(MODEL,), shutdown_s=0.2)
+    server = start(World(backend=SLOW, settings=settings))
+    replies: dict[bool, httpx.Response] = {}
+
+    def ask(streams: bool) -> None:
+        replies[streams] = server.post("/v1/completions", {**LONG, "stream": streams})
+
+    threads = [threading.Thread(target=ask, args=(streams,)) for streams in (False, True)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: server.service.engine.stats().active_slots == 2, "they did not start")
+    time.sleep(0.2)
+    server.lifecycle.stop()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert check_error(replies[False], 503)["code"] == "shutting_down"
+    *_, last = events(replies[True].text)
+    assert last["error"]["code"] == "shutting_down"
+    assert "[DONE]" not in replies[True].text
+
+
+@contextlib.contextmanager
+def served(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`jitney serve` in a process of its own, with its address."""
+    command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake", "--port", "0", *flags]
+    log = (tmp_path / "log").open("w")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found is not None, line + (tmp_path / "log").read_text()
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+        log.close()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+            if parent == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
+    tmp_path: Path, count: int
+) -> None:
+    """Guards `jitney serve` end to end: exit code 0 on SIGTERM, and no child is left."""
+    with served(tmp_path) as (process, address):
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert address in lines[0]
+        found = re.search(r"try\s+curl (\S+) .*-d '(.*)'", lines[1])
+        assert found is not None, lines
+        reply = httpx.post(
+            found[1], content=found[2], headers={"content-type": "application/json"}, timeout=30
+        )
+        assert reply.json()["choices"][0]["message"]["role"] == "assistant"
+        workers = children(process.pid)
+        assert workers, "the backend has a process of its own"
+        for _ in range(count):
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        wait_until(
+            lambda: not any(_is_alive(worker) for worker in workers), "a child was left behind"
+        )
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state != "Z"
+
+
+def test_a_port_in_use_is_one_sentence(server: Running, tmp_path: Path) -> None:
+    """Guards a common mistake: said before the model is loaded."""
+    command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake"]
+    done = subprocess.run(
+        [*command, "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Address already in use" in done.stderr

@@ -1,0 +1,178 @@
+"""Slots with cells of their own: the same answers as in one pool, whatever the gaps."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+from jitney.core.batch import (
+    Batch,
+    Copy,
+    Entry,
+    MemoryOperation,
+    Open,
+    Release,
+    Restore,
+    Sample,
+    Sampling,
+    Save,
+)
+from jitney.errors import BackendFailed, ConfigError
+from tests.models_for_tests import write_tiny_gguf
+
+SLOT_TOKENS = 256
+TOLERANCE = 0.05
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    write_tiny_gguf(path)
+    return path
+
+
+def settings(model: Path, slot_tokens_max: int) -> LlamaCppSettings:
+    return LlamaCppSettings(
+        model=model,
+        kv_tokens=2048,
+        slots=8,
+        batch_tokens_max=512,
+        threads=2,
+        flash_attention=False,
+        slot_tokens_max=slot_tokens_max,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(model: Path) -> Iterator[LlamaCppBackend]:
+    backend = LlamaCppBackend(settings(model, SLOT_TOKENS))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def backend(built: LlamaCppBackend) -> LlamaCppBackend:
+    built.reset()
+    return built
+
+
+def prompt(slot: int, count: int = 24) -> tuple[int, ...]:
+    """Another text for each slot."""
+    return tuple(4 + (slot * 67 + index * 31 + index * index) % 250 for index in range(count))
+
+
+def opened(slot: int, count: int = 24) -> Open:
+    return Open(slot, Sampling(seed=0, prompt_count=count, logprobs=5))
+
+
+def run(
+    backend: LlamaCppBackend, *entries: Entry, operations: tuple[MemoryOperation, ...] = ()
+) -> tuple[Sample, ...]:
+    return backend.execute(Batch(0, operations, entries)).samples
+
+
+def alone(backend: LlamaCppBackend, text: int, steps: int) -> list[Sample]:
+    """The prompt of `text` continued in slot 0 of an empty backend."""
+    backend.reset()
+    samples = list(run(backend, Entry(0, 0, prompt(text), True), operations=(opened(0),)))
+    for step in range(steps):
+        samples += run(backend, Entry(0, 24 + step, (), True, continues=True))
+    return samples
+
+
+def assert_alike(one: list[Sample], other: list[Sample]) -> None:
+    assert [sample.token for sample in one] == [sample.token for sample in other]
+    for left, right in zip(one, other, strict=True):
+        assert left.logprob is not None
+        assert right.logprob is not None
+        assert left.logprob.logprob == pytest.approx(right.logprob.logprob, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("slots", [(0, 1, 2), (0, 2, 4), (1, 4), (7, 0, 3), (6, 5, 1)])
+def test_gaps_and_order_do_not_change_answers(
+    backend: LlamaCppBackend, slots: tuple[int, ...]
+) -> None:
+    """Slots in gaps get a token for the pass: it must be gone after it, and rows not swapped."""
+    expected = {slot: alone(backend, slot, 4) for slot in range(8)}
+    backend.reset()
+    entries = [Entry(slot, 0, prompt(slot), True) for slot in range(8)]
+    firsts = run(backend, *entries, operations=tuple(opened(slot) for slot in range(8)))
+    got = {slot: [firsts[slot]] for slot in range(8)}
+    for step in range(4):
+        entries = [Entry(slot, 24 + step, (), True, continues=True) for slot in slots]
+        for slot, sample in zip(slots, run(backend, *entries), strict=True):
+            got[slot].append(sample)
+    for slot in slots:
+        assert_alike(got[slot], expected[slot])
+    # Those that stood in a gap go on as if nothing had been there.
+    idle = [slot for slot in range(8) if slot not in slots]
+    for step in range(4):
+        entries = [Entry(slot, 24 + step, (), True, continues=True) for slot in idle]
+        for slot, sample in zip(idle, run(backend, *entries), strict=True):
+            got[slot].append(sample)
+    for slot in idle:
+        assert_alike(got[slot], expected[slot])
+
+
+def test_prefill_beside_decode_equals_alone(backend: LlamaCppBackend) -> None:
+    """Spans of different lengths are computed in several passes, and rows stay in order."""
+    expected = [alone(backend, slot, 1) for slot in range(3)]
+    backend.reset()
+    run(backend, Entry(0, 0, prompt(0), True), operations=(opened(0),))
+    samples = run(
+        backend,
+        Entry(2, 0, prompt(2), True),
+        Entry(0, 24, (), True, continues=True),
+        Entry(1, 0, prompt(1), True),
+        operations=(opened(1), opened(2)),
+    )
+    assert_alike([samples[0]], [expected[2][0]])
+    assert_alike([samples[1]], [expected[0][1]])
+    assert_alike([samples[2]], [expected[1][0]])
+
+
+def test_copies_are_apart_and_equal_recomputing(backend: LlamaCppBackend) -> None:
+    """A copy is moved bytes here: of the right length, and its source may go at once."""
+    text = prompt(3, 60)
+    whole = run(backend, Entry(5, 0, text, True), operations=(opened(5, 60),))[0]
+    copied = run(
+        backend,
+        Entry(2, 40, text[40:], True),
+        operations=(Copy(5, 2, 40), Release(5), opened(2, 60)),
+    )[0]
+    assert_alike([copied], [whole])
+
+
+def test_saved_and_restored_elsewhere(backend: LlamaCppBackend) -> None:
+    """Cells of one slot must be readable into another."""
+    expected = alone(backend, 4, 1)
+    backend.reset()
+    run(backend, Entry(1, 0, prompt(4), True), operations=(opened(1),))
+    token = expected[0].token
+    assert token is not None
+    moved = (Save(1, 7), Release(1), Restore(7, 6), opened(6))
+    assert_alike(list(run(backend, Entry(6, 24, (token,), True), operations=moved)), expected[1:])
+
+
+def test_a_slot_holds_what_it_was_given(backend: LlamaCppBackend) -> None:
+    """Every slot can be full at once, also as a neighbour in a gap; one token more fails."""
+    for slot in range(8):
+        text = prompt(slot, SLOT_TOKENS)
+        run(backend, Entry(slot, 0, text, False))
+    run(backend, operations=(Release(0), Release(2)))
+    run(backend, Entry(0, 0, (5,), False), Entry(2, 0, (5,), False))
+    with pytest.raises(BackendFailed, match="no room"):
+        run(backend, Entry(3, SLOT_TOKENS, (5,), False))
+
+
+def test_traits_are_those_of_the_slots(backend: LlamaCppBackend) -> None:
+    """A sequence longer than a slot must be refused at the door."""
+    assert backend.traits.model_len_max == SLOT_TOKENS
+    assert backend.traits.kv_tokens == 8 * SLOT_TOKENS
+
+
+def test_impossible_sizes_are_refused(model: Path) -> None:
+    """The product must fit the library's 32 bits."""
+    with pytest.raises(ConfigError, match="slot_tokens_max"):
+        settings(model, 2**30)

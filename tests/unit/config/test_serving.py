@@ -1,0 +1,107 @@
+"""Tests of the server's settings and of the file of keys."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.config import known_serve_settings, load_keys, resolve
+from jitney.core.request import Priority
+from jitney.errors import ConfigError
+
+
+def test_server_settings_come_from_everywhere(tmp_path: Path) -> None:
+    """Guards one definition: file, environment and flags, each over the last."""
+    file = tmp_path / "jitney.yaml"
+    file.write_text("port: 9000\nhost: 0.0.0.0\nmax_num_seqs: 4\nserved_model_name: [a, b]\n")
+    environ = {"JITNEY_PORT": "9001", "JITNEY_API_KEY": "one,two"}
+    found = resolve({"shutdown_timeout": "5", "port": None}, file, environ)
+    serving = found.serving.settings
+    assert (serving.port, serving.host, serving.shutdown_timeout) == (9001, "0.0.0.0", 5.0)
+    assert serving.served_model_name == ("a", "b")
+    assert serving.api_key == ("one", "two")
+    assert found.settings.max_num_seqs == 4
+    assert found.serving.sources["port"] == "environment JITNEY_PORT"
+    assert found.serving.sources["read_timeout"] == "default"
+    assert set(found.serving.sources) == {known.name for known in known_serve_settings()}
+
+
+def test_python_callers_have_no_server_settings() -> None:
+    """Guards `LLM(port=...)`: a mistake, not something to ignore."""
+    with pytest.raises(ConfigError, match="port"):
+        resolve({"port": 1}, None, {}, given_as="argument")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("port", "70000"), ("port", "x"), ("host", ""), ("api_key", "a,,b"), ("body_limit", "1")],
+)
+def test_bad_values_are_refused(name: str, value: str) -> None:
+    """Guards the start."""
+    with pytest.raises(ConfigError, match=name):
+        resolve({name: value}, None, {})
+
+
+def test_a_bad_key_is_not_repeated() -> None:
+    """Guards secrets: not even a wrong one is printed."""
+    with pytest.raises(ConfigError) as refused:
+        resolve({"api_key": ["hush\x00hush"]}, None, {})
+    assert "hush" not in str(refused.value)
+
+
+def test_fcfs_is_fifo() -> None:
+    """Guards vLLM's command lines."""
+    assert resolve({"scheduling_policy": "fcfs"}, None, {}).settings.policy == "fifo"
+
+
+def keys_in(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "keys.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_file_of_keys(tmp_path: Path) -> None:
+    """Guards every field of a key."""
+    text = """
+keys:
+  - name: search
+    key: secret-of-search
+    priority: high
+    requests_per_minute: 600
+    tokens_per_minute: 150000.5
+    cache_scope: shared
+  - name: night
+    key_env: NIGHT_KEY
+"""
+    search, night = load_keys(keys_in(tmp_path, text), {"NIGHT_KEY": "secret-of-night"})
+    assert (search.name, search.secret, search.scope) == ("search", "secret-of-search", "shared")
+    assert search.priority_max is Priority.HIGH
+    assert (search.requests_per_min, search.tokens_per_min) == (600.0, 150_000.5)
+    assert (night.secret, night.priority_max) == ("secret-of-night", Priority.CRITICAL)
+    assert night.requests_per_min is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "keys: []",
+        "keys: {a: b}",
+        "keys: [a]",
+        "keys: [{name: a}]",
+        "keys: [{name: a, key: secret-1, key_env: X}]",
+        "keys: [{name: a, key: short}]",
+        "keys: [{name: a, key_env: MISSING}]",
+        "keys: [{name: a, key: secret-1, prioritty: low}]",
+        "keys: [{name: a, key: secret-1, priority: urgent}]",
+        "keys: [{name: a, key: secret-1, requests_per_minute: 0}]",
+        "keys: [{name: a, key: secret-1, tokens_per_minute: .inf}]",
+        "keys: [{name: a, key: secret-1}, {name: a, key: secret-2}]",
+        "keys: [{name: a, key: secret-1}, {name: b, key: secret-1}]",
+        "keys: [{name: a, key: secret-1}]\nmore: 1",
+    ],
+)
+def test_files_of_keys_that_are_wrong(tmp_path: Path, text: str) -> None:
+    """Guards the start; a secret never stands in the message."""
+    with pytest.raises(ConfigError) as refused:
+        load_keys(keys_in(tmp_path, text), {})
+    assert "secret-1" not in str(refused.value)

@@ -1,0 +1,78 @@
+"""Tests of `jitney.server.body` and `sse`: what a caller is told, and what it can read back."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitney.server import sse
+from jitney.server.body import check_body
+from jitney.server.errors import Refusal
+from jitney.server.fields import CHAT, COMPLETION
+from jitney.server.wire import CompletionBody
+from jitney.server.wire_chat import ChatBody
+
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+def refused(**fields: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody, CHAT)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param", "words"),
+    [
+        ({"temperature": "x"}, "invalid_type", "temperature", "number"),
+        ({"temperature": 3}, "invalid_value", "temperature", "less than or equal to 2"),
+        ({"temprature": 1}, "unknown_parameter", "temprature", "temperature"),
+        ({"tools": [{"type": "custom"}]}, "invalid_value", "tools[0].type", "function"),
+        ({"stop": 5}, "invalid_value", "stop", "list of up to 16"),
+        ({"tool_choice": "some"}, "invalid_value", "tool_choice", "required"),
+        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format", "json_schema"),
+        ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio", "text only"),
+        ({"messages": [{"role": "user", "content": []}, {"role": "x"}]}, "invalid_value",
+         "messages[1].role", "assistant"),
+        ({"stream_options": {"include_obfuscation": True}}, "invalid_value",
+         "stream_options.include_obfuscation", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(
+    fields: dict[str, Any], code: str, param: str, words: str
+) -> None:
+    """Guards the caller's time: one sentence, the field, a code to match on."""
+    refusal = refused(**fields)
+    assert (refusal.status, refusal.code, refusal.param) == (400, code, param)
+    assert words in refusal.message
+    assert refusal.message.endswith((".", "?"))
+    assert "pydantic" not in refusal.message
+
+
+def test_what_is_missing_is_said() -> None:
+    """Guards the one field that must be there."""
+    with pytest.raises(Refusal) as caught:
+        check_body(b"{}", CompletionBody, COMPLETION)
+    assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
+
+
+def test_null_is_the_same_as_nothing() -> None:
+    """Guards clients that write out every field they know."""
+    names = [name for name in ChatBody.model_fields if name != "messages"]
+    nothing = {**dict.fromkeys(names), "metadata": None, "audio": None}
+    body = check_body(json.dumps({"messages": MESSAGES, **nothing}).encode(), ChatBody, CHAT)
+    assert body == ChatBody.model_validate({"messages": MESSAGES})
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_what_is_framed_is_read_back(value: dict[str, str]) -> None:
+    """Guards the stream: no text of a model can end an event or begin another."""
+    framed = sse.frame(value)
+    assert framed.startswith(b"data: ")
+    assert framed.endswith(b"\n\n")
+    inner = framed[len(b"data: ") : -2]
+    assert b"\n" not in inner
+    assert b"\r" not in inner
+    assert json.loads(inner) == value

@@ -1,0 +1,114 @@
+"""Tests of `jitney.server.calls`: calls are found in text, however it is cut."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitney.server.calls import CallFormat, CallParser, CallPiece, ContentPiece
+from jitney.server.tools import HERMES, LLAMA, MISTRAL
+
+Read = tuple[str, list[tuple[str, str]]]
+
+
+def read(
+    parts: list[str], form: CallFormat, *, parallel: bool = True, inside: bool = False
+) -> Read:
+    parser = CallParser(form, ["f", "g"], parallel=parallel, starts_inside=inside)
+    pieces = [piece for part in parts for piece in parser.push(part)]
+    pieces += parser.finish()
+    content = "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
+    calls: list[list[str]] = []
+    for piece in pieces:
+        if isinstance(piece, CallPiece):
+            if piece.name is not None:
+                assert piece.index == len(calls)
+                calls.append([piece.name, ""])
+            calls[piece.index][1] += piece.arguments
+    return content, [(name, arguments) for name, arguments in calls]
+
+
+CASES: list[tuple[CallFormat, str, Read]] = [
+    (HERMES, "plain text  ", ("plain text  ", [])),
+    (
+        HERMES,
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        ("", [("f", '{"a": 1}')]),
+    ),
+    (
+        HERMES,
+        'Well.\n<tool_call>{"arguments": {"z": "}<\\""}, "name": "g"}</tool_call>\n'
+        '<tool_call>\n{"name": "f"}\n</tool_call>',
+        ("Well.", [("g", '{"z": "}<\\""}'), ("f", "{}")]),
+    ),
+    (HERMES, '<tool_call>{"name": "x"}</tool_call>', ('<tool_call>{"name": "x"}</tool_call>', [])),
+    (HERMES, "<tool_call>no json</tool_call>", ("<tool_call>no json</tool_call>", [])),
+    (HERMES, "a < b <tool", ("a < b <tool", [])),
+    (HERMES, '<tool_call>{"na', ('<tool_call>{"na', [])),
+    (
+        HERMES,
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        ("", [("f", '{"a": 1}')]),
+    ),
+    (LLAMA, '{"name": "f", "parameters": {"a": [1, {}]}}', ("", [("f", '{"a": [1, {}]}')])),
+    (LLAMA, '{"name": "f"}; {"name": "g", "parameters": {}}', ("", [("f", "{}"), ("g", "{}")])),
+    (LLAMA, '<|python_tag|>{"name": "f", "parameters": {}}', ("", [("f", "{}")])),
+    (LLAMA, ' {"answer": 42}', (' {"answer": 42}', [])),
+    (LLAMA, 'Call {"name": "f"}', ('Call {"name": "f"}', [])),
+    (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g"}]',
+        ("", [("f", "{}"), ("g", "{}")]),
+    ),
+    (MISTRAL, "[TOOL_CALLS] f(1)", ("[TOOL_CALLS] f(1)", [])),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "expected"), CASES)
+def test_calls_and_content_are_told_apart(form: CallFormat, text: str, expected: Read) -> None:
+    """Guards each format, and what only looks like it."""
+    assert read([text], form) == expected
+
+
+@given(st.sampled_from(CASES), st.lists(st.integers(0, 200), max_size=12))
+def test_the_cuts_between_deltas_change_nothing(
+    case: tuple[CallFormat, str, Read], cuts: list[int]
+) -> None:
+    """Guards streams: any split adds up to what the whole text is."""
+    form, text, expected = case
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    parts = [text[start:end] for start, end in pairwise(places)]
+    assert read(parts, form) == expected
+    assert read(list(text), form) == expected
+
+
+@given(st.text(alphabet='<>tool_cal/{}[]":,\\ nameargumts1f\n|python_tag', max_size=80))
+def test_no_text_is_too_strange(text: str) -> None:
+    """Guards the parser: it always ends, and text without a call comes back whole."""
+    for form in (HERMES, LLAMA, MISTRAL):
+        content, calls = read(list(text), form)
+        if not calls:
+            assert content == text
+
+
+def test_one_call_where_only_one_is_wanted() -> None:
+    """Guards `parallel_tool_calls: false`."""
+    text = '<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call> more'
+    assert read([text], HERMES, parallel=False) == ("", [("f", "{}")])
+
+
+def test_enforced_calls_have_no_mark() -> None:
+    """Guards formats whose mark is a control token: the text is calls from its beginning."""
+    assert read(['[{"name": "f", ', '"arguments": {"a": 1}}]'], MISTRAL, inside=True) == (
+        "",
+        [("f", '{"a": 1}')],
+    )
+    assert read(['{"name": "f"}'], LLAMA, inside=True) == ("", [("f", "{}")])
+
+
+def test_arguments_are_passed_on_while_they_are_written() -> None:
+    """Guards the use of streaming calls at all."""
+    parser = CallParser(HERMES, ["f"])
+    parser.push('<tool_call>{"name": "f", "arguments": {"a": "lo')
+    assert parser.push("ng te") == [CallPiece(0, None, "ng te")]

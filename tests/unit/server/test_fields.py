@@ -1,0 +1,98 @@
+"""Tests of `jitney.server.fields` and of the page that is made from it."""
+
+import re
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+
+from jitney.server import fields
+from jitney.server.fields import CHAT, COMPLETION, Field, Refused, Supported
+from jitney.server.reference import REFUSALS, api_reference
+from jitney.server.wire import CompletionBody, Strict
+from jitney.server.wire_chat import ChatBody
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "reference" / "api.md"
+SOURCE = ROOT / "src" / "jitney" / "server"
+
+
+def published(*kinds: Any) -> set[str]:
+    return {name for kind in kinds for name in get_type_hints(kind)}
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        (
+            COMPLETION,
+            published(
+                completion_create_params.CompletionCreateParamsNonStreaming,
+                completion_create_params.CompletionCreateParamsStreaming,
+            ),
+        ),
+        (
+            CHAT,
+            published(
+                chat_create_params.CompletionCreateParamsNonStreaming,
+                chat_create_params.CompletionCreateParamsStreaming,
+            ),
+        ),
+    ],
+    ids=["completions", "chat"],
+)
+def test_every_published_field_is_in_the_table(table: dict[str, Field], names: set[str]) -> None:
+    """Guards the promise: OpenAI's client knows no field that we say nothing about."""
+    assert names - set(table) == set()
+    assert len(names) > 10
+
+
+@pytest.mark.parametrize(
+    ("table", "body"), [(COMPLETION, CompletionBody), (CHAT, ChatBody)], ids=["completions", "chat"]
+)
+def test_the_table_is_what_the_bodies_take(table: dict[str, Field], body: type[Strict]) -> None:
+    """Guards the table against growing old: supported means that the body has it."""
+    supported = {name for name, field in table.items() if isinstance(field, Supported)}
+    assert supported == set(body.model_fields)
+
+
+def test_a_field_that_asks_for_nothing_passes() -> None:
+    """Guards clients that send defaults: false and null ask for nothing, and 0 is not false."""
+    assert fields.refusal_among({"store": False, "metadata": None}, CHAT) is None
+    assert fields.refusal_among({"store": 0}, CHAT) == "store"
+    assert fields.refusal_among({"store": True}, CHAT) == "store"
+    assert fields.refusal_among({"modalities": ["text"]}, CHAT) is None
+    assert fields.refusal_among({"modalities": ["audio"]}, CHAT) == "modalities"
+    assert fields.without_refused({"store": False, "n": 1}, CHAT) == {"n": 1}
+
+
+def test_reasons_are_parts_of_a_sentence() -> None:
+    """Guards the messages that they are put into."""
+    for table in (CHAT, COMPLETION):
+        for name, field in table.items():
+            if isinstance(field, Refused):
+                assert field.reason[0].islower(), name
+                assert not field.reason.endswith("."), name
+            else:
+                assert field.note.endswith("."), name
+
+
+def test_the_committed_page_is_what_the_source_makes() -> None:
+    """Guards the page against growing old; `make docs` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == api_reference()
+
+
+def test_every_code_of_a_refusal_is_on_the_page() -> None:
+    """Guards the list of codes, which programs match on."""
+    told = {each.code for each in REFUSALS}
+    used = set()
+    for file in SOURCE.glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        used |= set(re.findall(r'code="([a-z_]+)"', text))
+        used |= set(re.findall(r'status, code(?:, message)? = \d+, "([a-z_]+)"', text))
+    page = api_reference()
+    assert told <= used | {"invalid_type", "missing_required_parameter", "unknown_parameter"}
+    missing = {code for code in used if f"`{code}`" not in page}
+    assert missing <= {"http_error"}
