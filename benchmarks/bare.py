@@ -72,15 +72,16 @@ class Pass:
 class BareLoop:
     """A context of its own, of the same shape as the engine's."""
 
-    def __init__(self, path: Path, *, slots: int, kv_tokens: int, flash_attention: bool) -> None:
+    def __init__(self, path: Path, *, slots: int, slot_tokens: int) -> None:
         model = Model(path, gpu_layers=0, extra_kernels=True)
         shape = ContextShape(
-            kv_tokens=kv_tokens,
+            kv_tokens=slots * slot_tokens,
             slots=slots,
             batch_tokens_max=2048,
             pass_tokens_max=PASS_TOKENS_MAX,
             threads=usable_cores(),
-            flash_attention=flash_attention,
+            flash_attention=False,
+            is_split=True,
         )
         self._context = Context(model, shape)
 
@@ -116,18 +117,18 @@ class BareLoop:
 
 
 def _pass(batch: Batch) -> Pass:
-    tokens = [token for entry in batch.entries for token in entry.tokens]
+    # The library computes neighbouring slots together, so they are fed in order.
+    entries = sorted(batch.entries, key=lambda entry: entry.slot)
+    tokens = [token for entry in entries for token in entry.tokens]
     wanted = np.zeros(len(tokens), np.int8)
     end = 0
-    for entry in batch.entries:
+    for entry in entries:
         end += entry.length
         wanted[end - 1] = entry.wants_token
     return Pass(
         batch.operations,
         np.array(tokens, np.int32),
-        np.array([p for entry in batch.entries for p in range(entry.start, entry.end)], np.int32),
-        np.repeat([e.slot for e in batch.entries], [e.length for e in batch.entries]).astype(
-            np.int32
-        ),
+        np.array([p for entry in entries for p in range(entry.start, entry.end)], np.int32),
+        np.repeat([e.slot for e in entries], [e.length for e in entries]).astype(np.int32),
         wanted,
     )

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from benchmarks.bare import BareLoop, Recorder
 from benchmarks.load import (
+    SLOTS,
     Job,
     Run,
     make_backend,
@@ -46,7 +47,7 @@ Figures = dict[str, object]
 def bare() -> Figures:
     """64 requests, 16 at once, 128 in, 64 out."""
     path = model_path()
-    loop = BareLoop(path, slots=48, kv_tokens=8192, flash_attention=False)
+    loop = BareLoop(path, slots=SLOTS, slot_tokens=256)
     ratios, rates = [], []
     for number in range(RUNS):
         recorder = Recorder(make_backend(path))
@@ -144,7 +145,7 @@ def prefix() -> Figures:
         jobs = [Job(system + tail.prompt, 32) for tail in tails]
         computed, first = [], []
         for reuse in (True, False):
-            engine = make_engine(make_backend(path, kv_tokens=12_288), reuse_prefixes=reuse)
+            engine = make_engine(make_backend(path, slot_tokens=768), reuse_prefixes=reuse)
             run = serve(engine, jobs)
             computed.append(engine.stats().counters["computed_prompt_tokens"])
             first.append(_median_first(run))

@@ -22,6 +22,8 @@ from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
 
 WAIT_S = 600.0
+SLOTS = 24
+"""16 that run, and 8 for cached prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +54,24 @@ def model_path() -> Path:
     return embedded_model()
 
 
-def make_backend(
-    model: Path, *, slots: int = 48, kv_tokens: int = 8192, flash_attention: bool = False
-) -> LlamaCppBackend:
-    """llama.cpp in this process."""
+def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> LlamaCppBackend:
+    """llama.cpp in this process, laid out as it is by default where memory allows."""
     return LlamaCppBackend(
         LlamaCppSettings(
             model=model,
-            kv_tokens=kv_tokens,
+            kv_tokens=slots * slot_tokens,
             slots=slots,
+            slot_tokens_max=slot_tokens,
             batch_tokens_max=2048,
             threads=usable_cores(),
-            flash_attention=flash_attention,
+            flash_attention=False,
         )
     )
 
 
 def make_engine(backend: Backend, **settings: object) -> Engine:
     """A started engine on the backend; keywords are those of SchedulerSettings."""
-    values: dict[str, object] = {"model_len_max": 2048, **settings}
+    values: dict[str, object] = {"model_len_max": backend.traits.model_len_max, **settings}
     engine = Engine(backend, SchedulerSettings(**values))  # type: ignore[arg-type]
     engine.start()
     return engine

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jitney import backends
 from jitney.backends.llamacpp.room import available_bytes
-from jitney.config import KV_TOKENS_DEFAULT, Settings, cache_folder, environment, usable_cores
+from jitney.config import Settings, cache_folder, environment, usable_cores
 from jitney.core.backend import Backend, Traits
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
@@ -24,23 +24,19 @@ from jitney.engine.observe import log_batch_composition
 from jitney.errors import ConfigError, MissingDependency
 from jitney.models import cache as model_cache
 from jitney.models import embedded
-from jitney.models.gguf import GgufHeader, read_header
+from jitney.models.gguf import read_header
+from jitney.sizing import (
+    MODEL_LEN_DEFAULT,
+    check_sequences,
+    kv_tokens_wanted,
+    pool_slots,
+    size_llamacpp,
+)
 from jitney.text.chat import ChatTemplate
 
 _log = logging.getLogger("jitney")
 
 FAKE_MODEL_LEN = 4096
-SLOTS_SPARE_MIN = 16
-"""Slots beyond those that run hold cached prefixes; at least so many, at best one per sequence."""
-
-LLAMACPP_SLOTS_MAX = 256
-"""llama.cpp tells at most so many sequences apart."""
-
-MEMORY_SHARE = 0.5
-"""Of the memory that the weights leave free, so much may hold keys and values by default."""
-
-KV_TOKENS_UNIT = 256
-"""llama.cpp takes memory in multiples of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ def _model_len(settings: Settings, traits: Traits) -> int:
     kv_tokens = traits.kv_tokens - traits.kv_tokens % traits.block_tokens
     wanted = settings.max_model_len
     if wanted is None:
-        return min(traits.model_len_max, kv_tokens)
+        return min(traits.model_len_max, kv_tokens, MODEL_LEN_DEFAULT)
     if wanted > traits.model_len_max:
         raise ConfigError(
             f"max_model_len ({wanted}) is above the {traits.model_len_max} tokens that the "
@@ -160,9 +156,9 @@ def _fake_values(settings: Settings) -> dict[str, int | bool | str]:
         raise ConfigError(
             "The fake backend has no bytes to count; give kv_tokens, not memory_limit."
         )
-    kv_tokens = _kv_tokens_wanted(settings)
+    kv_tokens = kv_tokens_wanted(settings)
     return {
-        "slots": _slots(settings.max_num_seqs),
+        "slots": pool_slots(settings.max_num_seqs),
         "kv_tokens": kv_tokens,
         "model_len_max": settings.max_model_len or min(FAKE_MODEL_LEN, kv_tokens),
         "batch_tokens_max": settings.max_num_batched_tokens,
@@ -170,68 +166,23 @@ def _fake_values(settings: Settings) -> dict[str, int | bool | str]:
 
 
 def _llamacpp_values(settings: Settings) -> dict[str, int | bool | str]:
-    if settings.max_num_seqs > LLAMACPP_SLOTS_MAX:
-        raise ConfigError(
-            f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp tells at most "
-            f"{LLAMACPP_SLOTS_MAX} sequences apart; lower it."
-        )
+    check_sequences(settings)
     model = settings.model or embedded_model(settings.cache_dir)
+    sizes = size_llamacpp(settings, read_header(model), available_bytes())
+    flash_attention = settings.flash_attention == "on"
+    if settings.flash_attention == "auto":
+        # In one pool the fused kernel skips other sequences' cells; elsewhere it is slower.
+        flash_attention = sizes.slot_tokens_max == 0
     return {
         "model": str(model),
-        "kv_tokens": kv_tokens_for(settings, read_header(model), available_bytes()),
-        "slots": min(_slots(settings.max_num_seqs), LLAMACPP_SLOTS_MAX),
+        "kv_tokens": sizes.kv_tokens,
+        "slots": sizes.slots,
+        "slot_tokens_max": sizes.slot_tokens_max,
         "batch_tokens_max": settings.max_num_batched_tokens,
         "threads": settings.threads or usable_cores(),
         "gpu_layers": settings.gpu_layers,
-        "flash_attention": _uses_flash_attention(settings),
+        "flash_attention": flash_attention,
     }
-
-
-def _slots(sequences_max: int) -> int:
-    return sequences_max + max(SLOTS_SPARE_MIN, sequences_max)
-
-
-def _kv_tokens_wanted(settings: Settings) -> int:
-    return settings.kv_tokens or max(KV_TOKENS_DEFAULT, settings.max_model_len or 0)
-
-
-def kv_tokens_for(settings: Settings, header: GgufHeader, free_bytes: int | None) -> int:
-    """The memory budget in tokens: as given, or by bytes, or what is usual where that fits.
-
-    `free_bytes` is the memory that can be taken, None where the system does not say.
-    """
-    token_bytes = header.kv_bytes_per_token
-    if settings.memory_limit is not None:
-        return _kv_tokens_by_bytes(settings, settings.memory_limit, token_bytes)
-    wanted = _kv_tokens_wanted(settings)
-    is_asked_for = settings.kv_tokens is not None or settings.max_model_len is not None
-    if is_asked_for or settings.gpu_layers != 0 or free_bytes is None or token_bytes == 0:
-        return wanted
-    fits = int(max(free_bytes - header.file_bytes, 0) * MEMORY_SHARE) // token_bytes
-    # Where next to nothing fits, the backend refuses and says what is missing.
-    return min(wanted, max(fits // KV_TOKENS_UNIT, 1) * KV_TOKENS_UNIT)
-
-
-def _kv_tokens_by_bytes(settings: Settings, limit: int, token_bytes: int) -> int:
-    if token_bytes == 0:
-        raise ConfigError(
-            "memory_limit cannot be used with this model, whose header does not say how much "
-            "memory a token takes; give kv_tokens."
-        )
-    kv_tokens = limit // token_bytes // KV_TOKENS_UNIT * KV_TOKENS_UNIT
-    needed = max(settings.max_model_len or 0, KV_TOKENS_UNIT)
-    if kv_tokens < needed:
-        raise ConfigError(
-            f"memory_limit ({limit} bytes) holds {kv_tokens} tokens of this model, at "
-            f"{token_bytes} bytes each, and at least {needed} are needed; raise it."
-        )
-    return kv_tokens
-
-
-def _uses_flash_attention(settings: Settings) -> bool:
-    # The fused kernel skips cells of other sequences and of cached prefixes, and its logits do not
-    # depend on what else is in the batch (docs/decisions/0008-flash-attention-on.md).
-    return settings.flash_attention != "off"
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:

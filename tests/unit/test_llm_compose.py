@@ -9,12 +9,11 @@ import pytest
 
 from jitney import LLM, SamplingParams
 from jitney.backends.process import ProcessBackend
-from jitney.compose import assemble, kv_tokens_for, scheduler_settings
+from jitney.compose import assemble, scheduler_settings
 from jitney.config import Settings, resolve
 from jitney.core.backend import Traits
 from jitney.core.settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError, ModelError
-from jitney.models.gguf import GgufHeader
 
 
 def traits(**changed: Any) -> Traits:  # Any: of each field's type
@@ -52,51 +51,6 @@ def test_a_length_that_is_asked_for_is_refused_rather_than_lowered() -> None:
         scheduler_settings(Settings(max_model_len=5000), traits())
     with pytest.raises(ConfigError, match="960 tokens"):
         scheduler_settings(Settings(max_model_len=1000), traits(kv_tokens=1000, block_tokens=64))
-
-
-def header(token_bytes: int = 1000) -> GgufHeader:
-    return GgufHeader(
-        architecture="llama",
-        name=None,
-        file_type=None,
-        context_length=4096,
-        layer_count=1,
-        embedding_length=1,
-        head_count=1,
-        tensor_count=1,
-        parameter_count=1,
-        kv_bytes_per_token=token_bytes,
-        file_bytes=10**6,
-        metadata={},
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "free_bytes", "expected"),
-    [
-        ({}, 10**12, 16_384),
-        ({}, None, 16_384),
-        ({}, 5 * 10**6, 1792),
-        ({"max_model_len": 20_000}, 10**12, 20_000),
-        ({"kv_tokens": 4000}, 10**6, 4000),
-        ({"memory_limit": 2 * 10**6}, 10**12, 1792),
-        ({"gpu_layers": -1}, 5 * 10**6, 16_384),
-    ],
-)
-def test_the_memory_budget_is_what_was_asked_for_or_what_fits(
-    given: dict[str, Any], free_bytes: int | None, expected: int
-) -> None:
-    """Guards against a default that does not fit, and against a wish that is overruled."""
-    assert kv_tokens_for(Settings(**given), header(), free_bytes) == expected
-
-
-def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> None:
-    """Guards against an engine that starts and can answer nothing."""
-    given = Settings(memory_limit=2 * 10**6, max_model_len=2000)
-    with pytest.raises(ConfigError, match="holds 1792 tokens"):
-        kv_tokens_for(given, header(), None)
-    with pytest.raises(ConfigError, match="give kv_tokens"):
-        kv_tokens_for(given, header(token_bytes=0), None)
 
 
 def test_a_file_that_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:

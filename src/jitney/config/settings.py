@@ -83,7 +83,7 @@ class Settings:
         metadata=about(
             Group.MODEL,
             Choice(get_args(FlashAttention)),
-            "Fused attention kernels; auto is off on CPUs, where they are slower.",
+            "Fused attention kernels; auto is on where all slots share one pool of memory.",
             ("flash_attn",),
         ),
     )
@@ -122,7 +122,7 @@ class Settings:
             _tokens(2),
             "The longest sequence, prompt and completion together, in tokens.",
             ("max_sequence_length",),
-            "what the model was made for, at most kv_tokens",
+            "what the model was made for, at most 4096 and kv_tokens",
         ),
     )
     kv_tokens: int | None = field(
@@ -132,7 +132,7 @@ class Settings:
             _tokens(2),
             "The memory budget: tokens whose keys and values are kept, over all sequences.",
             ("max_total_tokens", "n_ctx", "ctx_size"),
-            f"{KV_TOKENS_DEFAULT}, or max_model_len where that is larger",
+            f"{KV_TOKENS_DEFAULT} or max_model_len; more where each slot can have its own cells",
         ),
     )
     memory_limit: int | None = field(

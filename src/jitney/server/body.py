@@ -125,10 +125,14 @@ def _too_large(bytes_max: int) -> Refusal:
 def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     """The first thing that is wrong, in a sentence, with the field in OpenAI's spelling."""
     found = error.errors(include_url=False, include_context=True, include_input=False)[0]
-    names = [part for part in found["loc"] if isinstance(part, int) or _is_name(part)]
+    places = list(found["loc"])
+    is_extra = found["type"] == "extra_forbidden"
+    # The last part of a field that is not known is its name, whatever it looks like.
+    last = [str(places.pop())[: limits.NAME_CHARACTERS_MAX]] if is_extra else []
+    names = [part for part in places if isinstance(part, int) or _is_name(part)] + last
     top = str(names[0]) if names else None
     param = _path(names)
-    if found["type"] == "extra_forbidden":
+    if is_extra:
         known = _known_names(kind) if len(names) == 1 else []
         close = difflib.get_close_matches(str(names[-1]), known, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."

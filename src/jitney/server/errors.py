@@ -52,7 +52,7 @@ TABLE: Mapping[type[errors.JitneyError], Told] = {
         "The server is shutting down and takes no new requests.",
         {"connection": "close"},
     ),
-    errors.DeadlineExceeded: Told(504, TIMEOUT, "deadline_exceeded", headers=NO_RETRY),
+    errors.DeadlineExceeded: Told(408, TIMEOUT, "deadline_exceeded", headers=NO_RETRY),
     errors.SetupError: Told(
         500, SERVER, "setup_error", "The server is not set up for this; tell its operator.",
     ),

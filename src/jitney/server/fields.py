@@ -64,7 +64,7 @@ SAMPLING: Mapping[str, Field] = {
     ),
     "cache_salt": Supported("Prefixes are shared only under equal salts (and keys' scopes)."),
     "request_id": Supported("Becomes part of the reply's id."),
-    "deadline_ms": Supported("Milliseconds from arrival; past them the request ends with 504."),
+    "deadline_ms": Supported("Milliseconds from arrival; past them the request ends with 408."),
 }
 
 COMPLETION: Mapping[str, Field] = {

@@ -142,7 +142,7 @@ def told(error: Exception, http_id: str) -> Refusal:
 async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an error; whoever is still sending a body gets a moment to finish."""
     response = JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
-    if refusal.status not in (408, 413) or header(scope, b"expect") is not None:
+    if refusal.status != 413 or header(scope, b"expect") is not None:
         await response(scope, receive, send)
         return
     # A connection that is closed while its other side sends may lose the answer on the way.
@@ -153,8 +153,7 @@ async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -
     }
     await send(start)
     await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
-    if refusal.status == 413:
-        await _discard(receive)
+    await _discard(receive)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

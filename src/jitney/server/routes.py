@@ -33,12 +33,19 @@ BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, Deto
 """Described in the OpenAPI document."""
 
 
-def taking(kind: type[Strict]) -> dict[str, Any]:
+def taking(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
     """How the OpenAPI document describes an endpoint with this body."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    replies: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    if streams:
+        replies["text/event-stream"] = {}
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": {"4XX": _ERROR},
+        "responses": {
+            "200": {"description": "The reply.", "content": replies},
+            "4XX": _ERROR,
+            "5XX": _ERROR,
+        },
     }
 
 
@@ -47,7 +54,7 @@ def make_router(service: Service) -> APIRouter:
     router = APIRouter()
     bytes_max = service.settings.body_bytes_max
 
-    @router.post("/v1/completions", openapi_extra=taking(CompletionBody))
+    @router.post("/v1/completions", openapi_extra=taking(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
         body = await read_body(request, CompletionBody, fields.COMPLETION, bytes_max)
@@ -56,7 +63,7 @@ def make_router(service: Service) -> APIRouter:
         asked = await service.at_the_door(partial(completion_asked, service, body, caller))
         return await _answered(service, request, asked, CompletionShape(asked, service.vocabulary))
 
-    @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody))
+    @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(request, ChatBody, fields.CHAT, bytes_max)

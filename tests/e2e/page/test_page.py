@@ -190,6 +190,7 @@ def test_with_keys_the_page_asks_for_one_and_keeps_it(open_page: Open) -> None:
         page.reload()
         expect(page.locator("#health")).to_have_attribute("data-level", "good")
         expect(page.locator("#key-dialog")).to_be_hidden()
+        page.close()  # before its server: a page that is left alone complains
 
 
 def test_another_keys_text_is_not_shown(open_page: Open) -> None:
@@ -206,6 +207,7 @@ def test_another_keys_text_is_not_shown(open_page: Open) -> None:
         expect(page.locator(".tail").first).to_have_text("another key's text")
         send(page, "Mine?")
         expect(page.locator(".tail:not(.private)").first).to_be_visible()
+        page.close()
 
 
 def test_colours_follow_the_system_until_a_person_chooses(server: Running, open_page: Open) -> None:

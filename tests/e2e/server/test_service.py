@@ -312,6 +312,30 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> None:
+    """Guards callers against crashes of native code: the text is that of an undisturbed run."""
+    body = {"prompt": "a", "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
+    with served(tmp_path) as (process, address):
+        with httpx.Client(base_url=address, timeout=60) as client:
+            whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+            parts: list[str] = []
+            with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
+                for line in stream.iter_lines():
+                    parts.append(line)
+                    if len(parts) == 9:
+                        (worker,) = children(process.pid)
+                        os.kill(worker, signal.SIGKILL)
+            *chunks, done = events("\n".join(parts) + "\n\n")
+            assert done == "[DONE]"
+            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+            assert client.get("/health").json() == {"status": "ok"}
+            told = client.get("/metrics").text
+            assert re.search(r"^jitney:backend_losses_total\S* 1(\.0)?$", told, re.MULTILINE)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

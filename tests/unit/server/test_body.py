@@ -29,6 +29,9 @@ def refused(**fields: Any) -> Refusal:
         ({"temperature": "x"}, "invalid_type", "temperature", "number"),
         ({"temperature": 3}, "invalid_value", "temperature", "less than or equal to 2"),
         ({"temprature": 1}, "unknown_parameter", "temprature", "temperature"),
+        ({"x-y z": 1}, "unknown_parameter", "x-y z", "no field"),
+        ({"": 1}, "unknown_parameter", None, "no field"),
+        ({"stream_options": {"str": 1}}, "unknown_parameter", "stream_options.str", "no field"),
         ({"tools": [{"type": "custom"}]}, "invalid_value", "tools[0].type", "function"),
         ({"stop": 5}, "invalid_value", "stop", "list of up to 16"),
         ({"tool_choice": "some"}, "invalid_value", "tool_choice", "required"),
@@ -41,7 +44,7 @@ def refused(**fields: Any) -> Refusal:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(
-    fields: dict[str, Any], code: str, param: str, words: str
+    fields: dict[str, Any], code: str, param: str | None, words: str
 ) -> None:
     """Guards the caller's time: one sentence, the field, a code to match on."""
     refusal = refused(**fields)
@@ -64,6 +67,17 @@ def test_null_is_the_same_as_nothing() -> None:
     nothing = {**dict.fromkeys(names), "metadata": None, "audio": None}
     body = check_body(json.dumps({"messages": MESSAGES, **nothing}).encode(), ChatBody, CHAT)
     assert body == ChatBody.model_validate({"messages": MESSAGES})
+
+
+@given(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.text())))
+def test_no_body_is_too_strange(fields: dict[str, Any]) -> None:
+    """Guards against mistakes of ours: any object is a body or a refusal."""
+    status = 200
+    try:
+        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody, CHAT)
+    except Refusal as refusal:
+        status = refusal.status
+    assert status in (200, 400)
 
 
 @given(st.dictionaries(st.text(), st.text()))

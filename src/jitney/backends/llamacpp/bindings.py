@@ -232,7 +232,8 @@ class Context:
         log = native_log()
         log.clear()
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = shape.kv_tokens
+        # The library wants a cell for each slot; the core never uses more than it was promised.
+        params.n_ctx = max(shape.kv_tokens, shape.slots)
         params.n_batch = shape.batch_tokens_max
         params.n_ubatch = min(shape.pass_tokens_max, shape.batch_tokens_max)
         params.n_seq_max = shape.slots

@@ -42,8 +42,8 @@ export class Chat {
     this.say("user", text);
     const bubble = this.say("assistant", "");
     this.setRunning(new AbortController());
-    const run = { id: `page-${crypto.randomUUID().slice(0, 13)}`, text: "", started: performance.now(),
-      first: null, last: null, usage: null, wrong: null };
+    const run = { id: null, text: "", started: performance.now(), first: null, last: null,
+      usage: null, wrong: null };
     try {
       await this.stream(run, bubble);
     } catch (error) {
@@ -57,7 +57,7 @@ export class Chat {
     const response = await this.call("/v1/chat/completions", {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify(this.body(run.id)),
+      body: JSON.stringify(this.body()),
       signal: this.running.signal,
     });
     if (!response.ok) {
@@ -82,7 +82,7 @@ export class Chat {
     if (!payload || payload === "[DONE]") return;
     const chunk = JSON.parse(payload);
     if (chunk.error) run.wrong = chunk.error.message;
-    // The server's own name for it, which the recorder knows as well.
+    // The recorder knows it by the same name, as long as none was asked for.
     if (chunk.id) run.id = chunk.id;
     if (chunk.usage) run.usage = chunk.usage;
     const text = chunk.choices?.[0]?.delta?.content;
@@ -102,6 +102,7 @@ export class Chat {
     else bubble.remove();
     if (run.wrong) this.say("wrong", run.wrong);
     this.figures(run);
+    if (run.id === null) return;
     // The recorder learns of the end a moment before or after the stream does.
     for (let attempt = 0; attempt < 4; attempt += 1) {
       const response = await this.call(`/page/requests/${encodeURIComponent(run.id)}`).catch(() => null);
@@ -125,7 +126,7 @@ export class Chat {
     byId("chat-figures").textContent = parts.join(", ");
   }
 
-  body(id) {
+  body() {
     const number = (name) => {
       const value = byId(`p-${name}`).value.trim();
       return value === "" ? undefined : Number(value);
@@ -138,7 +139,6 @@ export class Chat {
       messages,
       stream: true,
       stream_options: { include_usage: true },
-      request_id: id,
       temperature: number("temperature"),
       top_p: number("top_p"),
       max_tokens: number("max_tokens"),

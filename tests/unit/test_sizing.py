@@ -1,0 +1,57 @@
+"""How large the memory is, and when each slot has cells of its own."""
+
+from typing import Any
+
+import pytest
+
+from jitney.config import Settings
+from jitney.errors import ConfigError
+from jitney.models.gguf import GgufHeader
+from jitney.sizing import Sizes, size_llamacpp
+
+
+def header(token_bytes: int = 1000) -> GgufHeader:
+    return GgufHeader(
+        architecture="llama",
+        name=None,
+        file_type=None,
+        context_length=4096,
+        layer_count=1,
+        embedding_length=1,
+        head_count=1,
+        tensor_count=1,
+        parameter_count=1,
+        kv_bytes_per_token=token_bytes,
+        file_bytes=10**6,
+        metadata={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "free_bytes", "expected"),
+    [
+        ({}, None, Sizes(16_384, 32, 0)),
+        ({}, 5 * 10**6, Sizes(1792, 32, 0)),
+        ({}, 10**12, Sizes(24 * 4096, 24, 4096)),
+        ({"max_model_len": 1000}, 10**12, Sizes(24 * 1024, 24, 1024)),
+        ({"max_model_len": 20_000}, 10**9, Sizes(20_000, 32, 0)),
+        ({"kv_tokens": 4000}, 10**12, Sizes(4000, 32, 0)),
+        ({"kv_tokens": 8000, "max_model_len": 256}, 10**12, Sizes(8000, 24, 256)),
+        ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1792, 32, 0)),
+        ({"gpu_layers": -1}, 10**12, Sizes(16_384, 32, 0)),
+    ],
+)
+def test_memory_is_what_was_asked_for_or_what_fits(
+    given: dict[str, Any], free_bytes: int | None, expected: Sizes
+) -> None:
+    """Guards against a default that does not fit, and against a wish that is overruled."""
+    assert size_llamacpp(Settings(**given), header(), free_bytes) == expected
+
+
+def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> None:
+    """Guards against an engine that starts and can answer nothing."""
+    given = Settings(memory_limit=2 * 10**6, max_model_len=2000)
+    with pytest.raises(ConfigError, match="holds 1792 tokens"):
+        size_llamacpp(given, header(), None)
+    with pytest.raises(ConfigError, match="give kv_tokens"):
+        size_llamacpp(given, header(token_bytes=0), None)
