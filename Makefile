@@ -10,7 +10,7 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 	&& echo $$each && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama demo test lint types sim plant bench docs clean
+.PHONY: help setup llama demo serve test clients lint types sim plant bench docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -21,8 +21,14 @@ setup: $(VENV)/.model ## build .venv, llama.cpp in it, and fetch the embedded mo
 demo: $(VENV)/.model ## stream eight prompts side by side from the embedded model
 	@$(BIN)/jitney demo
 
+serve: $(VENV)/.model ## serve the embedded model on 127.0.0.1:8000; ARGS="--port 9000" and the like
+	@$(BIN)/jitney serve $(ARGS)
+
 test: $(VENV)/.model ## lint, types, layers and every test
 	@$(BIN)/python -m scripts.check $(ARGS)
+
+clients: $(VENV)/.model ## run real clients against the server; needs node and package registries
+	@$(BIN)/python -m tests.clients $(ARGS)
 
 lint: $(VENV)/.packages ## ruff, format and lint
 	@$(BIN)/python -m scripts.check --only lint
@@ -60,7 +66,7 @@ $(BIN)/python:
 
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Python packages"
-	@$(PIP) install -qq -c constraints.txt -e '.[dev]'
+	@$(PIP) install -qq -c constraints.txt -e '.[dev,server,otel]'
 	@touch $@
 
 $(VENV)/.llama: scripts/build_llama.py scripts/compile_log.py constraints.txt | $(VENV)/.packages

@@ -147,8 +147,25 @@ def _quantize(source: Path, target: Path) -> None:
 def _load_backend(settings: Settings) -> Backend:
     values = _fake_values(settings) if settings.backend == "fake" else _llamacpp_values(settings)
     if settings.backend_process:
-        return backends.load_process(settings.backend, values)
+        process = backends.load_process(settings.backend, values)
+        if process.fallback_reason is not None:
+            _log.warning("%s", process.fallback_reason)
+        return process
+    if settings.backend == "llamacpp":
+        values["extra_kernels"] = _can_use_extra_kernels(Path(str(values["model"])), settings)
     return backends.load(settings.backend, values)
+
+
+def _can_use_extra_kernels(model: Path, settings: Settings) -> bool:
+    """Try the model in a child first: in this process an illegal instruction would be the end."""
+    try:
+        probe = importlib.import_module("jitney.backends.llamacpp.probe")
+    except ImportError:
+        return True  # loading will say what is missing
+    result = probe.probe_result(model, settings.cache_dir)
+    if result.warning is not None:
+        _log.warning("%s", result.warning)
+    return bool(result.extra_kernels)
 
 
 def _fake_values(settings: Settings) -> dict[str, int | bool | str]:

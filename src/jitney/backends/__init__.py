@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any  # Any: settings are plain values until their dataclass has checked them
 
+from jitney.backends.process import BackendSpec, ProcessBackend
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, MissingDependency
 
@@ -31,10 +32,8 @@ def load_process(
     *,
     start_s_max: float = 300.0,
     batch_s_max: float = 60.0,
-) -> Backend:
+) -> ProcessBackend:
     """Build a backend in a process of its own; it ends when this process does."""
-    from jitney.backends.process import BackendSpec, ProcessBackend
-
     if name not in NAMES:
         raise ConfigError(f"there is no backend {name!r}; there are {' and '.join(NAMES)}.")
     spec = BackendSpec(

@@ -1,0 +1,1 @@
+"""What the server is worth under load, kills, leavers and signals. See `benchmarks.http.__main__`."""

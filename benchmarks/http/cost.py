@@ -1,0 +1,138 @@
+"""What HTTP costs: tokens per second through one core, and against the engine without it.
+
+On the fake backend the server, its backend's process included, is kept to one core and the
+clients to another. On SmolLM2 the same load (64 requests at once, 16 running, 128 in, 64 out) is
+given to the engine in this process and to the server, in turns; the server streams every token.
+"""
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import time
+
+from benchmarks.http.report import Report
+from benchmarks.http.served import Served, served
+from benchmarks.http.wire import DONE, Connection, Json
+from benchmarks.load import Job, make_backend, make_engine, model_path, random_jobs, serve, spread
+
+RUNS = 3
+STREAMS = 64
+STREAM_TOKENS = 500
+RATE_GOAL = 5000.0
+RATIO_GOAL = 0.95
+RUN_S_MAX = 300.0
+FAKE_FLAGS = ("--backend", "fake", "--max-num-seqs", str(STREAMS), "--kv-tokens", "100000")
+SMOL_FLAGS = ("--max-num-seqs", "16", "--max-model-len", "256", "--no-enable-prefix-caching")
+"""The sizes that `benchmarks.load` gives the engine: 16 of 24 slots, 256 tokens each."""
+
+PATH = "/v1/completions"
+
+
+def cost(report: Report) -> None:
+    """Fake backend through one core, at least 5,000 tokens/s; SmolLM2, at least 0.95 of engine."""
+    asyncio.run(_one_core(report))
+    _against_engine(report)
+
+
+async def _one_core(report: Report) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    ours = set(cores[1:]) or set(cores)
+    bodies = [_fake_body(number) for number in range(STREAMS)]
+    rates = []
+    with served(*FAKE_FLAGS, cores={cores[0]}) as server:
+        os.sched_setaffinity(0, ours)
+        try:
+            async with asyncio.timeout(RUN_S_MAX):
+                await _run(server, bodies[:8])
+                for _ in range(RUNS):
+                    events, seconds = await _run(server, bodies)
+                    rates.append(STREAMS * STREAM_TOKENS / seconds)
+                    report.say(
+                        f"{rates[-1]:.0f} tokens/s in {events / seconds:.0f} events/s over "
+                        f"{STREAMS} streams, server and fake backend on one core"
+                    )
+        finally:
+            os.sched_setaffinity(0, cores)
+    report.figure("one_core_tokens_per_s", rates)
+    report.check(
+        f"at least {RATE_GOAL:g} streamed tokens/s on one core: {spread(rates)}",
+        statistics.median(rates) >= RATE_GOAL,
+    )
+
+
+def _fake_body(number: int) -> Json:
+    generator = random.Random(number)
+    return {
+        "prompt": [generator.randrange(256) for _ in range(16)],
+        "max_tokens": STREAM_TOKENS,
+        "seed": number,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+def _against_engine(report: Report) -> None:
+    path = model_path()
+    ratios, over_http, in_process = [], [], []
+    with served(*SMOL_FLAGS) as server:
+        for number in range(RUNS):
+            jobs = random_jobs(64, 128, 64, seed=600 + number, vocabulary_size=49_000)
+            engine = make_engine(make_backend(path), cache_tokens_max=0)
+            serve(engine, jobs[:4])
+            in_process.append(serve(engine, jobs).tokens_per_s)
+            engine.close()
+            _served(server, jobs[:4])
+            over_http.append(64 * 64 / _served(server, jobs))
+            ratios.append(over_http[-1] / in_process[-1])
+            report.say(
+                f"http {over_http[-1]:.0f} tokens/s, engine {in_process[-1]:.0f}, "
+                f"ratio {ratios[-1]:.3f}"
+            )
+    report.figure("http_over_engine", ratios)
+    report.figure("http_tokens_per_s", over_http)
+    report.figure("engine_tokens_per_s", in_process)
+    report.check(
+        f"at least {RATIO_GOAL} of the engine's throughput over HTTP: {spread(ratios)}",
+        statistics.median(ratios) >= RATIO_GOAL,
+    )
+
+
+def _served(server: Served, jobs: list[Job]) -> float:
+    bodies: list[Json] = [
+        {
+            "prompt": list(job.prompt),
+            "max_tokens": job.completion_count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        for job in jobs
+    ]
+
+    async def bounded() -> float:
+        async with asyncio.timeout(RUN_S_MAX):
+            return (await _run(server, bodies))[1]
+
+    return asyncio.run(bounded())
+
+
+async def _run(server: Served, bodies: list[Json]) -> tuple[int, float]:
+    """All at once, each on a connection of its own; events and seconds."""
+    connections = [await Connection.open(server.port) for _ in bodies]
+    started = time.perf_counter()
+    counts = await asyncio.gather(*map(_count, connections, bodies))
+    seconds = time.perf_counter() - started
+    for connection in connections:
+        connection.close()
+    return sum(counts), seconds
+
+
+async def _count(connection: Connection, body: Json) -> int:
+    head = await connection.begin(PATH, body)
+    assert head.status == 200, head
+    events = [data async for data in connection.events()]
+    assert events[-1] == DONE, events[-1]
+    assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length", events[-2]
+    return len(events) - 1

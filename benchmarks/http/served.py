@@ -1,0 +1,182 @@
+"""`jitney serve` in a process of its own, for one section: started, looked at, ended.
+
+Everything is read from outside: its metrics over HTTP, its memory and files from /proc.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from benchmarks.http.wire import Connection
+
+START_S_MAX = 120.0
+END_S_MAX = 60.0
+FILES_WANTED = 8192
+_ADDRESS = re.compile(rb" at http://[^:]+:(\d+)")
+_SAMPLE = re.compile(r"^([^ ]+(?:\{[^}]*\})?) ([^ ]+)$")
+_PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Memory in MiB and open files of the server, and the memory of its backend's process."""
+
+    server_mib: float
+    worker_mib: float
+    files: int
+    threads: int
+
+    def __str__(self) -> str:
+        return (
+            f"server {self.server_mib:.1f} MiB, {self.files} files, {self.threads} threads; "
+            f"worker {self.worker_mib:.1f} MiB"
+        )
+
+
+class Served:
+    """A running server."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> None:
+        self.process = process
+        self.port = port
+        self._log = log
+
+    @property
+    def children(self) -> list[int]:
+        """The processes that it started, as far as they live."""
+        found: list[int] = []
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+        return found
+
+    def worker(self) -> int | None:
+        """The process of the backend; none for a moment after it was killed."""
+        for pid in self.children:
+            with contextlib.suppress(OSError):
+                if b"jitney.backends.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+        return None
+
+    def footprint(self) -> Footprint:
+        """What it takes at this moment."""
+        pid, worker = self.process.pid, self.worker()
+        return Footprint(
+            _resident_mib(pid),
+            0.0 if worker is None else _resident_mib(worker),
+            len(os.listdir(f"/proc/{pid}/fd")),
+            len(os.listdir(f"/proc/{pid}/task")),
+        )
+
+    async def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics, by its name and labels as they are written."""
+        connection = await Connection.open(self.port)
+        reply = await connection.get("/metrics")
+        connection.close()
+        found = map(_SAMPLE.match, reply.body.decode().splitlines())
+        return {each[1]: float(each[2]) for each in found if each is not None}
+
+    async def idle_s(self, limit_s: float) -> float:
+        """Seconds until nothing runs and nothing waits. Raises TimeoutError."""
+        started = time.perf_counter()
+        async with asyncio.timeout(limit_s):
+            while True:
+                now = await self.metrics()
+                if now["jitney:requests_running"] == now["jitney:requests_waiting"] == 0:
+                    return time.perf_counter() - started
+                await asyncio.sleep(0.02)
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self.process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> int:
+        """Its exit code. Raises TimeoutExpired."""
+        return await asyncio.to_thread(self.process.wait, END_S_MAX)
+
+    def log(self) -> str:
+        """What it wrote to its log so far."""
+        self._log.seek(0)
+        return self._log.read()
+
+
+@contextlib.contextmanager
+def served(*flags: str, cores: set[int] | None = None) -> Iterator[Served]:
+    """A server with these flags on a free port, kept to these cores; it ends with the block."""
+    command = [sys.executable, "-m", "jitney", "serve", "--port", "0", *flags]
+    with tempfile.TemporaryFile("w+") as log:
+        with _on_cores(cores):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        try:
+            yield Served(process, _port_of(process, log), log)
+        finally:
+            _end(process)
+
+
+def allow_files() -> None:
+    """Raise the limit on open files, for this process and those it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    return Path(f"/proc/{pid}").exists()
+
+
+@contextlib.contextmanager
+def _on_cores(cores: set[int] | None) -> Iterator[None]:
+    """What is started in here stays on these cores, with all that it starts itself."""
+    before = os.sched_getaffinity(0)
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _port_of(process: "subprocess.Popen[bytes]", log: IO[str]) -> int:
+    """The port that it announces; a start that takes too long is cut short."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + START_S_MAX
+    told = b""
+    while time.monotonic() < deadline and process.poll() is None:
+        if select.select([process.stdout], [], [], 0.5)[0]:
+            told += os.read(process.stdout.fileno(), 4096)
+        found = _ADDRESS.search(told)
+        if found is not None:
+            return int(found[1])
+    log.seek(0)
+    raise RuntimeError(f"the server did not start: {log.read()[-2000:]}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10.0)
+
+
+def _resident_mib(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * _PAGE_KIB / 1024

@@ -1,0 +1,167 @@
+"""`python -m tests.clients`: real clients against a real server, and a table of what works.
+
+Each client runs in a process of its own, with an environment that turns telemetry off and a home
+folder that is thrown away. Needs package registries the first time, and then only loopback.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jitney.config.machine import cache_folder, environment
+from tests.clients.catalog import CHECKS, CLIENTS, Client, PythonClient
+from tests.clients.installs import InstallFailed, node_project, python_of
+from tests.clients.server import MODEL_LEN, Server, serving
+
+CLIENT_S_MAX = 300
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "LANGCHAIN_TRACING_V2": "false",
+    "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_TELEMETRY": "False",
+    "NO_PROXY": "127.0.0.1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""No telemetry, no downloads, no proxies."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What one client could do."""
+
+    name: str
+    version: str = "?"
+    results: dict[str, str] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.troubles) or any(self.results.get(name) == "FAIL" for name in CHECKS)
+
+
+def main() -> int:
+    """Exit code 1 when a check failed, or a client could not be installed."""
+    names = [client.name for client in CLIENTS]
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.clients",
+        description="Runs real clients against a running server with the embedded model.",
+    )
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CLIENT",
+                        help=f"of {', '.join(names)}")  # fmt: skip
+    parser.add_argument("--threads", type=int, default=2, help="of the forward pass")
+    parser.add_argument("--install", action="store_true", help="install the clients, and no more")
+    asked = parser.parse_args()
+    folder = cache_folder(environment()) / "clients"
+    chosen = [client for client in CLIENTS if client.name in asked.only]
+    rows = {client.name: Row(client.name) for client in chosen}
+    commands = {}
+    for client in chosen:
+        write(f"installing {client.name}\n")
+        try:
+            commands[client.name] = command_of(client, folder)
+        except InstallFailed as error:
+            rows[client.name].troubles.append(f"cannot be installed: {error}")
+    if not asked.install:
+        log = folder / "server.log"
+        with serving(asked.threads, log) as server:
+            for name, command in commands.items():
+                write(f"running {name}\n")
+                fill(rows[name], command, server)
+        write(table(list(rows.values())))
+    for row in rows.values():
+        for trouble in row.troubles:
+            write(f"\n{row.name}: {trouble}\n")
+    return 1 if any(row.has_failed for row in rows.values()) else 0
+
+
+def command_of(client: Client, folder: Path) -> list[str]:
+    """How the client's script is run; installs what it needs."""
+    if isinstance(client, PythonClient):
+        return [str(python_of(folder, client)), str(client.path)]
+    return ["node", str(node_project(folder) / client.script)]
+
+
+def fill(row: Row, command: list[str], server: Server) -> None:
+    """Run the script, and read its report."""
+    with tempfile.TemporaryDirectory() as home:
+        report = Path(home) / "report.jsonl"
+        given = {
+            "PATH": os.environ["PATH"],
+            "HOME": home,
+            "LLM_USER_PATH": home,
+            "JITNEY_URL": server.url,
+            "JITNEY_MODEL": server.model,
+            "JITNEY_MODEL_LEN": str(MODEL_LEN),
+            "JITNEY_KEY": server.key,
+            "JITNEY_REPORT": str(report),
+            **QUIET,
+        }
+        said = run(row, command, given)
+        if report.exists():
+            for line in report.read_text(encoding="utf-8").splitlines():
+                take(row, json.loads(line))
+    if not any(name in row.results for name in CHECKS):
+        row.troubles.append(f"told nothing: {said[-3000:]}")
+
+
+def run(row: Row, command: list[str], given: dict[str, str]) -> str:
+    """Run the script to its end; all that it said."""
+    try:
+        done = subprocess.run(
+            command,
+            env=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=CLIENT_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        row.troubles.append(f"did not end within {CLIENT_S_MAX} s")
+        return (error.output or b"").decode(errors="replace")
+    if done.returncode != 0:
+        row.troubles.append(f"ended with status {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
+def take(row: Row, told: dict[str, str]) -> None:
+    """One line of a report: a version, or what became of a check."""
+    if "version" in told:
+        row.version = told["version"]
+        return
+    row.results[told["check"]] = told["result"]
+    if told["result"] == "FAIL":
+        row.troubles.append(f"{told['check']}: {told['why']}")
+
+
+def table(rows: list[Row]) -> str:
+    """For people; a dash is what the client has no way to do, and silence is a failure."""
+    lines = [["client", "version", *CHECKS]]
+    lines += [
+        [row.name, row.version, *(row.results.get(name, "FAIL") for name in CHECKS)] for row in rows
+    ]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    shown = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    rule = "| " + " | ".join("-" * width for width in widths) + " |"
+    return "\n".join([shown[0], rule, *shown[1:]]) + "\n"
+
+
+def write(text: str) -> None:
+    """To standard output, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(130)

@@ -1,0 +1,49 @@
+"""Which clients there are, at which versions, and which script drives each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel")
+"""What each client does, in the order of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonClient:
+    """A client in a virtual environment of its own; the first package is the one it is about."""
+
+    name: str
+    packages: tuple[str, ...]
+    script: str
+
+    @property
+    def path(self) -> Path:
+        return HERE / "python" / self.script
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClient:
+    """A client among the packages of `node/package.json`."""
+
+    name: str
+    script: str
+
+    @property
+    def path(self) -> Path:
+        return HERE / "node" / self.script
+
+
+Client = PythonClient | NodeClient
+
+CLIENTS: tuple[Client, ...] = (
+    PythonClient("openai-3", ("openai==3.49.0",), "with_openai.py"),
+    PythonClient("openai-2", ("openai==2.14.0",), "with_openai.py"),
+    PythonClient("openai-1", ("openai==1.109.1",), "with_openai.py"),
+    PythonClient("litellm", ("litellm==1.108.4",), "with_litellm.py"),
+    PythonClient("langchain-openai", ("langchain-openai==1.7.3",), "with_langchain.py"),
+    PythonClient("pydantic-ai", ("pydantic-ai-slim[openai]==2.66.0",), "with_pydantic_ai.py"),
+    PythonClient("instructor", ("instructor==1.17.0",), "with_instructor.py"),
+    PythonClient("llm", ("llm==0.36",), "with_llm.py"),
+    NodeClient("openai-npm", "openai.mjs"),
+    NodeClient("vercel-ai", "ai.mjs"),
+)
