@@ -1,1 +1,1 @@
-"""What the server is worth under load, kills, leavers and signals. See `benchmarks.http.__main__`."""
+"""What the server is worth under load, kills and signals; see `benchmarks.http.__main__`."""

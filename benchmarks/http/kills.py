@@ -209,7 +209,7 @@ async def _kill(server: Served, within_s: float) -> dict[int, float]:
     # An undisturbed run takes so long, and this one longer: all moments lie within it.
     for at_s in sorted(generator.uniform(0.3, 0.95 * within_s) for _ in range(KILLS)):
         await asyncio.sleep(max(0.0, at_s - (time.perf_counter() - started)))
-        while (pid := server.worker()) is None or pid in killed:
+        while (pid := server.worker()) is None or pid in killed:  # noqa: ASYNC110, no event for it
             await asyncio.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -363,9 +363,11 @@ def _faults(report: Report, crowd: Crowd) -> int:
 async def _settled(server: Served, like: Footprint) -> Footprint:
     """What the server takes once its closed connections are gone, or after a while."""
     deadline = time.monotonic() + IDLE_S_MAX
-    while (now := server.footprint()).files != like.files and time.monotonic() < deadline:
+    while True:
+        now = server.footprint()
+        if now.files == like.files or time.monotonic() > deadline:
+            return now
         await asyncio.sleep(0.1)
-    return now
 
 
 def _preemptions(told: dict[str, float]) -> float:

@@ -1,4 +1,4 @@
-"""What a section has to say: lines for people, figures for programs, and which goals were missed."""
+"""What a section has to say: lines for people, figures for programs, and goals that were missed."""
 
 from dataclasses import dataclass, field
 

@@ -147,10 +147,7 @@ def _quantize(source: Path, target: Path) -> None:
 def _load_backend(settings: Settings) -> Backend:
     values = _fake_values(settings) if settings.backend == "fake" else _llamacpp_values(settings)
     if settings.backend_process:
-        process = backends.load_process(settings.backend, values)
-        if process.fallback_reason is not None:
-            _log.warning("%s", process.fallback_reason)
-        return process
+        return backends.load_process(settings.backend, values)
     if settings.backend == "llamacpp":
         values["extra_kernels"] = _can_use_extra_kernels(Path(str(values["model"])), settings)
     return backends.load(settings.backend, values)
@@ -199,6 +196,8 @@ def _llamacpp_values(settings: Settings) -> dict[str, int | bool | str]:
         "threads": settings.threads or usable_cores(),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": flash_attention,
+        # The process does without them after an illegal instruction.
+        "extra_kernels": True,
     }
 
 

@@ -93,12 +93,16 @@ class BackendFailed(EngineError):
 class BackendCrashed(EngineError):
     """The backend is gone (a process died, or stopped answering); a new one must be started.
 
-    `signal` is the number of the signal that ended the process, when one did.
+    `signal` is the number of the signal that ended the process, when one did. `was_reached` is
+    false when it was gone before the batch came: then nothing in the batch is to blame.
     """
 
-    def __init__(self, message: str, signal: int | None = None) -> None:
+    def __init__(
+        self, message: str, signal: int | None = None, *, was_reached: bool = True
+    ) -> None:
         super().__init__(message)
         self.signal = signal
+        self.was_reached = was_reached
 
 
 class EngineStopped(EngineError):

@@ -55,7 +55,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CLIENT",
                         help=f"of {', '.join(names)}")  # fmt: skip
-    parser.add_argument("--threads", type=int, default=2, help="of the forward pass")
+    parser.add_argument("--threads", type=int, default=1, help="of the forward pass")
     parser.add_argument("--install", action="store_true", help="install the clients, and no more")
     asked = parser.parse_args()
     folder = cache_folder(environment()) / "clients"
@@ -148,7 +148,9 @@ def table(rows: list[Row]) -> str:
     ]
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     shown = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
         for line in lines
     ]
     rule = "| " + " | ".join("-" * width for width in widths) + " |"

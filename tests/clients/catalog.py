@@ -37,7 +37,7 @@ Client = PythonClient | NodeClient
 
 CLIENTS: tuple[Client, ...] = (
     PythonClient("openai-3", ("openai==3.49.0",), "with_openai.py"),
-    PythonClient("openai-2", ("openai==2.14.0",), "with_openai.py"),
+    PythonClient("openai-2", ("openai==2.54.0",), "with_openai.py"),
     PythonClient("openai-1", ("openai==1.109.1",), "with_openai.py"),
     PythonClient("litellm", ("litellm==1.108.4",), "with_litellm.py"),
     PythonClient("langchain-openai", ("langchain-openai==1.7.3",), "with_langchain.py"),

@@ -4,9 +4,12 @@ llama.cpp chooses kernels by the shape of a batch, and they round differently; s
 demanded of the numbers, within a bound: at every position up to the first difference the logprob
 of the chosen token is within LOGPROB_BOUND of the run alone. A first difference is accepted only
 where both runs saw the same distribution within that bound, and, when greedy, where the two tokens
-were as near a tie. The comparison is itself tested: it must refuse another prompt's answer.
+were as near a tie. Every drawn token is checked against what (seed, position) draws from the
+distribution that the run itself reports. The comparisons are themselves tested: they must refuse
+another prompt's answer, and another draw.
 """
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ import pytest
 
 from jitney import LLM, Logprob, RequestOutput, SamplingParams
 from jitney.backends.process import ProcessBackend
+from jitney.sampling.draw import uniform
 
 LOGPROB_BOUND = 0.5
 """SmolLM2 Q8_0: positions computed one at a time differ from those computed in a span by up to
@@ -36,8 +40,11 @@ QUESTIONS = (
 )
 PROMPTS = [f"{SYSTEM * 3}\nQuestion: {question}\nAnswer:" for question in QUESTIONS]
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, logprobs=10, ignore_eos=True)
+SEED = 7
+KEPT = 8
+HEAT = 0.8
 SEEDED = SamplingParams(
-    temperature=0.8, top_p=0.95, seed=7, max_tokens=LENGTH, logprobs=10, ignore_eos=True
+    temperature=HEAT, top_k=KEPT, seed=SEED, max_tokens=LENGTH, logprobs=10, ignore_eos=True
 )
 KINDS = pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 
@@ -63,6 +70,8 @@ def assert_same(got: RequestOutput, expected: RequestOutput, *, is_greedy: bool)
     ours, theirs = got.outputs[0], expected.outputs[0]
     assert ours.logprobs is not None
     assert theirs.logprobs is not None
+    if not is_greedy:
+        assert_drawn(got)
     for position, (token, other) in enumerate(zip(ours.token_ids, theirs.token_ids, strict=True)):
         here, there = ours.logprobs[position], theirs.logprobs[position]
         if token != other:
@@ -75,6 +84,27 @@ def assert_same(got: RequestOutput, expected: RequestOutput, *, is_greedy: bool)
         assert gap <= LOGPROB_BOUND, f"position {position}: logprob differs by {gap}"
     assert ours.text == theirs.text
     return True
+
+
+def assert_drawn(output: RequestOutput) -> None:
+    """Every token is the one that (seed, position) draws from the distribution seen there.
+
+    Only the KEPT best can be drawn, and their logprobs are known, so the draw can be repeated:
+    by token id, in order, until the drawn share of their mass is reached.
+    """
+    completion = output.outputs[0]
+    prompt_count = len(output.prompt_token_ids or ())
+    assert completion.logprobs is not None
+    for position, (token, entry) in enumerate(
+        zip(completion.token_ids, completion.logprobs, strict=True)
+    ):
+        best = sorted(entry.items(), key=lambda item: -item[1].logprob)[:KEPT]
+        weights = {each: math.exp(logprob.logprob / HEAT) for each, logprob in best}
+        drawn = uniform(SEED, prompt_count + position) * sum(weights.values())
+        below = sum(weight for each, weight in weights.items() if each < token)
+        assert token in weights, f"position {position}: {token} was not among those kept"
+        slack = 1e-4 * sum(weights.values())
+        assert below - slack <= drawn <= below + weights[token] + slack, f"position {position}"
 
 
 def assert_near(here: dict[int, Logprob], there: dict[int, Logprob], position: int) -> None:
@@ -99,13 +129,22 @@ def assert_all_same(
     assert sum(equal) >= (len(equal) // 2 if is_greedy else 0), f"{sum(equal)} of {len(equal)}"
 
 
+@KINDS
 def test_the_comparison_refuses_another_answer(
-    alone: dict[SamplingParams, list[RequestOutput]],
+    alone: dict[SamplingParams, list[RequestOutput]], params: SamplingParams
 ) -> None:
     """Guards the guard: a mistake of memory looks like the answer to something else."""
-    answers = alone[GREEDY]
+    answers = alone[params]
     with pytest.raises(AssertionError):
-        assert_all_same(answers[1:] + answers[:1], answers, GREEDY)
+        assert_all_same(answers[1:] + answers[:1], answers, params)
+
+
+def test_the_comparison_refuses_another_draw(
+    alone: dict[SamplingParams, list[RequestOutput]],
+) -> None:
+    """Guards the guard: greedy tokens are not what the seed draws."""
+    with pytest.raises(AssertionError):
+        assert_drawn(alone[GREEDY][0])
 
 
 @KINDS

@@ -80,7 +80,7 @@ OF_THE_PSEUDO_CODE = (
     _plant(
         "a failed batch just returns, and is tried again for ever",
         "isolation",
-        (_TICK, "            self._lose(outcome.message, now)\n", ""),
+        (_TICK, "            self._lose(outcome, now)\n", ""),
     ),
     _plant(
         "memory is never freed",

@@ -80,9 +80,9 @@ class Watch:
         """Tell the events."""
         return self._told(now, "apply", self._scheduler.apply(batch, outcome, now), batch)
 
-    def fail(self, message: str, now: float) -> list[Event]:
+    def fail(self, message: str, now: float, *, blames: bool = True) -> list[Event]:
         """Tell the events."""
-        return self._told(now, "fail", self._scheduler.fail(message, now))
+        return self._told(now, "fail", self._scheduler.fail(message, now, blames=blames))
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """Tell the events."""

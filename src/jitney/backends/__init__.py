@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any  # Any: settings are plain values until their dataclass has checked them
 
 from jitney.backends.process import BackendSpec, ProcessBackend
+from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, MissingDependency
 
@@ -31,7 +32,7 @@ def load_process(
     settings: Mapping[str, Any],
     *,
     start_s_max: float = 300.0,
-    batch_s_max: float = 60.0,
+    batch_s_max: float = limits.BATCH_S_MAX,
 ) -> ProcessBackend:
     """Build a backend in a process of its own; it ends when this process does."""
     if name not in NAMES:

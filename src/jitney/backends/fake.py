@@ -32,7 +32,7 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.params import Constraint
-from jitney.errors import BackendFailed, ConfigError, InvalidRequest
+from jitney.errors import BackendFailed, ConfigError, InvalidRequest, QueueFull
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.logprobs import token_logprob
 from jitney.sampling.reference import TEMPERATURE_MIN
@@ -207,7 +207,7 @@ class FakeBackend:
         if sampling.constraint is not None:
             try:
                 matcher = self._compiler.compile(sampling.constraint)
-            except InvalidRequest as error:
+            except (InvalidRequest, QueueFull) as error:
                 raise BackendFailed(f"slot {operation.slot} was opened with: {error}") from error
         state.sampler = SlotSampler(sampling, matcher)
 

@@ -5,7 +5,7 @@ time inside; `close` on any. A crash of native code ends the other process: whoe
 BackendCrashed, and `reset` starts a new one. No wait is unbounded, and no process is left behind.
 """
 
-import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Mapping
@@ -29,6 +29,7 @@ from jitney.backends.wire import (
     Reset,
     error_of,
 )
+from jitney.core import limits
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
@@ -38,6 +39,7 @@ CONTROL_S_MAX = 60.0
 """Longest wait for a text to be tokenised or a constraint compiled, its turn not counted."""
 
 _FALLBACK_SETTING = "extra_kernels"
+_log = logging.getLogger("jitney.backends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class BackendSpec:
     name: str
     settings: Mapping[str, Plain]
     start_s_max: float = 300.0
-    batch_s_max: float = 60.0
+    batch_s_max: float = limits.BATCH_S_MAX
 
 
 class ProcessBackend:
@@ -63,7 +65,7 @@ class ProcessBackend:
         self._lifecycle = threading.Lock()
         # One question at a time on the control channel.
         self._control = threading.Lock()
-        self._child: Child
+        self._child: Child | None = None
         with self._lifecycle:
             ready = self._start()
         self._traits = ready.traits
@@ -82,7 +84,7 @@ class ProcessBackend:
     @property
     def pid(self) -> int:
         """The number of the present process."""
-        return self._child.pid
+        return self._living().pid
 
     @property
     def fallback_reason(self) -> str | None:
@@ -92,11 +94,14 @@ class ProcessBackend:
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch over there. Raises BackendFailed or BackendCrashed."""
         with self._lifecycle:
-            child, lost = self._child, self._lost
+            child, lost = self._living(), self._lost
         if lost is not None:
-            raise BackendCrashed(f"what the slots held is gone: {lost}", lost.signal)
+            raise BackendCrashed(
+                f"what the slots held is gone: {lost}", lost.signal, was_reached=False
+            )
+        limit_s = self._spec.batch_s_max + limits.BATCH_TOKEN_S_MAX * batch.token_count
         try:
-            answer = self._ask(child, child.batches, Execute(batch), self._spec.batch_s_max)
+            answer = self._ask(child, child.batches, Execute(batch), limit_s)
         except ChannelClosed as error:
             raise self._crash(child) from error
         if not isinstance(answer, Executed):
@@ -106,7 +111,7 @@ class ProcessBackend:
     def reset(self) -> None:
         """Empty every slot and ticket, in a new process if this one is gone or refuses."""
         with self._lifecycle:
-            child = self._child
+            child = self._living()
             try:
                 answer = self._ask(child, child.batches, Reset(), self._spec.batch_s_max)
                 is_empty = isinstance(answer, Done)
@@ -120,25 +125,25 @@ class ProcessBackend:
         """Tokens of a text; if the process is gone, a new one is started first."""
         answer = self._ask_control(Encode(text, special))
         if not isinstance(answer, Encoded):
-            raise self._out_of_turn(self._child)
+            raise self._out_of_turn(self._living())
         return list(answer.tokens)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint over there, where it will be used. Raises InvalidRequest."""
         answer = self._ask_control(Prepare(constraint))
         if not isinstance(answer, Done):
-            raise self._out_of_turn(self._child)
+            raise self._out_of_turn(self._living())
 
     def close(self) -> None:
         """End the process; idempotent."""
         self._is_closed = True
         # Before the lock is waited for: this cuts short whoever holds it.
-        self._child.end()
+        self._living().end()
         with self._lifecycle:
-            self._child.end()
+            self._living().end()
 
     def _ask_control(self, question: Message) -> Message:
-        """Ask on the control channel; if the process is gone, ask once more of a new one.
+        """Ask on the control channel; if the process is gone, ask a new one.
 
         A backend may die while nothing runs. Then no batch would ever find it dead, since every
         request is tokenised first; so the new process is started here, and the next batch is
@@ -148,18 +153,15 @@ class ProcessBackend:
             raise BackendFailed("the backend is too busy to tokenise; try again later.")
         try:
             with self._lifecycle:
-                child = self._child
-            if not child.has_ended:
-                with contextlib.suppress(ChannelClosed):
-                    return self._ask(child, child.control, question, CONTROL_S_MAX)
-            with self._lifecycle:
-                if self._child is child:
+                child = self._living()
+                if child.has_ended:
                     self._lost = self._crash(child)
                     self._replace(child)
-                child = self._child
+                    child = self._living()
             try:
                 return self._ask(child, child.control, question, CONTROL_S_MAX)
             except ChannelClosed as error:
+                # Not asked again: the question itself may be what ends processes.
                 raise self._crash(child) from error
         finally:
             self._control.release()
@@ -190,6 +192,11 @@ class ProcessBackend:
             raise error_of(answer)
         return answer
 
+    def _living(self) -> Child:
+        """The present process; there is one from the end of the first start on."""
+        assert self._child is not None, "a backend without a process is never handed out"
+        return self._child
+
     def _crash(self, child: Child) -> BackendCrashed:
         if self._is_closed:
             return BackendCrashed("the backend is closed.")
@@ -217,7 +224,7 @@ class ProcessBackend:
         try:
             return self._start_once()
         except BackendCrashed:
-            if not self._fall_back(self._child):
+            if self._child is None or not self._fall_back(self._child):
                 raise
             return self._start_once()
 
@@ -245,6 +252,7 @@ class ProcessBackend:
         if child.signal != signal.SIGILL or not self._can_fall_back:
             return False
         self._fallback_reason = str(child.crash(can_fall_back=True))
+        _log.warning("%s", self._fallback_reason)
         settings = {**self._spec.settings, _FALLBACK_SETTING: False}
         self._spec = replace(self._spec, settings=settings)
         return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar  # Any: parsed JSON, until a reader below has checked it
 
 from jitney import errors
+from jitney.core import limits
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import (
     Batch,
@@ -122,7 +123,8 @@ _OTHER_ERRORS: Mapping[str, type[errors.SetupError] | type[errors.BackendFailed]
     "MissingDependency": errors.MissingDependency,
     "BackendFailed": errors.BackendFailed,
 }
-ERROR_KINDS = frozenset((*_REQUEST_ERRORS, *_OTHER_ERRORS))
+_BUSY = "QueueFull"
+ERROR_KINDS = frozenset((*_REQUEST_ERRORS, *_OTHER_ERRORS, _BUSY))
 
 
 def failure_of(error: Exception) -> Failure:
@@ -130,13 +132,15 @@ def failure_of(error: Exception) -> Failure:
     kind = type(error).__name__
     if isinstance(error, errors.RequestError) and kind in _REQUEST_ERRORS:
         return Failure(kind, str(error), error.parameter)
-    if isinstance(error, errors.JitneyError) and kind in _OTHER_ERRORS:
+    if isinstance(error, errors.JitneyError) and kind in ERROR_KINDS:
         return Failure(kind, str(error))
     return Failure("BackendFailed", f"the backend failed unexpectedly ({kind}: {error}).")
 
 
 def error_of(failure: Failure) -> errors.JitneyError:
     """The error that a message tells of."""
+    if failure.kind == _BUSY:
+        return errors.QueueFull(failure.text, limits.CONSTRAINT_COMPILE_S_MAX)
     if failure.kind in _REQUEST_ERRORS:
         return _REQUEST_ERRORS[failure.kind](failure.text, failure.parameter)
     return _OTHER_ERRORS[failure.kind](failure.text)

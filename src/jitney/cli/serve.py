@@ -17,6 +17,7 @@ from jitney.compose import Assembly, assemble
 from jitney.config import Resolved, ServeSettings, Settings, environment, load_keys
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
+from jitney.server import limits
 from jitney.server.app import create_app
 from jitney.server.lookout import Lookout
 from jitney.server.run import Lifecycle
@@ -25,6 +26,7 @@ from jitney.server.settings import Key, ServerSettings
 
 _log = logging.getLogger("jitney.server")
 
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 QUESTION = "Why is the sky blue?"
 
 
@@ -74,8 +76,9 @@ def server_settings(
         model_names=serving.served_model_name or (assembly.model_name,),
         keys=keys,
         cors_origins=serving.cors_origin,
-        allowed_hosts=serving.allowed_host,
+        allowed_hosts=allowed_hosts(serving, keys),
         body_bytes_max=serving.body_limit,
+        bodies_bytes_max=limits.BODIES_MAX * serving.body_limit,
         shutdown_s=serving.shutdown_timeout,
         stall_s_max=serving.stall_timeout,
         send_s_max=serving.read_timeout,
@@ -88,9 +91,30 @@ def read_keys(serving: ServeSettings) -> tuple[Key, ...]:
     plain = tuple(
         Key(name=f"key-{at}", secret=secret) for at, secret in enumerate(serving.api_key, 1)
     )
-    if serving.api_key_file is None:
-        return plain
-    return (*plain, *load_keys(serving.api_key_file, environment()))
+    keys = plain
+    if serving.api_key_file is not None:
+        keys = (*plain, *load_keys(serving.api_key_file, environment()))
+    for what in ("name", "secret"):
+        values = [getattr(key, what) for key in keys]
+        if len(set(values)) < len(values):
+            # Keys of flags are called key-1 and so on; the message must not repeat a secret.
+            raise ConfigError(
+                f"Two keys of --api-key and --api-key-file have one {what}; change one of them."
+            )
+    return keys
+
+
+def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, ...]:
+    """Names that the server answers to; none are all.
+
+    Without keys, a server on this machine only is at the mercy of any page in a browser whose
+    name was made to lead here; so it answers to the names of this machine only.
+    """
+    given = tuple(name.lower() for name in serving.allowed_host)
+    if keys or not _is_local(serving.host):
+        return given
+    host = serving.host.lower()
+    return tuple(dict.fromkeys((*LOCAL_HOSTS, f"[{host}]" if ":" in host else host, *given)))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -166,10 +190,13 @@ def _for_serving(found: Resolved) -> Settings:
     return found.settings
 
 
-def _warn_if_exposed(host: str, keys: tuple[Key, ...]) -> None:
+def _is_local(host: str) -> bool:
     try:
-        is_local = ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        is_local = host == "localhost"
-    if not is_local and not keys:
+        return host.lower() == "localhost"
+
+
+def _warn_if_exposed(host: str, keys: tuple[Key, ...]) -> None:
+    if not _is_local(host) and not keys:
         _log.warning("anyone who can reach %s may call: there is no key; give --api-key", host)

@@ -20,16 +20,26 @@ PIPE = Path("-")
 def call(options: TraceOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     content = fetch_trace(options.url, options.api_key)
+    count = count_events(content, options.url)
     if options.output == PIPE:
         sys.stdout.buffer.write(content)
         return 0
     options.output.write_bytes(content)
-    count = len(json.loads(content)["traceEvents"])
     say(
         f"{count:,} events are in {options.output}; open it at https://ui.perfetto.dev "
         "or chrome://tracing."
     )
     return 0
+
+
+def count_events(content: bytes, url: str) -> int:
+    """How many events this trace has. Raises SetupError for what is none."""
+    try:
+        return len(json.loads(content)["traceEvents"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise SetupError(
+            f"What came from {url} is no trace, and nothing was written; is it jitney serve?"
+        ) from None
 
 
 def fetch_trace(url: str, api_key: str | None) -> bytes:

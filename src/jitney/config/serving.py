@@ -64,8 +64,9 @@ class ServeSettings:
         metadata=about(
             Group.SERVER,
             Listed(NAME_MAX),
-            "Names that the server may be called by in the Host header.",
-            default_text="any",
+            "Names that the server may be called by in the Host header; `*` is any. Without keys, "
+            "a server on a loopback address always answers to the names of this machine.",
+            default_text="any; without keys on a loopback address, those of this machine",
         ),
     )
     cors_origin: tuple[str, ...] = field(

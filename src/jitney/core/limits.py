@@ -51,5 +51,10 @@ PREFIX_WAIT_MIN = 32
 STATIC_WAIT_S = 1.0
 """A `static` group departs incomplete after this time, so that no wait is unbounded."""
 
+BATCH_S_MAX = 60.0
+BATCH_TOKEN_S_MAX = 0.5
+"""A batch that takes longer than the first, and this much for each of its tokens, is stuck. No
+machine worth using is slower than two tokens a second."""
+
 RESTARTS_MAX = 5
 """Starts of a backend that fail in a row before the engine gives up and says so."""

@@ -171,11 +171,6 @@ class Memory:
         while self._cached and (self.ledger.used - owned) * self._block > limit:
             self._evict_oldest(None)
 
-    def evict_all(self) -> None:
-        """Give up every cached prefix."""
-        while self._evict_oldest(None):
-            pass
-
     def lose_everything(self) -> None:
         """The backend's memory is gone: every slot is free and every ticket void."""
         self.ledger = Ledger(self.ledger.capacity, self._block)

@@ -59,8 +59,7 @@ class StructuredOutputsParams:
     def constraint(self) -> Constraint:
         """The same thing in the one form that the core carries."""
         if self.json is not None:
-            text = self.json if isinstance(self.json, str) else json.dumps(self.json)
-            return _sized(ConstraintKind.JSON, text)
+            return _sized(ConstraintKind.JSON, _as_json(self.json))
         if self.regex is not None:
             return _sized(ConstraintKind.REGEX, self.regex)
         if self.choice is not None:
@@ -68,6 +67,17 @@ class StructuredOutputsParams:
         assert self.grammar is not None, "checked at construction"
         kind = ConstraintKind.GBNF if "::=" in self.grammar else ConstraintKind.LARK
         return _sized(kind, self.grammar)
+
+
+def _as_json(schema: object) -> str:
+    if isinstance(schema, str):
+        return schema
+    try:
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"the JSON schema cannot be written as JSON ({error}).", "structured_outputs"
+        ) from None
 
 
 def _choices(choices: Iterable[str]) -> Constraint:
@@ -123,9 +133,13 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._check_ranges()
         self._check_lists()
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        stop = (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
         object.__setattr__(self, "stop_strings", stop)
         self._check_stop()
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise InvalidRequest(
+                "structured_outputs takes a StructuredOutputsParams.", "structured_outputs"
+            )
         if self.structured_outputs is not None and (self.min_tokens or self.ignore_eos):
             raise InvalidRequest(
                 "structured_outputs decides where the completion ends, so it does not go "
@@ -161,7 +175,10 @@ class SamplingParams:
                 _integer(name, getattr(self, name), 0, limits.LOGPROBS_MAX)
 
     def _check_lists(self) -> None:
-        bias = self.logit_bias or {}
+        # Copied, so that nobody can change what was checked.
+        if isinstance(self.logit_bias, Mapping):
+            object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        bias = {} if self.logit_bias is None else self.logit_bias
         if not isinstance(bias, Mapping) or len(bias) > limits.LOGIT_BIAS_ENTRIES_MAX:
             raise InvalidRequest(
                 f"logit_bias takes a mapping of at most {limits.LOGIT_BIAS_ENTRIES_MAX} tokens.",
@@ -170,7 +187,8 @@ class SamplingParams:
         for token, value in bias.items():
             _integer("logit_bias key", token, 0, limits.TOKENS_MAX)
             _number("logit_bias", value, -limits.LOGIT_BIAS_MAX, limits.LOGIT_BIAS_MAX)
-        stop_tokens = self.stop_token_ids or ()
+        stop_tokens = _listed("stop_token_ids", self.stop_token_ids)
+        object.__setattr__(self, "stop_token_ids", stop_tokens or None)
         if len(stop_tokens) > limits.STOP_TOKENS_MAX:
             raise InvalidRequest(
                 f"stop_token_ids takes at most {limits.STOP_TOKENS_MAX} tokens.", "stop_token_ids"
@@ -196,6 +214,14 @@ class SamplingParams:
     def constraint(self) -> Constraint | None:
         """The constraint that the completion must satisfy, if there is one."""
         return self.structured_outputs.constraint() if self.structured_outputs else None
+
+
+def _listed(name: str, value: object) -> tuple[Any, ...]:  # Any: items are checked next
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(f"{name} takes a list, and got {value!r:.80}.", name)
+    return tuple(value)
 
 
 def _integer(name: str, value: object, lowest: int, highest: int) -> None:

@@ -105,7 +105,7 @@ def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Wa
 def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason | None:
     if len(roster.running) >= settings.sequences_max:
         return WaitReason.SLOT
-    if sum(sequence.wanted_count for sequence in roster.running) >= settings.batch_tokens_max:
+    if roster.is_tick_full:
         return WaitReason.BUDGET
     return None
 

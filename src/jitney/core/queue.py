@@ -43,6 +43,7 @@ class RankedLine:
         self._policy = policy
         self._ranks: list[Rank] = []
         self._sequences: dict[Rank, Sequence] = {}
+        self._rank_of: dict[Sequence, Rank] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in its place."""
@@ -50,10 +51,12 @@ class RankedLine:
         assert rank not in self._sequences, rank
         insort(self._ranks, rank)
         self._sequences[rank] = sequence
+        self._rank_of[sequence] = rank
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
-        rank = self._rank(sequence)
+        # As it was when it came: what the rank is made of may have changed since.
+        rank = self._rank_of.pop(sequence)
         del self._sequences[rank]
         del self._ranks[bisect_left(self._ranks, rank)]
 

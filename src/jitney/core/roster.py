@@ -78,6 +78,13 @@ class Roster:
         if not self.queue.count:
             self.gate.close()
 
+    @property
+    def is_tick_full(self) -> bool:
+        """Whether those who run fill a tick: who cannot be computed is better chosen later."""
+        chunk = self._settings.prefill_chunk
+        wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
+        return wanted >= self._settings.batch_tokens_max
+
     def preempt(
         self,
         sequence: Sequence,
@@ -90,10 +97,9 @@ class Roster:
         """Send a running sequence back to wait, in favour of `by`; it keeps its age."""
         assert not sequence.is_in_flight, "its batch must return first"
         self.memory.leave(sequence, keeps_memory=keeps_memory)
-        self._stop_running(sequence)
-        sequence.move(State.WAITING)
+        self._wait_again(sequence)
         sequence.preempted_count += 1
-        self.queue.add(sequence)
+        self.memory.trim_cache(self.running)
         self._counters.add(
             "displaced" if reason is PreemptReason.DISPLACED else f"preempted_{reason}"
         )
@@ -148,9 +154,7 @@ class Roster:
                 sequence.ticket = None
         for sequence in list(self.running):
             sequence.forget_computed()
-            self._stop_running(sequence)
-            sequence.move(State.WAITING)
-            self.queue.add(sequence)
+            self._wait_again(sequence)
             self._counters.add("resumed_after_failure")
 
     def check(self) -> None:
@@ -175,8 +179,7 @@ class Roster:
         self.deferred_count = 0
         if len(self.running) >= self._settings.sequences_max and not self.by_class:
             return False
-        # What cannot be computed in this tick anyway is better chosen in the next one.
-        if sum(s.wanted_count for s in self.running) >= self._settings.batch_tokens_max:
+        if self.is_tick_full:
             return False
         for looked_at, sequence in enumerate(self.queue.ordered(now)):
             self.deferred_count = looked_at
@@ -207,10 +210,9 @@ class Roster:
         if not self.has_memory(sequence, match):
             self._counters.add("kv_full")
             return self._displace(sequence, now, keeps_memory=False)
-        self.queue.remove(sequence)
         if not self.memory.give_slot(sequence, match):
-            self.queue.add(sequence)
             return False
+        self.queue.remove(sequence)
         self._start(sequence, now)
         return True
 
@@ -221,6 +223,10 @@ class Roster:
         self.gate.joined(sequence)
         if self.queue.fair is not None:
             self.queue.fair.admit(sequence)
+            # Charged at once, or one tenant would take all places of this very tick.
+            self.queue.fair.charge(
+                sequence.request.tenant, sequence.known_count - sequence.computed
+            )
         if sequence.started_at is None:
             sequence.started_at = now
             sequence.cached_count = sequence.computed
@@ -252,6 +258,12 @@ class Roster:
             return True
         self._counters.add("quarantined")
         return False
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        sequence.move(State.WAITING)
+        # Before it leaves those who run, so that its tenant is not taken to have been away.
+        self.queue.add(sequence)
+        self._stop_running(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

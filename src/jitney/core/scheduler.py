@@ -33,6 +33,9 @@ from jitney.errors import Draining, InvalidRequest, QueueFull
 RETRY_SHARE = 0.25
 """A refused caller is told to come back when this share of the waiting work will be done."""
 
+DEADLINES_KEPT = 256
+"""Deadlines of ended sequences that may lie about before they are cleared away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flight:
@@ -105,6 +108,7 @@ class Scheduler:
     def expire(self, now: float) -> list[Event]:
         """End what is past its deadline (invariant 8)."""
         events = self._roster.take_events()
+        self._forget_deadlines()
         while self._deadlines and self._deadlines[0][0] <= now:
             sequence = heapq.heappop(self._deadlines)[2]
             if sequence.state is State.FINISHED:
@@ -175,16 +179,16 @@ class Scheduler:
         self._roster.gate.observe(outcome.seconds)
         return events
 
-    def fail(self, message: str, now: float) -> list[Event]:
+    def fail(self, message: str, now: float, *, blames: bool = True) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
 
         The sequences of the batch that failed are struck. From a number of strikes on, a suspect
         stands alone in its batch, so that the one that brings the backend down again and again
-        ends alone (invariant 10).
+        ends alone (invariant 10). Nobody is to blame when the batch never reached the backend.
         """
         self.counters.add("backend_failures")
         # Outcomes come back in order, so it is the oldest batch that failed.
-        struck = self._flights[0].sequences if self._flights else ()
+        struck = self._flights[0].sequences if self._flights and blames else ()
         self._flights.clear()
         self._roster.lose_memory()
         events = self._roster.take_events()
@@ -279,6 +283,15 @@ class Scheduler:
         others = [s for s in running if s.strikes < limits.STRIKES_QUARANTINE]
         return [suspects, others] if self._batch_number % 2 else [others, suspects]
 
+    def _forget_deadlines(self) -> None:
+        """Drop those of ended sequences: the next one at once, all when they are the most."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].state is State.FINISHED:
+            heapq.heappop(deadlines)
+        if len(deadlines) > DEADLINES_KEPT + 4 * len(self._roster.live):
+            deadlines[:] = [due for due in deadlines if due[2].state is not State.FINISHED]
+            heapq.heapify(deadlines)
+
     def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""
         wanted = [sequence.wanted_count for sequence in running]
@@ -322,8 +335,8 @@ class Scheduler:
     ) -> None:
         roster, request = self._roster, sequence.request
         sequence.computed = entry.end
-        if roster.queue.fair is not None:
-            roster.queue.fair.charge(request.tenant, entry.length)
+        if roster.queue.fair is not None and entry.wants_token:
+            roster.queue.fair.charge(request.tenant, 1)
         if sequence.computed > sequence.struck_at:
             sequence.strikes = 0  # it got past the place where the backend failed
         kind = "completion" if entry.start >= sequence.prompt_count else "prompt"

@@ -30,13 +30,16 @@ class RequestOptions:
 
     def __post_init__(self) -> None:
         for name in ("tenant", "scope"):
-            if len(getattr(self, name)) > limits.TENANT_CHARACTERS_MAX:
+            text = getattr(self, name)
+            if not isinstance(text, str) or len(text) > limits.TENANT_CHARACTERS_MAX:
                 raise InvalidRequest(
-                    f"{name} has more than {limits.TENANT_CHARACTERS_MAX} characters.", name
+                    f"{name} takes a text of at most {limits.TENANT_CHARACTERS_MAX} characters.",
+                    name,
                 )
         for name in ("wait_s_max", "total_s_max"):
             seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
+            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            if seconds is not None and not (is_number and seconds > 0):
                 raise InvalidRequest(f"{name} must be above 0, and got {seconds!r}.", name)
 
 

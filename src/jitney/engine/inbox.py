@@ -80,6 +80,8 @@ class Inbox:
                     RETRY_AFTER_S,
                 )
             self._submit_count += 1
+            # A cancel that came before was meant for an earlier request of that id.
+            self._cancelled.discard(command.request.id)
             self._commands.append(command)
             self._changed.notify()
 

@@ -5,6 +5,7 @@ must be quick. One that raises is dropped with a warning and never hurts the tic
 """
 
 import logging
+import threading
 from collections.abc import Callable
 
 from jitney.engine.records import Record, TickRecord
@@ -20,17 +21,20 @@ class Observers:
     def __init__(self) -> None:
         # Replaced, never changed, so that the engine thread can walk it without a lock.
         self._listeners: tuple[Observer, ...] = ()
+        self._changing = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._listeners)
 
     def add(self, observer: Observer) -> None:
         """Tell this one of everything from here on."""
-        self._listeners = (*self._listeners, observer)
+        with self._changing:
+            self._listeners = (*self._listeners, observer)
 
     def remove(self, observer: Observer) -> None:
         """Tell this one no more; unknown ones are ignored."""
-        self._listeners = tuple(each for each in self._listeners if each != observer)
+        with self._changing:
+            self._listeners = tuple(each for each in self._listeners if each != observer)
 
     def tell(self, record: Record) -> None:
         """Engine thread: pass a record to everyone."""

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Outcome
-from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, StartEvent
+from jitney.core.events import (
+    Event,
+    FinishEvent,
+    FinishReason,
+    PreemptEvent,
+    PreemptReason,
+    StartEvent,
+)
 from jitney.core.gauges import Gauges, SlotView
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
@@ -41,16 +48,17 @@ from jitney.engine.records import (
 from jitney.engine.recovery import Recovery
 from jitney.engine.sight import Sight
 from jitney.engine.stats import Tally
-from jitney.errors import EngineError, EngineStopped, JitneyError
+from jitney.errors import BackendCrashed, EngineError, EngineStopped, JitneyError
 
 _log = logging.getLogger("jitney.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A batch that has no outcome, and why."""
+    """A batch that has no outcome, and why; `was_reached` says whether the backend saw it."""
 
     message: str
+    was_reached: bool = True
 
 
 class Tick:
@@ -74,7 +82,9 @@ class Tick:
         self._recovery = Recovery(backend)
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
+        # Preempted in this tick; and of these, for want of memory since it was last said.
         self._preempted_count = 0
+        self._squeezed_count = 0
         self._evicted_count = 0
         self._is_stale = True
         self.tally = Tally(clock.now())
@@ -148,11 +158,12 @@ class Tick:
             intake()
         now = self._clock.now()
         if isinstance(outcome, _Lost):
-            self._lose(outcome.message, now)
+            self._lose(outcome, now)
             return True
         members = self._members(batch, outcome, views) if views else ()
         self._collect(self._scheduler.apply(batch, outcome, now), now)
         turn = Turn(started_at, now, self._preempted_count, members)
+        self._preempted_count = 0
         self._tell(record_tick(batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
@@ -196,7 +207,7 @@ class Tick:
 
     def abandon(self, error: EngineError) -> None:
         """Any thread: tell every live request, because the engine thread is stuck."""
-        for collector in list(self._collectors.values()):
+        for collector in [*self._ended, *self._collectors.values()]:
             collector.abandon(error)
 
     def _forward(self, batch: Batch) -> Outcome | _Lost:
@@ -205,15 +216,17 @@ class Tick:
         except Exception as error:
             # Whatever comes out of a backend, the sequences can be resumed without it.
             _log.warning("batch %d failed: %s", batch.number, _sentence(error))
-            return _Lost(_sentence(error))
+            was_reached = not isinstance(error, BackendCrashed) or error.was_reached
+            return _Lost(_sentence(error), was_reached)
         if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):
             return _Lost(f"The backend answered batch {batch.number} with another one's outcome.")
         return outcome
 
-    def _lose(self, message: str, now: float) -> None:
+    def _lose(self, lost: _Lost, now: float) -> None:
         self._recovery.lose()
-        self._tell(BackendLost(at=now, error=message, restarts_failed=0))
-        self._collect(self._scheduler.fail(message, now), now)
+        self._tell(BackendLost(at=now, error=lost.message, restarts_failed=0))
+        events = self._scheduler.fail(lost.message, now, blames=lost.was_reached)
+        self._collect(events, now)
         self._measure()
         self._deliver(now)
         self._recover(now)
@@ -245,6 +258,7 @@ class Tick:
                 self._tell_started(collector, event)
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += 1
+                self._squeezed_count += event.reason is not PreemptReason.DISPLACED
                 self._tell(record_preempted(event))
             verdict = collector.push(event)
             if verdict is not None:
@@ -270,17 +284,19 @@ class Tick:
         self._measure()
         holds_answers = self._scheduler.holds_answers
         for _ in range(len(self._ended)):
-            ending = self._ended[0].ending(now)
-            collector = self._ended.popleft()
+            collector = self._ended[0]
+            ending = collector.ending(now)
             if ending.error is not None:
                 self._tell_failed(collector, ending.error, now)
             elif holds_answers and not ending.was_cancelled:
-                self._ended.append(collector)
+                self._ended.rotate(-1)
                 continue
             else:
                 assert ending.answer is not None, collector.request.id
                 self._tell(record_done(ending.answer, now))
             collector.end(ending)
+            # Last of all: whoever is in this line is told by `stop` if something breaks.
+            self._ended.popleft()
 
     def _measure(self) -> Gauges:
         """Note how the scheduler stands, and say so when memory ran short since last time."""
@@ -288,17 +304,17 @@ class Tick:
         self._is_stale = False
         self.tally.gauge(gauges)
         evicted_count = gauges.counters.get("evicted", 0)
-        if evicted_count > self._evicted_count or self._preempted_count:
+        if evicted_count > self._evicted_count or self._squeezed_count:
             self._tell(
                 KvPressure(
                     at=self._clock.now(),
                     evicted_count=evicted_count - self._evicted_count,
-                    preempted_count=self._preempted_count,
+                    preempted_count=self._squeezed_count,
                     kv_used=gauges.kv_used,
                 )
             )
         self._evicted_count = evicted_count
-        self._preempted_count = 0
+        self._squeezed_count = 0
         return gauges
 
     def _members(

@@ -3,13 +3,14 @@
 A task of its own waits for the client to leave; when it does, the requests are cancelled, and
 their slots are free within two ticks, whether they ran or waited. A stream's status line waits
 for the first token or a moment, so that an early failure is an HTTP status; after it, a failure
-is one event, and no `[DONE]`.
+of any kind is one event, and no `[DONE]`.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -20,8 +21,9 @@ from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.handle import Handle
 from jitney.errors import Draining, JitneyError, QueueFull
 from jitney.server import limits, sse
-from jitney.server.errors import SERVER, Refusal, hides_message, refusal_of
+from jitney.server.errors import SERVER, Refusal
 from jitney.server.keys import Caller
+from jitney.server.middleware import told
 from jitney.server.replies import Shape
 from jitney.server.service import Service, Ticket
 from jitney.server.translate import Asked
@@ -30,6 +32,8 @@ _log = logging.getLogger("jitney.server")
 
 Placed = tuple[int, Delta]
 """A delta, with the place of its request among those of the HTTP request."""
+
+_TOLD_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Answering:
@@ -42,14 +46,21 @@ class Answering:
         self._asked = asked
         self._shape = shape
         self._caller = caller
-        self._http_id = http_id
-        self.tickets = asked.tickets(http_id, caller)
+        self.http_id = http_id
+        self.tickets = [Ticket(request.id) for request in asked.requests]
         self._handles: list[Handle[Answer]] = []
 
     def send(self) -> None:
         """Hand the requests to the engine. Raises QueueFull and EngineStopped."""
+        service = self._service
         for request in self._asked.requests:
-            self._handles.append(self._service.engine.send(request, streams=self._asked.streams))
+            service.bill(request, self._caller)
+            try:
+                handle = service.engine.send(request, streams=self._asked.streams)
+            except BaseException:
+                service.unbill(request.id)
+                raise
+            self._handles.append(handle)
 
     def cancel(self) -> None:
         """Ask that everything end; idempotent."""
@@ -68,7 +79,6 @@ class Answering:
                 self.cancel()
                 if watcher is not None:
                     watcher.cancel()
-                self._charge()
         if any(answer.was_cancelled for answer in answers):
             raise self.cancelled()
         return JSONResponse(self._shape.whole(answers), headers=self._times(answers))
@@ -87,13 +97,13 @@ class Answering:
     async def deltas(self) -> AsyncIterator[Placed]:
         """Deltas of all requests as they come. Raises at the end what went wrong."""
         if len(self._handles) == 1:
-            async for delta in self._handles[0]:
+            async for delta in self._read(self._handles[0]):
                 yield 0, delta
             return
         # One place for each: a reader that is behind leaves the rest to be merged.
         queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
         tasks = [
-            asyncio.create_task(_pump(place, handle, queue))
+            asyncio.create_task(_pump(place, self._read(handle), queue))
             for place, handle in enumerate(self._handles)
         ]
         try:
@@ -110,15 +120,23 @@ class Answering:
             for task in tasks:
                 task.cancel()
 
+    async def _read(self, handle: Handle[Answer]) -> AsyncIterator[Delta]:
+        """Deltas of one request; ends that OpenAI has no word for are raised, not passed on."""
+        is_cut = False
+        async for delta in handle:
+            if delta.finish_reason in _TOLD_REASONS:
+                yield delta
+                continue
+            is_cut = True
+            if delta.text or delta.tokens:
+                yield replace(delta, finish_reason=None, stop_reason=None)
+        if is_cut:
+            raise self.cancelled()
+
     def usages(self) -> list[Usage]:
         """What each request was counted, as far as it is known."""
         answers = (handle.ending.answer for handle in self._handles if handle.ending is not None)
         return [answer.usage for answer in answers if answer is not None]
-
-    def _charge(self) -> None:
-        """Count the tokens against the rate of the caller's key."""
-        for usage in self.usages():
-            self._caller.use_tokens(usage.prompt_count + usage.completion_count)
 
     def stream(self) -> "EventStream":
         """The reply as server-sent events."""
@@ -134,11 +152,6 @@ class Answering:
         if not self._asked.wants_usage:
             return sse.DONE
         return sse.frame(self._shape.usage_chunk(self.usages())) + sse.DONE
-
-    def end(self) -> None:
-        """Nothing more is read of it."""
-        self.cancel()
-        self._charge()
 
     @property
     def service(self) -> Service:
@@ -213,9 +226,7 @@ class EventStream(Response):
             await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
             waited_s += limits.HEADERS_WAIT_S
             if first.done():
-                delta = first.result()[1]
-                if delta.finish_reason is FinishReason.CANCELLED:
-                    raise self._answering.cancelled()
+                first.result()
                 return
             if all(ticket.is_accepted for ticket in self._answering.tickets):
                 return
@@ -259,17 +270,14 @@ class EventStream(Response):
         try:
             placed: Placed | None = await first
             while placed is not None:
-                if placed[1].finish_reason is FinishReason.CANCELLED:
-                    raise answering.cancelled()
                 await send_body(answering.chunks(placed))
                 placed = await anext(self._deltas, None)
             return answering.closing()
-        except TimeoutError as error:
-            if not isinstance(error, JitneyError):
+        except Exception as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, JitneyError):
+                # The client's, not ours: there is nobody to tell.
                 raise
-            return _event(error)
-        except (JitneyError, Refusal) as error:
-            return _event(error)
+            return sse.frame(told(error, answering.http_id).body)
 
     async def _watch(self, receive: Receive) -> None:
         """Until the client leaves; meanwhile, a comment when nothing else was sent for long."""
@@ -294,17 +302,8 @@ class EventStream(Response):
             with contextlib.suppress(BaseException):
                 await self._first
         await self._deltas.aclose()  # type: ignore[attr-defined]
-        self._answering.end()
+        self._answering.cancel()
         self._ticketed.close()
-
-
-def _event(error: JitneyError | Refusal) -> bytes:
-    """A failure after the first byte."""
-    if isinstance(error, JitneyError):
-        if hides_message(error):
-            _log.warning("a stream ended with an error: %s", error)
-        error = refusal_of(error)
-    return sse.frame(error.body)
 
 
 async def _next(deltas: AsyncIterator[Placed]) -> Placed:
@@ -312,10 +311,10 @@ async def _next(deltas: AsyncIterator[Placed]) -> Placed:
 
 
 async def _pump(
-    place: int, handle: Handle[Answer], queue: "asyncio.Queue[Placed | Exception | None]"
+    place: int, deltas: AsyncIterator[Delta], queue: "asyncio.Queue[Placed | Exception | None]"
 ) -> None:
     try:
-        async for delta in handle:
+        async for delta in deltas:
             await queue.put((place, delta))
     except Exception as error:
         await queue.put(error)

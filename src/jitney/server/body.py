@@ -6,7 +6,7 @@ of it is kept.
 
 import asyncio
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -37,7 +37,7 @@ async def read_body(
 ) -> Body:
     """The checked body of a request. Raises Refusal."""
     _check_type(request)
-    content = await _read(request, bytes_max)
+    content = await _read(request, bytes_max, request.state.hold)
     if len(content) > limits.INLINE_BYTES_MAX:
         return await asyncio.to_thread(check_body, content, kind, table)
     return check_body(content, kind, table)
@@ -76,7 +76,7 @@ def _check_type(request: Request) -> None:
         raise Refusal(415, "The body must not be compressed.", code="unsupported_media_type")
 
 
-async def _read(request: Request, bytes_max: int) -> bytes:
+async def _read(request: Request, bytes_max: int, hold: Callable[[int], None]) -> bytes:
     length = request.headers.get("content-length")
     if length is not None and length.isdecimal() and int(length[:20]) > bytes_max:
         raise _too_large(bytes_max)
@@ -90,6 +90,7 @@ async def _read(request: Request, bytes_max: int) -> bytes:
                 count += len(part)
                 if count > bytes_max:
                     raise _too_large(bytes_max)
+                hold(len(part))
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)

@@ -33,7 +33,7 @@ SAMPLING: Mapping[str, Field] = {
         "At least 1. More than the context has room for means all the room there is. "
         "Default: 16 for completions, the room left for chat."
     ),
-    "min_tokens": Supported("No end before so many tokens."),
+    "min_tokens": Supported("No end token before so many tokens; a stop string still ends it."),
     "temperature": Supported("0 to 2; 0 is greedy. Default: 1."),
     "top_p": Supported("Above 0, up to 1."),
     "top_k": Supported("Only the k likeliest tokens; 0 and -1 are all."),
@@ -54,8 +54,8 @@ SAMPLING: Mapping[str, Field] = {
         "`include_usage` adds a last chunk with the usage. `include_obfuscation` may be false."
     ),
     "user": Supported(
-        "Whose request it is: the tenant of the policy `fair` where no key is needed, "
-        "and a label in the records where one is."
+        "Whose request it is: a label in the line of the server's log, and the tenant of the "
+        "policy `fair` where no key is needed."
     ),
     "priority": Supported(
         "`low`, `normal`, `high` or `critical`; or a number as vLLM has them, lower first: "

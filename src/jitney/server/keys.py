@@ -1,7 +1,11 @@
-"""Who calls: keys compared in constant time, and their rates kept. Event loop only."""
+"""Who calls: keys compared in constant time, and their rates kept.
+
+Event loop; tokens are counted from the engine thread too, so a bucket has a lock.
+"""
 
 import hashlib
 import hmac
+import threading
 from dataclasses import dataclass
 
 from jitney.engine.clock import Clock
@@ -21,16 +25,19 @@ class Bucket:
         self._clock = clock
         self._level = self._full
         self._filled_at = clock.now()
+        self._lock = threading.Lock()
 
     def wait_s(self) -> float:
         """Seconds until one is there; 0 when it is."""
-        self._fill()
-        return max(1.0 - self._level, 0.0) / self._per_s
+        with self._lock:
+            self._fill()
+            return max(1.0 - self._level, 0.0) / self._per_s
 
     def take(self, amount: float) -> None:
         """Use this much, though it may not be there."""
-        self._fill()
-        self._level -= amount
+        with self._lock:
+            self._fill()
+            self._level -= amount
 
     def _fill(self) -> None:
         now = self._clock.now()
@@ -67,7 +74,7 @@ class Caller:
             self.requests.take(1.0)
 
     def use_tokens(self, count: int) -> None:
-        """Count tokens that were computed for this key."""
+        """Count tokens that were computed for this key. Any thread."""
         if self.tokens is not None:
             self.tokens.take(count)
 

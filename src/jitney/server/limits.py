@@ -9,13 +9,22 @@ DEPTH_MAX = 64
 OBJECT_KEYS_MAX = 4096
 """Keys of one JSON object; a logit_bias has at most 1024."""
 
+CONTAINERS_MAX = 100_000
+"""Lists and objects of one body: each takes far more memory than the bytes it is written in."""
+
 INLINE_BYTES_MAX = 65_536
 """A body larger than this is parsed off the event loop."""
 
 PROMPTS_MAX = 128
 """Prompts of one call to /v1/completions; more than this is a batch job."""
 
+TOKENS_LISTED_MAX = 2_000_000
+"""Token ids of one prompt, or of one text to be decoded: beyond every context there is."""
+
 MESSAGES_MAX = 4096
+PARTS_MAX = 4096
+"""Parts of one message's content."""
+
 TOOLS_MAX = 128
 NAME_CHARACTERS_MAX = 256
 REQUEST_ID_CHARACTERS_MAX = 64
@@ -58,5 +67,14 @@ LINGER_S_MAX = 2.0
 """A client whose body is refused may finish sending for so long, so that it reads the answer."""
 
 RETRY_AFTER_S_MAX = 600
+DOOR_REQUESTS_MAX = 64
+"""Calls that may be on their way to the engine beside those that it holds."""
+
+BODIES_MAX = 16
+"""Bodies of the largest size that are held at once; ordinary ones are far smaller."""
+
+CONNECTIONS_MAX = 8192
+"""Connections at once, idle ones included; the next one is told so and closed."""
+
 DOOR_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""

@@ -39,19 +39,29 @@ def _chat_token(token: int, logprob: float, vocabulary: Vocabulary) -> Json:
 
 
 class LegacyLogprobs:
-    """For completions: parallel lists, with each token's place in the text. One per choice."""
+    """For completions: parallel lists, with each token's place in the text. One per choice.
 
-    def __init__(self, vocabulary: Vocabulary, skip_special: bool) -> None:
+    `silent_count` tokens at the beginning stand for no text: the server put them there.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, skip_special: bool, *, silent_count: int = 0
+    ) -> None:
         self._vocabulary = vocabulary
         self._detokenizer = Detokenizer(vocabulary, skip_special)
         self._offset = 0
+        self._silent_count = silent_count
 
     def shaped(self, tokens: Sequence[int], logprobs: Sequence[Logprob | None]) -> Json:
         """The next tokens; None stands for a token that nothing comes before."""
         offsets = []
         for token in tokens:
             offsets.append(self._offset)
-            self._offset += len(self._detokenizer.push(token))
+            text = self._detokenizer.push(token)
+            if self._silent_count:
+                self._silent_count -= 1
+            else:
+                self._offset += len(text)
         return {
             "tokens": [token_name(token, self._vocabulary) for token in tokens],
             "token_logprobs": [

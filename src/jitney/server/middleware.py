@@ -25,6 +25,9 @@ _log = logging.getLogger("jitney.server")
 WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
 """Where work comes in: counted, limited by a key's rate, and refused while draining."""
 
+_LINGERING = frozenset({"request_too_large", "too_many_bytes"})
+"""Refusals of a body that is still on its way."""
+
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
 
 
@@ -42,7 +45,7 @@ class Front:
             return
         started_at = self._service.clock.now()
         http_id = _http_id(header(scope, b"x-request-id"))
-        scope.setdefault("state", {})["http_id"] = http_id
+        scope.setdefault("state", {}).update(http_id=http_id, arrived_at=started_at)
         status: int | None = None
 
         async def send_marked(message: Message) -> None:
@@ -76,14 +79,16 @@ class Front:
         route = getattr(scope.get("route"), "path", "other")
         for listener in self._service.answer_listeners:
             listener(route, 499 if status is None else status)
+        user = scope["state"].get("user")
         _log.info(
-            "%s %s %s %s %.0f ms",
+            "%s %s %s %s %.0f ms%s",
             http_id,
             scope["method"],
             # Escaped: a path may hold anything that can be written in percent signs.
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
             status,
             (self._service.clock.now() - started_at) * 1e3,
+            "" if user is None else f" user={user!a}",
         )
 
 
@@ -112,8 +117,9 @@ class Guard:
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
-            caller.enter()
-            with service.working():
+            with service.working(), service.holding() as hold:
+                caller.enter()
+                scope["state"]["hold"] = hold
                 await self._app(scope, receive, send)
         except (Refusal, JitneyError) as error:
             refusal = error if isinstance(error, Refusal) else refusal_of(error)
@@ -142,7 +148,7 @@ def told(error: Exception, http_id: str) -> Refusal:
 async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an error; whoever is still sending a body gets a moment to finish."""
     response = JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
-    if refusal.status != 413 or header(scope, b"expect") is not None:
+    if refusal.code not in _LINGERING or header(scope, b"expect") is not None:
         await response(scope, receive, send)
         return
     # A connection that is closed while its other side sends may lose the answer on the way.
@@ -190,7 +196,7 @@ def _check_head(scope: Scope) -> None:
 
 
 def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
-    if not allowed:
+    if not allowed or "*" in allowed:
         return
     name = (host or b"").decode("latin-1").lower()
     bare = name.rsplit(":", 1)[0] if not name.endswith("]") else name

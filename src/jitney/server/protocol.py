@@ -1,7 +1,8 @@
 """HTTP/1.1 on one connection, by uvicorn, with the limits that it lacks. Event loop.
 
 A connection that does not bring whole headers in time is closed, what is no HTTP is refused in
-the shape of all other errors, and a response can cut its connection.
+the shape of all other errors, and a response can cut its connection. What arrives while a request
+is being answered is kept for later, and the connection is read on, so that its end is noticed.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
-from jitney.server.errors import Refusal
+from jitney.server.errors import UNAVAILABLE, Refusal
 
 _log = logging.getLogger("jitney.server")
 
@@ -27,10 +28,15 @@ class GuardedProtocol(H11Protocol):
         super().__init__(*args, **kwargs)
         self.app = _with_abort(self.app, self)
         self._header_timer: asyncio.TimerHandle | None = None
+        self._early = bytearray()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody called; the headers are awaited."""
         super().connection_made(transport)
+        if len(self.connections) > limits.CONNECTIONS_MAX:
+            message = "The server has as many connections as it may; try again later."
+            self._refuse(Refusal(503, message, code="too_many_connections", type=UNAVAILABLE))
+            return
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -40,13 +46,34 @@ class GuardedProtocol(H11Protocol):
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """More of a request."""
+        """More of a request, or of the next one."""
+        if self._is_answering:
+            self._early += data
+            if len(self._early) > limits.HEADER_BYTES_MAX:
+                self.transport.abort()
+            return
         super().data_received(data)
+        if self._is_answering and self.flow.read_paused:
+            # Something came along with the request; without reading nobody is seen to leave.
+            self.flow.resume_reading()
         if self.conn.their_state is not h11.IDLE:
             self._stop_timer()
         elif self._header_timer is None and not self.transport.is_closing():
             # The beginning of another request, on a connection that was kept.
             self._await_headers()
+
+    def on_response_complete(self) -> None:
+        """The next request may have come already."""
+        super().on_response_complete()
+        if self._early and not self.transport.is_closing():
+            early, self._early = bytes(self._early), bytearray()
+            self.data_received(early)
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a request was read whole, and its answer is not complete."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or too much of it, and close."""

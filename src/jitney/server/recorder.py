@@ -29,6 +29,7 @@ from jitney.engine.records import (
     TickRecord,
 )
 from jitney.errors import DeadlineExceeded
+from jitney.server.errors import refusal_of
 
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
@@ -115,6 +116,7 @@ class Story:
     ending: str | None = None
     """stop, length, abort, deadline or error, once it has ended."""
     message: str | None = None
+    """What the caller was told went wrong, and no more: callers see it."""
     reached: dict[int, int] = field(default_factory=dict)
     """Tokens that were computed at least once, by completion."""
     token_at: dict[int, float] = field(default_factory=dict)
@@ -349,7 +351,7 @@ class Recorder:
             story.ending = "abort" if record.was_cancelled else record.stop_reason
         else:
             story.ending = "deadline" if isinstance(record.error, DeadlineExceeded) else "error"
-            story.message = str(record.error)
+            story.message = refusal_of(record.error).message
         self._ended[story.id] = story
         if len(self._ended) > self._requests_max:
             del self._ended[next(iter(self._ended))]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from jitney.server import limits
-from jitney.server.errors import AUTHENTICATION, INVALID, SERVER, TABLE, Told
+from jitney.server.errors import AUTHENTICATION, INVALID, RATE, SERVER, TABLE, UNAVAILABLE, Told
 from jitney.server.fields import CHAT, COMPLETION, SAMPLING, Field, Supported
 
 REFUSALS = (
@@ -16,6 +16,7 @@ REFUSALS = (
     Told(401, AUTHENTICATION, "missing_api_key"),
     Told(404, INVALID, "model_not_found"),
     Told(404, INVALID, "not_found"),
+    Told(404, INVALID, "request_not_found"),
     Told(405, INVALID, "method_not_allowed"),
     Told(408, INVALID, "request_timeout"),
     Told(413, INVALID, "request_too_large"),
@@ -24,6 +25,9 @@ REFUSALS = (
     Told(421, INVALID, "unknown_host"),
     Told(431, INVALID, "headers_too_large"),
     Told(499, SERVER, "cancelled"),
+    Told(503, UNAVAILABLE, "too_many_bytes"),
+    Told(503, UNAVAILABLE, "too_many_connections"),
+    Told(429, RATE, "trace_under_way"),
 )
 """Refusals that are no error of the engine's."""
 
@@ -52,6 +56,8 @@ backend is being started again, or no forward pass ends; needs no key |
 | `GET /load` | `server_load`: requests that are being served |
 | `GET /version` | of the software |
 | `GET /metrics` | Prometheus |
+| `GET /debug/trace` | what the flight recorder holds, for Perfetto or chrome://tracing; one at a \
+time |
 | `GET /openapi.json` | this interface, for programs |
 | `GET /` | the page |
 

@@ -153,7 +153,9 @@ class CompletionShape:
             is_plain = self._asked.echoes[place] is None
             params = self._asked.requests[place].params
             self._logprobs[index] = LegacyLogprobs(
-                self._vocabulary, params.skip_special_tokens and is_plain
+                self._vocabulary,
+                params.skip_special_tokens and is_plain,
+                silent_count=0 if is_plain else self._asked.silent_counts[place],
             )
         return self._logprobs[index]
 

@@ -16,13 +16,14 @@ from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
 from jitney.server.service import Health, Service
 from jitney.server.translate import (
     Asked,
+    Visit,
     chat_asked,
     chat_segments,
     check_model,
     completion_asked,
     decode,
 )
-from jitney.server.wire import CompletionBody, DetokenizeBody, Strict
+from jitney.server.wire import CompletionBody, DetokenizeBody, SamplingFields, Strict
 from jitney.server.wire_chat import ChatBody, TokenizeBody
 
 _ERROR: dict[str, Any] = {
@@ -59,8 +60,8 @@ def make_router(service: Service) -> APIRouter:
         """Complete a prompt, or several."""
         body = await read_body(request, CompletionBody, fields.COMPLETION, bytes_max)
         check_model(service, body.model)
-        caller = request.state.caller
-        asked = await service.at_the_door(partial(completion_asked, service, body, caller))
+        make = partial(completion_asked, service, body, _visit(request, body))
+        asked = await service.at_the_door(make, request.receive)
         return await _answered(service, request, asked, CompletionShape(asked, service.vocabulary))
 
     @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
@@ -68,8 +69,8 @@ def make_router(service: Service) -> APIRouter:
         """Answer a conversation."""
         body = await read_body(request, ChatBody, fields.CHAT, bytes_max)
         check_model(service, body.model)
-        caller = request.state.caller
-        asked = await service.at_the_door(partial(chat_asked, service, body, caller))
+        make = partial(chat_asked, service, body, _visit(request, body))
+        asked = await service.at_the_door(make, request.receive)
         return await _answered(service, request, asked, ChatShape(asked, service.vocabulary))
 
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
@@ -77,7 +78,7 @@ def make_router(service: Service) -> APIRouter:
         """The tokens of a prompt or of a conversation."""
         body = await read_body(request, TokenizeBody, {}, bytes_max)
         check_model(service, body.model)
-        tokens = await service.at_the_door(partial(_tokens_of, service, body))
+        tokens = await service.at_the_door(partial(_tokens_of, service, body), request.receive)
         return JSONResponse(
             {
                 "tokens": list(tokens),
@@ -97,7 +98,8 @@ def make_router(service: Service) -> APIRouter:
             raise InvalidRequest(
                 f"tokens has {strange}, and the model's tokens are 0 to {count - 1}.", "tokens"
             )
-        text = await service.at_the_door(partial(decode, service, tuple(body.tokens)))
+        make = partial(decode, service, tuple(body.tokens))
+        text = await service.at_the_door(make, request.receive)
         return JSONResponse({"prompt": text})
 
     return router
@@ -160,6 +162,13 @@ def make_state_router(service: Service) -> APIRouter:
     return router
 
 
+def _visit(request: Request, body: SamplingFields) -> Visit:
+    """Who asks; the caller's own word for it goes to the log."""
+    state = request.state
+    state.user = body.user
+    return Visit(state.caller, state.arrived_at)
+
+
 async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:
     state = request.state
     answering = Answering(service, asked, shape, state.caller, state.http_id)
@@ -175,6 +184,12 @@ def _tokens_of(service: Service, body: TokenizeBody) -> tuple[int, ...]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("tokenize takes a prompt or messages, one of the two.", "prompt")
     if body.messages is not None:
+        if body.add_special_tokens is not None:
+            raise InvalidRequest(
+                "add_special_tokens goes with a prompt: of a conversation, the chat template "
+                "decides which there are.",
+                "add_special_tokens",
+            )
         segments = chat_segments(
             service,
             body.messages,

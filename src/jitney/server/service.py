@@ -1,8 +1,7 @@
 """What every endpoint needs: the engine, its door, the settings, and who is being served.
 
-Endpoints call it on the event loop; `_take` is called on the engine thread for every record, so
-it only writes a few fields. Others who want to watch attach with `engine.observe`, and find whose
-request an id belongs to in `tickets`.
+Endpoints call it on the event loop; `_take` and `_charge` are called on the engine thread for every record, so
+they only write a few fields. Others who want to watch attach with `engine.observe`.
 """
 
 import asyncio
@@ -12,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from starlette.types import Receive
 
 from jitney.core.backend import Vocabulary
-from jitney.core.request import RequestId
+from jitney.core.request import Request, RequestId
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
 from jitney.engine.entrance import Entrance
@@ -24,12 +25,15 @@ from jitney.engine.records import (
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestRefused,
     RequestStarted,
     TickRecord,
 )
 from jitney.errors import Draining, QueueFull
 from jitney.server import limits
-from jitney.server.keys import KeyRing
+from jitney.server.body import ClientLeft
+from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
+from jitney.server.keys import Caller, KeyRing
 from jitney.server.settings import ServerSettings
 from jitney.text.chat import ChatTemplate
 
@@ -40,21 +44,25 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class Ticket:
-    """One request of the engine and whom it is for. There while its HTTP request lives.
+    """What is known of one request of the engine, while its HTTP request lives.
 
-    The last three are written on the engine thread: how many waited when it was accepted, and
-    how long it waited for its first slot.
+    Written on the engine thread: how many waited when it was accepted, and how long it waited
+    for its first slot.
     """
 
     request_id: RequestId
-    http_id: str
-    endpoint: str
-    key_name: str
-    user: str
-    created: int
     is_accepted: bool = False
     queue_position: int | None = None
     waited_ms: float | None = None
+
+
+@dataclass(slots=True)
+class _Bill:
+    """Whose rate the tokens of a request are counted against, once it has ended."""
+
+    caller: Caller
+    prompt_count: int
+    is_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +102,20 @@ class Service:
         self.is_draining = False
         self.is_stopping = False
         self._work_count = 0
-        # More than can run and wait would be refused by the engine after all the tokenising.
-        limits_of = engine.settings
-        self._work_max = limits_of.queue_requests_max + limits_of.sequences_max
+        self._bills: dict[RequestId, _Bill] = {}
+        self._body_bytes = 0
+        # The engine refuses what is more than can run and wait, and knows best when to come
+        # back; this bound is for what has not reached it yet.
+        settings_of = engine.settings
+        self._work_max = (
+            settings_of.queue_requests_max + settings_of.sequences_max + limits.DOOR_REQUESTS_MAX
+        )
         self._waiting: set[RequestId] = set()
         self._progress_at = self.clock.now()
         self._live_count = 0
         self._door = ThreadPoolExecutor(limits.DOOR_THREADS, thread_name_prefix="jitney-door")
         engine.observe(self._take)
+        engine.observe(self._charge)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -123,16 +137,28 @@ class Service:
         """Requests for completions that are being served."""
         return self._work_count
 
-    async def at_the_door(self, make: Callable[[], Made]) -> Made:
-        """Do something slow, such as tokenising, off the event loop. Raises Draining."""
+    async def at_the_door(self, make: Callable[[], Made], receive: Receive) -> Made:
+        """Do something slow, such as tokenising, off the event loop, unless the client leaves.
+
+        Raises Draining and ClientLeft.
+        """
         waiting = asyncio.get_running_loop().run_in_executor(self._door, make)
+        leaving = asyncio.create_task(_left(receive))
         try:
+            either: set[asyncio.Future[Any]] = {waiting, leaving}  # Any: made, or nothing
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                # Without effect on what is being made already; what waits is not begun.
+                waiting.cancel()
+                raise ClientLeft
             return await waiting
         except asyncio.CancelledError:
             # Either this task was cancelled, or the door was closed before its turn came.
             if waiting.cancelled() and self.is_stopping:
                 raise Draining("the server was shut down.") from None
             raise
+        finally:
+            leaving.cancel()
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -150,6 +176,41 @@ class Service:
             yield
         finally:
             self._work_count -= 1
+
+    @contextmanager
+    def holding(self) -> Iterator[Callable[[int], None]]:
+        """What to call with the bytes of a body as they arrive; it raises Refusal.
+
+        They are counted until the HTTP request has ended, over all requests there are.
+        """
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            if self._body_bytes + count > self.settings.bodies_bytes_max:
+                raise Refusal(
+                    503,
+                    "The server holds as many bytes of requests as it may; try again later.",
+                    code="too_many_bytes",
+                    type=UNAVAILABLE,
+                    headers={"connection": "close", **retry_headers(self._retry_s())},
+                )
+            held += count
+            self._body_bytes += count
+
+        try:
+            yield hold
+        finally:
+            self._body_bytes -= held
+
+    def bill(self, request: Request, caller: Caller) -> None:
+        """Count the tokens of this request against the caller's rate, however it ends."""
+        if caller.tokens is not None:
+            self._bills[request.id] = _Bill(caller, len(request.prompt))
+
+    def unbill(self, request_id: RequestId) -> None:
+        """The request never reached the engine."""
+        self._bills.pop(request_id, None)
 
     @contextmanager
     def ticketed(self, tickets: list[Ticket]) -> Iterator[None]:
@@ -223,6 +284,27 @@ class Service:
                 self._live_count -= 1
             case _:
                 pass
+
+    def _charge(self, record: Record) -> None:
+        """Engine thread: count the tokens of what ended, before its caller is told."""
+        match record:
+            case RequestStarted():
+                bill = self._bills.get(record.request_id)
+                if bill is not None:
+                    bill.is_started = True
+            case RequestDone() | RequestFailed():
+                bill = self._bills.pop(record.request_id, None)
+                if bill is not None and bill.is_started:
+                    bill.caller.use_tokens(bill.prompt_count + record.generated_tokens)
+            case RequestRefused():
+                self._bills.pop(record.request_id, None)
+            case _:
+                pass
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def now_s() -> int:

@@ -38,6 +38,8 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     """Values of the Host header that are answered; without any, all are."""
     body_bytes_max: int = 10_000_000
+    bodies_bytes_max: int = 160_000_000
+    """Bytes of bodies that may be held at once, over all requests."""
     shutdown_s: float = 30.0
     """How long running work may take to finish once the server was asked to stop."""
     stall_s_max: float = 10.0
@@ -48,3 +50,4 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         assert self.model_names, "a model has a name"
+        assert self.bodies_bytes_max >= self.body_bytes_max, "one body always fits"

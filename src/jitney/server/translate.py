@@ -13,11 +13,17 @@ from typing import Any
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.entrance import RequestOptions
-from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError, RequestError
+from jitney.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelError,
+    RequestError,
+)
 from jitney.server import limits, tools
 from jitney.server.errors import Refusal
 from jitney.server.keys import Caller
-from jitney.server.service import Service, Ticket, now_s
+from jitney.server.service import Service, now_s
 from jitney.server.wire import CompletionBody, SamplingFields
 from jitney.server.wire_chat import ChatBody, ChatMessage, ObjectFormat, SchemaFormat, Tool
 from jitney.text.chat import Segment
@@ -36,10 +42,14 @@ _PASSED_ON = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of one prompt, and its text where that is to be echoed."""
+    """The tokens of one prompt, and its text where that is to be echoed.
+
+    The first `silent_count` tokens stand for nothing in that text: the server put them there.
+    """
 
     tokens: tuple[int, ...]
     echo: str | None = None
+    silent_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +59,20 @@ class Asked:
     id: str
     model: str
     created: int
-    endpoint: str
-    user: str
     requests: tuple[Request, ...]
     echoes: tuple[str | None, ...]
+    silent_counts: tuple[int, ...]
     calling: tools.Calling | None
     streams: bool
     wants_usage: bool
 
-    def tickets(self, http_id: str, caller: Caller) -> list[Ticket]:
-        """One for each request."""
-        return [
-            Ticket(request.id, http_id, self.endpoint, caller.name, self.user, self.created)
-            for request in self.requests
-        ]
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Who asks, and since when, on the service's clock."""
+
+    caller: Caller
+    arrived_at: float
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -77,7 +87,7 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def completion_asked(service: Service, body: CompletionBody, caller: Caller) -> Asked:
+def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> Asked:
     """What a body of /v1/completions asks for."""
     count = body.n or 1
     if body.best_of not in (None, count):
@@ -98,10 +108,10 @@ def completion_asked(service: Service, body: CompletionBody, caller: Caller) -> 
         prompt_logprobs=body.logprobs if echoes else None,
         structured=_structured(body),
     )
-    return _Order(service, body, caller, "/v1/completions", "cmpl").asked(prompts, params)
+    return _Order(service, body, visit, "cmpl").asked(prompts, params)
 
 
-def chat_asked(service: Service, body: ChatBody, caller: Caller) -> Asked:
+def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
     """What a body of /v1/chat/completions asks for."""
     if service.template is None:
         raise ModelError("the model has no chat template.")
@@ -127,7 +137,7 @@ def chat_asked(service: Service, body: ChatBody, caller: Caller) -> Asked:
     )
     if calling is not None and calling.shows_control:
         params = replace(params, skip_special_tokens=False)
-    order = _Order(service, body, caller, "/v1/chat/completions", "chatcmpl")
+    order = _Order(service, body, visit, "chatcmpl")
     renamed = {"prompt": "messages", "structured_outputs": blamed}
     try:
         tokens = service.entrance.encode(segments)
@@ -167,8 +177,7 @@ class _Order:
 
     service: Service
     body: SamplingFields
-    caller: Caller
-    endpoint: str
+    visit: Visit
     prefix: str
 
     def asked(
@@ -196,17 +205,16 @@ class _Order:
             id=base,
             model=service.model_name,
             created=now_s(),
-            endpoint=self.endpoint,
-            user=body.user or "",
             requests=tuple(requests),
             echoes=tuple(prompt.echo for prompt in prompts),
+            silent_counts=tuple(prompt.silent_count for prompt in prompts),
             calling=calling,
             streams=bool(body.stream),
             wants_usage=bool(stream_options and stream_options.include_usage),
         )
 
     def _options(self) -> RequestOptions:
-        body, key = self.body, self.caller.key
+        body, key = self.body, self.visit.caller.key
         priority = _priority(body.priority)
         if key is not None and priority > key.priority_max:
             if body.priority is not None:
@@ -219,8 +227,21 @@ class _Order:
             priority=priority,
             tenant=key.name if key is not None else body.user or "",
             scope=cache_scope("" if key is None else key.cache_scope, body.cache_salt or ""),
-            total_s_max=None if body.deadline_ms is None else body.deadline_ms / 1e3,
+            total_s_max=self._left_s(),
         )
+
+    def _left_s(self) -> float | None:
+        """Of the caller's time limit, which counts from arrival."""
+        if self.body.deadline_ms is None:
+            return None
+        spent_s = self.service.clock.now() - self.visit.arrived_at
+        left_s = self.body.deadline_ms / 1e3 - spent_s
+        if left_s <= 0:
+            raise DeadlineExceeded(
+                f"the time limit of {self.body.deadline_ms:g} ms passed before the request "
+                "reached the engine; raise deadline_ms."
+            )
+        return left_s
 
 
 def cache_scope(key_scope: str, salt: str) -> str:
@@ -356,9 +377,19 @@ def _listed(
 
 def _read_prompt(service: Service, given: str | list[int], echoes: bool) -> Prompt:
     if isinstance(given, str):
-        return Prompt(service.entrance.encode_text(given), given if echoes else None)
+        tokens = service.entrance.encode_text(given)
+        return Prompt(tokens, given if echoes else None, _silent_count(service, given, tokens))
     tokens = tuple(given)
     return Prompt(tokens, decode(service, tokens) if echoes else None)
+
+
+def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
+    """1 where the text was given the token that begins every text."""
+    vocabulary = service.vocabulary
+    first = vocabulary.bos_token
+    if not vocabulary.adds_bos or first is None or tokens[:1] != (first,):
+        return 0
+    return 0 if text.startswith(vocabulary.pieces[first].decode("utf-8", "replace")) else 1
 
 
 def decode(service: Service, tokens: tuple[int, ...]) -> str:

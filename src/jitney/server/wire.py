@@ -8,7 +8,13 @@ here is refused. What each field means, and which ones are refused by name, is t
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 
 from jitney.core import limits as engine_limits
 from jitney.server import limits
@@ -50,7 +56,12 @@ class StructuredOutputs(Strict):
 
     json_: Annotated[dict[str, Any] | str | bool | None, Field(alias="json")] = None
     regex: str | None = None
-    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    choice: (
+        Annotated[
+            list[str], Field(fail_fast=True, min_length=1, max_length=engine_limits.CHOICES_MAX)
+        ]
+        | None
+    ) = None
     grammar: str | None = None
 
 
@@ -79,11 +90,14 @@ class SamplingFields(Strict):
     ) = None
     stop: (
         StopString
-        | Annotated[list[StopString], Field(max_length=engine_limits.STOP_STRINGS_MAX)]
+        | Annotated[
+            list[StopString], Field(fail_fast=True, max_length=engine_limits.STOP_STRINGS_MAX)
+        ]
         | None
     ) = None
     stop_token_ids: (
-        Annotated[list[TokenId], Field(max_length=engine_limits.STOP_TOKENS_MAX)] | None
+        Annotated[list[TokenId], Field(fail_fast=True, max_length=engine_limits.STOP_TOKENS_MAX)]
+        | None
     ) = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -103,24 +117,32 @@ class SamplingFields(Strict):
     deadline_ms: Annotated[float, Field(gt=0, le=limits.DEADLINE_MS_MAX)] | None = None
 
 
-def _listed_once(value: Any) -> Any:  # Any: not yet checked
-    """Look only as far as the limit into a list that is too long."""
-    if isinstance(value, list) and len(value) > limits.PROMPTS_MAX and isinstance(value[0], str):
+def _bounded(value: Any) -> Any:  # Any: not yet checked
+    """Before any item is looked at: each form of a prompt would be tried in turn."""
+    if not isinstance(value, list) or not value:
+        return value
+    if isinstance(value[0], int):
+        if len(value) > limits.TOKENS_LISTED_MAX:
+            raise ValueError(
+                f"prompt has {len(value)} tokens; the limit is {limits.TOKENS_LISTED_MAX}"
+            )
+    elif len(value) > limits.PROMPTS_MAX:
         raise ValueError(
-            f"prompt has {len(value)} texts; the limit is {limits.PROMPTS_MAX} in one call"
+            f"prompt has {len(value)} prompts; the limit is {limits.PROMPTS_MAX} in one call"
         )
     return value
 
 
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=limits.TOKENS_LISTED_MAX)]
 Prompt = Annotated[
     str
-    | Annotated[list[str], Field(min_length=1, max_length=limits.PROMPTS_MAX)]
-    | Annotated[list[TokenId], Field(min_length=1)]
+    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=limits.PROMPTS_MAX)]
+    | Annotated[TokenIds, Field(min_length=1)]
     | Annotated[
-        list[Annotated[list[TokenId], Field(min_length=1)]],
-        Field(min_length=1, max_length=limits.PROMPTS_MAX),
+        list[Annotated[TokenIds, Field(min_length=1)]],
+        Field(fail_fast=True, min_length=1, max_length=limits.PROMPTS_MAX),
     ],
-    BeforeValidator(_listed_once),
+    BeforeValidator(_bounded),
 ]
 
 
@@ -137,4 +159,4 @@ class DetokenizeBody(Strict):
     """POST /detokenize."""
 
     model: Name | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds

@@ -55,9 +55,14 @@ class ChatMessage(Strict):
     """One message. Fields that only replies have may come back as null."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[TextPart] | None, BeforeValidator(_without_media)] = None
+    content: Annotated[
+        str | Annotated[list[TextPart], Field(fail_fast=True, max_length=limits.PARTS_MAX)] | None,
+        BeforeValidator(_without_media),
+    ] = None
     name: Name | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=limits.TOOLS_MAX)] | None = None
+    tool_calls: (
+        Annotated[list[ToolCall], Field(fail_fast=True, max_length=limits.TOOLS_MAX)] | None
+    ) = None
     tool_call_id: Name | None = None
     refusal: Literal[None] = None
     audio: Literal[None] = None
@@ -148,8 +153,10 @@ class TemplateOptions(Strict):
     enable_thinking: bool | None = None
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=limits.MESSAGES_MAX)]
-Tools = Annotated[list[Tool], Field(max_length=limits.TOOLS_MAX)]
+Messages = Annotated[
+    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES_MAX)
+]
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=limits.TOOLS_MAX)]
 
 
 class ChatBody(SamplingFields):

@@ -92,14 +92,15 @@ def left_early() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
-    """The block raises this error, and its message holds these words."""
+    """The block raises this error, and its message or code holds these words."""
     try:
         yield
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"{missing} is not in: {error}"
+    except kind as raised:
+        message = f"{raised} {getattr(raised, 'code', None)}"
     else:
         raise AssertionError(f"{kind.__name__} was not raised")
+    missing = [word for word in words if word not in message]
+    assert not missing, f"{missing} is not in: {message}"
 
 
 def _cancelled_count() -> float:

@@ -24,9 +24,7 @@ def chat() -> None:
 
 
 def stream() -> None:
-    chunks = list(
-        ask(MESSAGES, max_tokens=16, stream=True, stream_options={"include_usage": True})
-    )
+    chunks = list(ask(MESSAGES, max_tokens=16, stream=True, stream_options={"include_usage": True}))
     whole = litellm.stream_chunk_builder(chunks, messages=MESSAGES)
     assert sum(bool(each.choices and each.choices[0].delta.content) for each in chunks) > 1
     assert whole.choices[0].message.content

@@ -115,9 +115,7 @@ def cancel() -> None:
 async def give_up(asked: dict[str, object]) -> None:
     """Cancel a task that waits for a whole reply."""
     async with openai.AsyncOpenAI(base_url=checks.BASE_URL, api_key=checks.KEY) as patient:
-        waiting = asyncio.create_task(
-            patient.chat.completions.create(**asked, extra_body=ENDLESS)
-        )
+        waiting = asyncio.create_task(patient.chat.completions.create(**asked, extra_body=ENDLESS))
         await asyncio.sleep(1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)

@@ -1,6 +1,7 @@
 """Streams: what they add up to, how they begin and end, and what they say while they wait."""
 
 import asyncio
+import re
 import threading
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from jitney.backends.fake import FakeSettings
 from jitney.core.batch import Batch, Outcome
+from jitney.engine.answer import Delta
 from jitney.errors import BackendCrashed
 from jitney.server import limits
+from jitney.server.replies import CompletionShape
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
@@ -19,6 +22,7 @@ from tests.e2e.server.harness import (
     World,
     check_error,
     events,
+    request_bytes,
     wait_until,
 )
 
@@ -193,6 +197,64 @@ def test_a_failure_after_the_first_byte_is_one_event(
     assert health.status_code == 503
     assert health.json()["status"] == "stopped"
     check_error(server.complete(), 503)
+    state = server.get("/page/state?requests=true").text
+    shown = re.findall(r'"(cmpl-\w+)"', state)[0]
+    told = state + server.get(f"/page/requests/{shown}").text + server.get("/debug/trace").text
+    assert "it failed" in told
+    assert "secret" not in told
+    assert "0xdeadbeef" not in told
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_our_own_mistake_in_a_stream_is_one_event(
+    start: Start, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Guards clients against what nobody foresaw: an error they can read, not a cut connection."""
+    chunks = CompletionShape.chunks
+
+    def failing(self: CompletionShape, place: int, delta: Delta) -> list[dict[str, Any]]:
+        if delta.finish_reason is not None:
+            raise RuntimeError("a mistake in /some/secret/file.py")
+        return chunks(self, place, delta)
+
+    monkeypatch.setattr(CompletionShape, "chunks", failing)
+    server = start(World(backend=SLOW))
+    response = server.complete(["a"] * count, stream=True, max_tokens=6)
+    *_, last = events(response.text)
+    assert last["error"]["code"] == "internal_error", last
+    assert "reference" in last["error"]["message"]
+    assert "secret" not in response.text
+    assert "[DONE]" not in response.text
+    server.check_idle()
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 3}, {"prompt": ["b", "c"]}])
+def test_a_deadline_in_the_queue_is_a_status(start: Start, fields: dict[str, Any]) -> None:
+    """Guards clients of streams: what never began is no stream that began and failed."""
+    server = start(World(backend=SLOW, sequences=1))
+    running = server.connect()
+    running.sendall(request_bytes("/v1/completions", {"prompt": "a", "max_tokens": 4000}))
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    asked = {"prompt": "b", "deadline_ms": 150, "stream": True, "max_tokens": 4000, **fields}
+    response = server.post("/v1/completions", asked)
+    assert check_error(response, 408)["code"] == "deadline_exceeded"
+    running.close()
+    server.check_idle()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_no_chunk_has_an_end_that_clients_do_not_know(start: Start, path: str) -> None:
+    """Guards clients that check what they read: a deadline is an error, not a finish reason."""
+    server = start(World(backend=SLOW))
+    given: dict[str, Any] = {"prompt": ["a", "b"]}
+    if path.endswith("chat/completions"):
+        given = {"messages": [{"role": "user", "content": "a"}], "n": 2}
+    asked = {**given, "deadline_ms": 300, "stream": True, "max_tokens": 4000}
+    *chunks, last = events(server.post(path, asked).text)
+    assert last["error"]["code"] == "deadline_exceeded"
+    assert len(chunks) > 3
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert {choice["finish_reason"] for choice in choices} == {None}
 
 
 def test_a_deadline_ends_a_request(start: Start) -> None:

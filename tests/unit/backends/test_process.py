@@ -262,6 +262,7 @@ def test_an_interrupted_question_does_not_leave_its_answer_behind(
     backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against Ctrl-C after which every text gets the tokens of the one before."""
+    assert backend._child is not None
     control = backend._child.control
     monkeypatch.setattr(control, "receive", _interrupt)
     with pytest.raises(KeyboardInterrupt):

@@ -4,12 +4,12 @@ import pytest
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
-from jitney.core.events import FinishEvent, FinishReason, StartEvent
+from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import STRIKES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler import DEADLINES_KEPT, Scheduler
+from jitney.core.settings import Policy, SchedulerSettings
 from jitney.errors import Draining, QueueFull
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100)
@@ -22,9 +22,9 @@ def scheduler(queue_requests_max: int = 100) -> Scheduler:
     return Scheduler(settings, TRAITS, (9,))
 
 
-def request(name: str, prompt: tuple[int, ...] = (1, 2, 3)) -> Request:
+def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), tenant: str = "") -> Request:
     params = SamplingParams(temperature=0.0, max_tokens=8)
-    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0)
+    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, tenant=tenant)
 
 
 def outcome(batch: Batch, token: int = 5) -> Outcome:
@@ -125,3 +125,67 @@ def test_completions_of_one_request_share_its_prefill() -> None:
         one.check()
     assert one.counters["computed_prompt_tokens"] < len(prompt) + 10
     assert one.counters["ended_finished"] == 3
+
+
+def started(events: list[Event]) -> set[str]:
+    return {event.request_id for event in events if isinstance(event, StartEvent)}
+
+
+def test_tenants_who_arrive_together_share_the_places_of_the_first_tick() -> None:
+    """Guards `fair`: counts that are only raised by outcomes let one tenant take every place."""
+    settings = SchedulerSettings(model_len_max=100, sequences_max=8, policy=Policy.FAIR)
+    one = Scheduler(settings, TRAITS, (9,))
+    for number in range(20):
+        one.submit(request(f"many-{number}", (1, number), "many"), 0.0)
+    for number in range(4):
+        one.submit(request(f"few-{number}", (2, number), "few"), 0.0)
+    batch = planned(one)
+    names = started(one.apply(batch, outcome(batch), 0.0))
+    assert {name for name in names if name.startswith("few")} == {f"few-{n}" for n in range(4)}
+
+
+def test_a_crash_takes_nobodys_fair_share() -> None:
+    """Guards `fair`: whoever is put back to wait has not been away."""
+    settings = SchedulerSettings(model_len_max=100, sequences_max=1, policy=Policy.FAIR)
+    one = Scheduler(settings, TRAITS, (9,))
+    one.submit(request("long", tuple(range(10, 70)), "greedy"), 0.0)
+    one.submit(request("next", (1, 2), "modest"), 0.0)
+    assert planned(one).token_count == 60
+    one.fail("the backend died.", 0.0)
+    batch = planned(one)
+    assert started(one.apply(batch, outcome(batch), 0.0)) == {"next"}
+
+
+def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
+    """Guards the budget: a sequence takes a chunk of a tick, however much it still wants."""
+    traits = Traits(name="none", slots_max=8, kv_tokens=2000, model_len_max=1000)
+    settings = SchedulerSettings(
+        model_len_max=1000, sequences_max=8, batch_tokens_max=64, prefill_chunk=16
+    )
+    one = Scheduler(settings, traits, (9,))
+    one.submit(request("long", tuple(range(500))), 0.0)
+    planned(one)
+    one.submit(request("short", (1, 2, 3)), 0.0)
+    assert planned(one).token_count == 16 + 3
+
+
+def test_deadlines_of_ended_requests_are_forgotten() -> None:
+    """Guards memory: what ended long before its deadline must not be kept until then."""
+    settings = SchedulerSettings(model_len_max=100, sequences_max=8, total_s_max=3600.0)
+    one = Scheduler(settings, TRAITS, (9,))
+    for number in range(2000):
+        one.submit(request(f"request-{number}"), 0.0)
+        one.cancel(RequestId(f"request-{number}"), 0.0)
+        one.expire(0.0)
+    assert one.wake_at(0.0) is None
+    assert len(one._deadlines) <= DEADLINES_KEPT
+
+
+def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:
+    """Guards invariant 10: a process that died while idle is no fault of the next batch."""
+    one = scheduler()
+    one.submit(request("innocent"), 0.0)
+    for _ in range(STRIKES_MAX + 1):
+        planned(one)
+        assert not any(isinstance(e, FinishEvent) for e in one.fail("gone", 0.0, blames=False))
+    assert one.counters["struck_out"] == 0

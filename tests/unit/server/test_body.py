@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from jitney.server import sse
 from jitney.server.body import check_body
 from jitney.server.errors import Refusal
 from jitney.server.fields import CHAT, COMPLETION
-from jitney.server.wire import CompletionBody
+from jitney.server.limits import TOKENS_LISTED_MAX
+from jitney.server.wire import CompletionBody, DetokenizeBody, Strict
 from jitney.server.wire_chat import ChatBody
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -59,6 +61,48 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(Refusal) as caught:
         check_body(b"{}", CompletionBody, COMPLETION)
     assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
+
+
+FAULTS_MAX = 20
+LONG = 300_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": [-1] * LONG},
+        {"prompt": [1] * LONG + ["a"] * LONG},
+        {"prompt": [[-1] * LONG]},
+        {"prompt": [["a"]] * 60_000},
+        {"prompt": "a", "stop": [5] * LONG},
+        {"prompt": "a", "stop_token_ids": [-5] * LONG},
+        {"prompt": "a", "structured_outputs": {"choice": [1] * LONG}},
+        {"tokens": [-1] * LONG},
+        {"messages": [{}] * 60_000},
+        {"messages": [{"role": "user", "content": [1] * LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "text"}] * 60_000}]},
+        {"messages": [{"role": "assistant", "tool_calls": [1] * LONG}]},
+        {"messages": MESSAGES, "tools": [1] * LONG},
+    ],
+)
+def test_a_long_list_of_mistakes_is_one_mistake(fields: dict[str, Any]) -> None:
+    """Guards time and memory: the second bad item is not looked at, nor is one past the limit."""
+    kind: type[Strict] = CompletionBody
+    if "messages" in fields:
+        kind = ChatBody
+    elif "tokens" in fields:
+        kind = DetokenizeBody
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(fields)
+    assert caught.value.error_count() < FAULTS_MAX
+
+
+def test_a_prompt_of_many_tokens_is_no_mistake() -> None:
+    """Guards evaluation tools: a list may be as long as any context."""
+    body = CompletionBody.model_validate({"prompt": [1] * LONG})
+    assert len(body.prompt) == LONG
+    with pytest.raises(ValidationError, match="the limit is"):
+        CompletionBody.model_validate({"prompt": [1] * (TOKENS_LISTED_MAX + 1)})
 
 
 def test_null_is_the_same_as_nothing() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server.errors import Refusal
-from jitney.server.limits import DEPTH_MAX, OBJECT_KEYS_MAX
+from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX
 from jitney.server.parse import parse_object
 
 JSON_VALUES = st.recursive(
@@ -73,3 +73,30 @@ def test_half_a_character_is_refused_and_a_whole_one_is_not() -> None:
     assert parse_object(rb'{"a": "\ud83d\ude42"}') == {"a": "🙂"}
     with pytest.raises(Refusal, match="surrogate"):
         parse_object(rb'{"a": "\ude42"}')
+
+
+def test_escapes_without_end_are_looked_at_once() -> None:
+    """Guards the event loop: a reader that began anew at every mark would be here for hours."""
+    content = b'{"a": "' + rb"[\"" * 2_000_000
+    assert len(parse_object(content + b'"}')["a"]) == 4_000_000
+    for ending in (b"", b"\\"):
+        with pytest.raises(Refusal, match="Unterminated"):
+            parse_object(content + ending)
+
+
+@given(st.text(alphabet='[{}]\\"a,: ', max_size=60))
+def test_what_stands_in_strings_is_no_depth(text: str) -> None:
+    """Guards the count of levels: marks and escapes in a string change nothing outside of it."""
+    inner = json.dumps(text)
+    flat = f'{{"x": [{inner}, {"[" * (DEPTH_MAX - 2)}{inner}{"]" * (DEPTH_MAX - 2)}, {inner}]}}'
+    assert parse_object(flat.encode())["x"][0] == text
+    deep = f'{{"x": [{inner}, {"[" * (DEPTH_MAX - 1)}{inner}{"]" * (DEPTH_MAX - 1)}, {inner}]}}'
+    with pytest.raises(Refusal, match="nested"):
+        parse_object(deep.encode())
+
+
+def test_lists_have_a_limit() -> None:
+    """Guards memory: three bytes of a body may not become a hundred of ours without end."""
+    assert parse_object(b'{"x": [' + b"[]," * (CONTAINERS_MAX - 2) + b"1]}")
+    with pytest.raises(Refusal, match="lists and objects"):
+        parse_object(b'{"x": [' + b"[]," * (CONTAINERS_MAX - 1) + b"1]}")

@@ -36,7 +36,14 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed, BackendFailed, ConfigError, InvalidRequest, ModelError
+from jitney.errors import (
+    BackendCrashed,
+    BackendFailed,
+    ConfigError,
+    InvalidRequest,
+    ModelError,
+    QueueFull,
+)
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
 
@@ -239,7 +246,7 @@ class LlamaCppBackend:
         if sampling.constraint is not None:
             try:
                 matcher = self._compiler.compile(sampling.constraint)
-            except InvalidRequest as error:
+            except (InvalidRequest, QueueFull) as error:
                 # It compiled when it was prepared; the others in the batch are not to blame.
                 state.fault = str(error)
         state.sampler = SlotSampler(sampling, matcher)

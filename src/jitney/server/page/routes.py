@@ -8,6 +8,7 @@ policy that forbids them: text of strangers can never become markup that runs.
 """
 
 import hashlib
+import threading
 from collections.abc import Callable
 from importlib import resources
 
@@ -15,6 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from jitney.core.request import RequestId
+from jitney.server.errors import RATE, Refusal, retry_headers
 from jitney.server.keys import Caller
 from jitney.server.lookout import Lookout
 from jitney.server.page import FILES
@@ -42,6 +44,8 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
     """The page, what it asks for, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
     state = PageState(service.engine, lookout, service.model_name)
+    # A full recorder makes tens of megabytes.
+    tracing = threading.Lock()
     for path, (name, kind) in FILES.items():
         router.add_api_route(path, _file_route(name, kind), methods=["GET", "HEAD"])
 
@@ -59,14 +63,28 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
     async def page_request(request_id: str) -> Response:
         fields = state.request(RequestId(request_id))
         if fields is None:
-            message = "The request is not known here, or no longer."
-            error = {"message": message, "type": "not_found_error", "param": None, "code": 404}
-            return JSONResponse({"error": error}, 404, headers=_LIVE)
+            raise Refusal(
+                404,
+                "The request is not known here, or no longer.",
+                code="request_not_found",
+                headers=_LIVE,
+            )
         return JSONResponse(fields, headers=_LIVE)
 
     @router.get("/debug/trace")
     def debug_trace() -> Response:
-        content = render_trace(lookout.recorder, lookout.clock.now())
+        if not tracing.acquire(blocking=False):
+            raise Refusal(
+                429,
+                "A trace is being made already; try again in a moment.",
+                code="trace_under_way",
+                type=RATE,
+                headers=retry_headers(1.0),
+            )
+        try:
+            content = render_trace(lookout.recorder, lookout.clock.now())
+        finally:
+            tracing.release()
         return Response(content, media_type="application/json", headers=_LIVE)
 
     return router
