@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.driver import Driver
 
 from jitney.backends import load, load_process
 from jitney.core.backend import Backend
+from tests.conformance.driver import Driver
 
 SLOTS = 8
 KV_TOKENS = 1024

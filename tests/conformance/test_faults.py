@@ -5,13 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.conformance.driver import Driver, greedy
 
 from jitney.backends import load_process
 from jitney.backends.process import BackendSpec, ProcessBackend
 from jitney.backends.wire import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore
 from jitney.errors import BackendCrashed, BackendFailed, ModelError
+from tests.conformance.driver import Driver, greedy
 
 
 def test_a_failed_batch_leaves_the_backend_usable(driver: Driver, tokens: tuple[int, ...]) -> None:

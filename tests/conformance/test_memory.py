@@ -4,7 +4,6 @@ Exact backends must give equal samples; others logprobs within the tolerance of 
 """
 
 import pytest
-from tests.conformance.driver import TOLERANCE, TOP, Driver, greedy, top_difference
 
 from jitney.core.batch import (
     Copy,
@@ -18,6 +17,7 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.errors import BackendFailed
+from tests.conformance.driver import TOLERANCE, TOP, Driver, greedy, top_difference
 
 PROMPT = 100
 

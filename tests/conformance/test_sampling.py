@@ -5,11 +5,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.conformance.driver import TOLERANCE, TOP, Driver, greedy
 
 from jitney.core.batch import Entry, Logprob, Open, Release, Sampling
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
+from tests.conformance.driver import TOLERANCE, TOP, Driver, greedy
 
 CHOICES = ["alpha beta", "gamma delta", "epsilon"]
 
