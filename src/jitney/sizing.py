@@ -9,7 +9,7 @@ each slot a forward pass is two to four times faster, and memory is slots times 
 from dataclasses import dataclass
 
 from jitney.config import KV_TOKENS_DEFAULT, Settings
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader
 
 MODEL_LEN_DEFAULT = 4096
@@ -47,6 +47,7 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     pool = Sizes(0, min(pool_slots(settings.max_num_seqs), SLOTS_MAX), 0)
     budget = _budget_given(settings, header)
     if budget is not None:
+        _check_free(budget, settings, header, free_bytes)
         fits = settings.gpu_layers == 0 and own.kv_tokens <= budget
         return Sizes(budget, own.slots, own.slot_tokens_max) if fits else _with(pool, budget)
     spare = None if free_bytes is None else max(free_bytes - header.file_bytes, 0)
@@ -108,6 +109,19 @@ def _budget_given(settings: Settings, header: GgufHeader) -> int | None:
             f"{token_bytes} bytes each, and at least {needed} are needed; raise it."
         )
     return kv_tokens
+
+
+def _check_free(
+    budget: int, settings: Settings, header: GgufHeader, free_bytes: int | None
+) -> None:
+    """Refuse a budget that the machine does not have, in whichever layout it would be used."""
+    needed = budget * header.kv_bytes_per_token
+    if settings.gpu_layers == 0 and free_bytes is not None and needed > free_bytes:
+        name = "kv_tokens" if settings.memory_limit is None else "memory_limit"
+        raise ModelError(
+            f"{name} asks for {needed / 2**30:.1f} GiB of memory for keys and values, and "
+            f"{free_bytes / 2**30:.1f} GiB are free; lower it."
+        )
 
 
 def _with(pool: Sizes, kv_tokens: int) -> Sizes:

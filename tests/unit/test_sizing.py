@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jitney.config import Settings
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader
 from jitney.sizing import Sizes, size_llamacpp
 
@@ -46,6 +46,13 @@ def test_memory_is_what_was_asked_for_or_what_fits(
 ) -> None:
     """Guards against a default that does not fit, and against a wish that is overruled."""
     assert size_llamacpp(Settings(**given), header(), free_bytes) == expected
+
+
+@pytest.mark.parametrize("given", [{"kv_tokens": 10**9}, {"memory_limit": 10**12}])
+def test_a_budget_that_the_machine_does_not_have_is_refused_by_name(given: dict[str, Any]) -> None:
+    """Guards against an out-of-memory kill, and against a wish that is lowered in silence."""
+    with pytest.raises(ModelError, match=next(iter(given))):
+        size_llamacpp(Settings(**given), header(), 10**9)
 
 
 def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> None:

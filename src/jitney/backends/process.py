@@ -161,7 +161,19 @@ class ProcessBackend:
             try:
                 return self._ask(child, child.control, question, CONTROL_S_MAX)
             except ChannelClosed as error:
-                # Not asked again: the question itself may be what ends processes.
+                crash = self._crash(child)
+                # Asked again only if it was ended from outside: a question that is itself what
+                # ends processes must not be asked of the next one.
+                if crash.signal != signal.SIGKILL:
+                    raise crash from error
+            with self._lifecycle:
+                if self._child is child:
+                    self._lost = crash
+                    self._replace(child)
+                child = self._living()
+            try:
+                return self._ask(child, child.control, question, CONTROL_S_MAX)
+            except ChannelClosed as error:
                 raise self._crash(child) from error
         finally:
             self._control.release()

@@ -126,9 +126,10 @@ class Tick:
 
     def cancel_all(self) -> None:
         """End everything that lives."""
+        now = self._clock.now()
         for request_id in list(self._collectors):
-            self.cancel(request_id)
-        self._deliver(self._clock.now())
+            self._collect(self._scheduler.cancel(request_id, now), now)
+        self._deliver(now)
 
     def drain(self) -> None:
         """Take no new requests."""
@@ -139,20 +140,15 @@ class Tick:
         that cancels that came meanwhile are known before tokens are handed out."""
         self._raise_stopped()
         started_at = self._clock.now()
-        if self._is_stale:
-            self._measure()
         self._collect(self._scheduler.expire(started_at), started_at)
         self._deliver(started_at)
-        if not self._recover(started_at):
-            return False
-        batch = self._scheduler.plan(started_at)
+        batch = self._scheduler.plan(started_at) if self._recover(started_at) else None
         if batch is None:
+            self._measure()
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        views = {}
-        if self._names_members or len(self._observers):
-            views = {view.slot: view for view in self._scheduler.gauges().slots}
+        views = self._view()
         outcome = self._forward(batch)
         if intake is not None:
             intake()
@@ -162,6 +158,7 @@ class Tick:
             return True
         members = self._members(batch, outcome, views) if views else ()
         self._collect(self._scheduler.apply(batch, outcome, now), now)
+        self._is_stale = True
         turn = Turn(started_at, now, self._preempted_count, members)
         self._preempted_count = 0
         self._tell(record_tick(batch, outcome, self._measure(), turn))
@@ -227,6 +224,7 @@ class Tick:
         self._tell(BackendLost(at=now, error=lost.message, restarts_failed=0))
         events = self._scheduler.fail(lost.message, now, blames=lost.was_reached)
         self._collect(events, now)
+        self._is_stale = True
         self._measure()
         self._deliver(now)
         self._recover(now)
@@ -251,6 +249,7 @@ class Tick:
     def _collect(self, events: list[Event], now: float) -> None:
         """Pass events to their collectors, and verdicts back to the scheduler."""
         verdicts = []
+        self._is_stale = self._is_stale or bool(events)
         for event in events:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of a request that does not live: {event}"
@@ -298,8 +297,22 @@ class Tick:
             # Last of all: whoever is in this line is told by `stop` if something breaks.
             self._ended.popleft()
 
+    def _view(self) -> dict[int, SlotView]:
+        """The slots as they were just planned, when anyone wants to know who is in a batch."""
+        if not self._names_members and not len(self._observers):
+            self._measure()
+            return {}
+        self._is_stale = True
+        return {view.slot: view for view in self._measure().slots}
+
     def _measure(self) -> Gauges:
-        """Note how the scheduler stands, and say so when memory ran short since last time."""
+        """Note how the scheduler stands, and say so when memory ran short since last time.
+
+        With many slots this is a good part of a turn, so it is done only after a change.
+        """
+        gauges = self.tally.gauges
+        if gauges is not None and not self._is_stale:
+            return gauges
         gauges = self._scheduler.gauges()
         self._is_stale = False
         self.tally.gauge(gauges)

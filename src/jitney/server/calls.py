@@ -167,6 +167,8 @@ class CallParser:
         self._names = frozenset(names)
         self._parallel = parallel
         self._held = ""
+        self._space: list[str] = []
+        self._skips_space = False
         self._raw: list[str] = []
         self._arguments: list[str] = []
         self._is_accepted = False
@@ -186,11 +188,13 @@ class CallParser:
 
     def finish(self) -> list[Piece]:
         """What was held back, now that nothing follows."""
-        if self._mode is _Mode.CALL and not self._is_accepted:
-            self._give_up()
-        if self._mode is _Mode.TEXT and self._held:
-            self._say(self._held.rstrip() if self.call_count else self._held)
-            self._held = ""
+        if self._mode is _Mode.LIST or (self._mode is _Mode.CALL and not self._is_accepted):
+            self._space, self._raw = self._raw, []
+            self._mode = _Mode.TEXT
+        if self._mode is _Mode.TEXT:
+            text = "".join(self._space) + self._held
+            self._say(text.rstrip(_SPACE) if self.call_count else text)
+            self._space, self._held = [], ""
         return self._taken()
 
     def _advance(self) -> None:
@@ -211,27 +215,43 @@ class CallParser:
                     self._held = ""
 
     def _read_text(self) -> None:
-        opening = self._form.opening
-        if self._may_be_bare and self._held.strip():
+        """Say what is certain; space is kept, because it is dropped before a call."""
+        if self._skips_space or self._may_be_bare:
+            stripped = self._held.lstrip(_SPACE)
+            if not self._skips_space:
+                self._space.append(self._held[: len(self._held) - len(stripped)])
+            self._held = stripped
+            if not stripped:
+                return
+            self._skips_space = False
+        if self._may_be_bare:
             self._may_be_bare = False
-            if self._held.lstrip().startswith("{"):
+            if self._held.startswith("{"):
                 self._open("")
                 return
+        opening = self._form.opening
         at = self._held.find(opening)
         if at >= 0:
-            self._say(self._held[:at].rstrip())
-            self._held = self._held[at + len(opening) :]
+            self._say_up_to(at)
+            self._held = self._held[len(opening) :]
             self._open(opening)
-            return
-        kept = _overlap(self._held, opening)
-        certain = self._held[: len(self._held) - kept].rstrip()
-        if self._may_be_bare:
-            return
-        self._say(certain)
-        self._held = self._held[len(certain) :]
+        else:
+            self._say_up_to(len(self._held) - _overlap(self._held, opening))
+
+    def _say_up_to(self, end: int) -> None:
+        """These characters are text: all but the space at their end is said."""
+        text, self._held = self._held[:end], self._held[end:]
+        body = text.rstrip(_SPACE)
+        if body:
+            self._say("".join(self._space) + body)
+            self._space = []
+        if len(body) < len(text):
+            self._space.append(text[len(body) :])
 
     def _open(self, mark: str) -> None:
-        self._raw = [mark]
+        # With the space before it, which is text again if it was no call.
+        self._raw = [*self._space, mark]
+        self._space = []
         self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
         self._begin_call()
 
@@ -297,14 +317,16 @@ class CallParser:
             return
         if form.closing and form.closing.startswith(self._held[: len(form.closing)]):
             if len(self._held) >= len(form.closing):
-                self._held = self._held[len(form.closing) :].lstrip(_SPACE)
+                self._held = self._held[len(form.closing) :]
                 self._mode = _Mode.TEXT
+                self._skips_space = True
             return
         first = self._held[0]
         if form.is_list and first in ",]":
             self._held = self._held[1:]
             self._raw = []
             self._mode = _Mode.CALL if first == "," else _Mode.TEXT
+            self._skips_space = first == "]"
         elif form.is_bare and first == "{":
             self._raw = []
             self._mode = _Mode.CALL

@@ -26,13 +26,17 @@ NO_RETRY = {"x-should-retry": "false"}
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How one class of errors is told; `sentence` replaces the message where it is given."""
+    """How one class of errors is told; `sentence` replaces the message where it is given.
+
+    `opening` comes before a message, for programs that know an error by OpenAI's words for it.
+    """
 
     status: int
     type: str
     code: str
     sentence: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    opening: str = ""
 
 
 TABLE: Mapping[type[errors.JitneyError], Told] = {
@@ -41,7 +45,12 @@ TABLE: Mapping[type[errors.JitneyError], Told] = {
     ),
     errors.RequestError: Told(400, INVALID, "invalid_value"),
     errors.InvalidRequest: Told(400, INVALID, "invalid_value"),
-    errors.ContextLengthExceeded: Told(400, INVALID, "context_length_exceeded"),
+    errors.ContextLengthExceeded: Told(
+        400,
+        INVALID,
+        "context_length_exceeded",
+        opening="This model's maximum context length is exceeded: ",
+    ),
     errors.UnsupportedField: Told(400, INVALID, "unsupported_parameter"),
     errors.CapacityError: Told(503, UNAVAILABLE, "unavailable"),
     errors.QueueFull: Told(429, RATE, "rate_limit_exceeded"),
@@ -130,7 +139,7 @@ def refusal_of(error: errors.JitneyError) -> Refusal:
     param = error.parameter if isinstance(error, errors.RequestError) else None
     return Refusal(
         told.status,
-        told.sentence or sentence(str(error)),
+        told.sentence or sentence(told.opening + str(error)),
         code=told.code,
         param=param,
         type=told.type,

@@ -89,7 +89,10 @@ CHAT: Mapping[str, Field] = {
     "logprobs": Supported("Whether to give the logprob of each token."),
     "top_logprobs": Supported("0 to 20 alternatives for each token; needs logprobs."),
     "response_format": Supported("`text`, `json_object` or `json_schema`, always enforced."),
-    "tools": Supported("Up to 128 functions."),
+    "tools": Supported(
+        "Up to 128 functions. A schema that cannot be enforced is refused whatever `tool_choice` "
+        "says; `strict` changes nothing: `tool_choice` decides what is enforced."
+    ),
     "tool_choice": Supported(
         "`none`, `auto`, `required`, or one function by name; the last two are enforced."
     ),

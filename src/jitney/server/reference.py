@@ -97,7 +97,8 @@ Calls are read in the form that the model's chat template shows: `<tool_call>` (
 (Llama 3). A template that does not know tools gets them as text in the system message, in the
 first form; calls and answers of tools in the history are written out in the same way.
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
-Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not.
+Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
+schema that could not be enforced is refused there too.
 """
 
 

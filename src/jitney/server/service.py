@@ -1,7 +1,8 @@
 """What every endpoint needs: the engine, its door, the settings, and who is being served.
 
-Endpoints call it on the event loop; `_take` and `_charge` are called on the engine thread for every record, so
-they only write a few fields. Others who want to watch attach with `engine.observe`.
+Endpoints call it on the event loop; `_take` and `_charge` are called on the engine thread for
+every record, so they only write a few fields. Others who want to watch attach with
+`engine.observe`.
 """
 
 import asyncio

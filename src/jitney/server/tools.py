@@ -121,13 +121,22 @@ def read_calling(body: ChatBody, template: ChatTemplate, vocabulary: Vocabulary)
 def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     """A constraint under which the answer is calls and nothing else."""
     form = calling.form
-    calls = [_call_schema(form, tool) for tool in tools if tool.function.name in calling.names]
+    called = [tool for tool in tools if tool.function.name in calling.names]
+    definitions = {_definition(at): _rebased(tool, at) for at, tool in enumerate(called)}
+    calls = [_call_schema(form, tool, at) for at, tool in enumerate(called)]
     schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     if form.is_list:
         count_max = CALLS_MAX if calling.parallel else 1
         return StructuredOutputsParams(
-            json={"type": "array", "items": schema, "minItems": 1, "maxItems": count_max}
+            json={
+                "type": "array",
+                "items": schema,
+                "minItems": 1,
+                "maxItems": count_max,
+                "$defs": definitions,
+            }
         )
+    schema = {**schema, "$defs": definitions}
     if calling.starts_inside:
         return StructuredOutputsParams(json=schema)
     repeated = f'("\\n" call){{0,{CALLS_MAX - 1}}}' if calling.parallel else ""
@@ -139,8 +148,30 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     )
 
 
-def _call_schema(form: CallFormat, tool: Tool) -> dict[str, Any]:
-    parameters = tool.function.parameters or _NO_PARAMETERS
+def _definition(at: int) -> str:
+    return f"tool{at}"
+
+
+def _rebased(tool: Tool, at: int) -> Any:  # Any: a JSON schema
+    """The schema of a tool's arguments, with pointers that hold where it will stand."""
+    root = f"#/$defs/{_definition(at)}"
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        made = {name: moved(each) for name, each in value.items()}
+        pointer = made.get("$ref")
+        if isinstance(pointer, str) and pointer.startswith("#"):
+            made["$ref"] = root + pointer[1:]
+        return made
+
+    return moved(tool.function.parameters or _NO_PARAMETERS)
+
+
+def _call_schema(form: CallFormat, tool: Tool, at: int) -> dict[str, Any]:
+    parameters = {"$ref": f"#/$defs/{_definition(at)}"}
     return {
         "type": "object",
         "properties": {"name": {"const": tool.function.name}, form.arguments_key: parameters},

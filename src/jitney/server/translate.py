@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.entrance import RequestOptions
@@ -123,6 +124,8 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
             "max_tokens and max_completion_tokens are one thing; give one of them.", "max_tokens"
         )
     calling = tools.read_calling(body, service.template, service.vocabulary)
+    if calling is None or not calling.is_enforced:
+        _check_tools(service, body.tools or [])
     structured, blamed = _chat_structured(body, calling)
     segments = chat_segments(
         service, body.messages, body.tools if body.tool_choice != "none" else None,
@@ -319,6 +322,29 @@ def _chat_structured(
         except InvalidRequest as error:
             raise InvalidRequest(str(error), name) from None
     return None, "structured_outputs"
+
+
+def _check_tools(service: Service, offered: list[Tool]) -> None:
+    """Refuse schemas that could not be enforced, though nobody asks for it this time.
+
+    A conversation that goes well under `auto` must not fail under `required`.
+    """
+    started_at = service.clock.now()
+    for tool in offered:
+        function = tool.function
+        if not function.parameters:
+            continue
+        try:
+            params = StructuredOutputsParams(json=function.parameters)
+            service.engine.backend.prepare(params.constraint())
+        except InvalidRequest as error:
+            raise InvalidRequest(f"the function {function.name}: {error}", "tools") from None
+        if service.clock.now() - started_at > CONSTRAINT_COMPILE_S_MAX:
+            raise InvalidRequest(
+                f"the schemas of the tools take more than {CONSTRAINT_COMPILE_S_MAX:g} s to "
+                "compile; simplify them.",
+                "tools",
+            )
 
 
 def _switches(body: ChatBody) -> dict[str, bool]:

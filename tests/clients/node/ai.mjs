@@ -21,6 +21,7 @@ const calling = {
   maxOutputTokens: 200,
   tools: { keep_city: tool({ description: "Keep a city.", inputSchema: City }) },
   toolChoice: "required",
+  providerOptions: { jitney: { parallel_tool_calls: false } },
 };
 
 async function chat() {

@@ -44,8 +44,8 @@ def logprobs() -> None:
         response_model=City, logprobs=True, top_logprobs=3, **CITY
     )
     tokens = reply.choices[0].logprobs.content
-    assert len(tokens) == reply.usage.completion_tokens
-    assert all(len(token.top_logprobs) <= 3 for token in tokens)
+    assert "".join(token.token for token in tokens) == reply.choices[0].message.content
+    assert all(token.logprob <= 0 for token in tokens)
 
 
 def error() -> None:

@@ -32,7 +32,7 @@ def stream() -> None:
 
 
 def tools() -> None:
-    bound = model().bind_tools([City], tool_choice="required")
+    bound = model().bind_tools([City], tool_choice="required", parallel_tool_calls=False)
     reply = bound.invoke(CITY_QUESTION)
     City.model_validate(reply.tool_calls[0]["args"])
     assert reply.response_metadata["finish_reason"] == "tool_calls"

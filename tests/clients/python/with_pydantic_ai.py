@@ -51,7 +51,8 @@ def tools() -> None:
         kept.append(city)
         return "kept"
 
-    done = keeping.run_sync(CITY_QUESTION, model_settings=settings(200))
+    asked = settings(200, parallel_tool_calls=False)
+    done = keeping.run_sync(CITY_QUESTION, model_settings=asked)
     assert isinstance(done.output, City)
     calls = [part for message in done.all_messages() for part in message.parts]
     assert sum(part.part_kind == "tool-call" for part in calls) == len(kept) + 1

@@ -1,17 +1,20 @@
 """What the page is made of, over HTTP: files, policy, keys, state, and the recorder's trace."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jitney.backends.fake import FakeSettings
-from jitney.cli.trace import fetch_trace
+from jitney.cli.trace import count_events, fetch_trace
 from jitney.errors import ConfigError, SetupError
 from jitney.server.page import FILES
+from jitney.server.recorder import Recorder
 from jitney.server.settings import Key, ServerSettings
-from tests.e2e.server.harness import MODEL, Running, World, running
+from jitney.server.trace import render_trace
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running
 
 KEY = "first-key"
 
@@ -84,9 +87,8 @@ def test_a_request_is_told_in_detail_and_an_unknown_one_is_not_found(server: Run
     assert told["completion_tokens"] == reply["usage"]["completion_tokens"]
     assert told["prompt_tokens"] == reply["usage"]["prompt_tokens"]
     assert told["spans"]
-    missing = server.get("/page/requests/none")
-    assert missing.status_code == 404
-    assert missing.json()["error"]["message"]
+    error = check_error(server.get("/page/requests/none"), 404)
+    assert error["code"] == "request_not_found"
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "99999999999999999999"])
@@ -109,6 +111,35 @@ def test_metrics_equal_what_a_caller_counted(server: Running) -> None:
     after = total("jitney:completion_tokens_total"), total("jitney:prompt_tokens_total")
     assert after[0] - before[0] == sum(each["completion_tokens"] for each in usages)
     assert after[1] - before[1] == sum(each["prompt_tokens"] for each in usages)
+
+
+def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards memory: a trace is tens of megabytes, and whoever asks twice is told to wait."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(recorder: Recorder, now: float) -> bytes:
+        begun.set()
+        assert may_end.wait(WAIT_S), "nobody let it end"
+        return render_trace(recorder, now)
+
+    monkeypatch.setattr("jitney.server.page.routes.render_trace", slow)
+    statuses: list[int] = []
+    first = threading.Thread(target=lambda: statuses.append(server.get("/debug/trace").status_code))
+    first.start()
+    assert begun.wait(WAIT_S), "no trace was begun"
+    assert check_error(server.get("/debug/trace"), 429)["code"] == "trace_under_way"
+    may_end.set()
+    first.join(WAIT_S)
+    assert statuses == [200]
+    assert server.get("/debug/trace").status_code == 200
+
+
+def test_what_is_no_trace_is_not_written(tmp_path: Path) -> None:
+    """Guards a file that was there before: only a trace may take its place."""
+    for content in (b"<html>", b"[]", b'{"traceEvents": 5}', b"\xff"):
+        with pytest.raises(SetupError, match="no trace"):
+            count_events(content, "http://127.0.0.1:1")
+    assert count_events(b'{"traceEvents": [1, 2]}', "http://127.0.0.1:1") == 2
 
 
 def test_the_command_fetches_the_trace(server: Running, locked: Running) -> None:

@@ -167,13 +167,14 @@ def running(world: World) -> Iterator[Running]:
         queue_requests_max=world.queue,
         policy=world.policy,
     )
-    engine = Engine(world.wrap(backend), limits, names_members=True)
+    wrapped = world.wrap(backend)
+    engine = Engine(wrapped, limits, names_members=True)
     source = world.template or backend.vocabulary.chat_template
     assert source is not None
     numbers = iter(range(2**62))
     service = Service(
         engine,
-        Entrance(backend, limits.model_len_max, lambda: next(numbers)),
+        Entrance(wrapped, limits.model_len_max, lambda: next(numbers)),
         ChatTemplate(source, backend.vocabulary),
         world.settings,
     )

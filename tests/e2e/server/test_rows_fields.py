@@ -185,7 +185,30 @@ def test_row_29_schemas_that_cannot_be_enforced(server: Running, schema: dict[st
     check_error(server.chat(response_format=form), 400, "response_format")
     check_error(server.complete(structured_outputs={"json": schema}), 400, "structured_outputs")
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    check_error(server.chat(tools=[tool], tool_choice="required"), 400, "tools")
+    for choice in ("required", "auto", "none", None):
+        error = check_error(server.chat(tools=[tool], tool_choice=choice), 400, "tools")
+    assert "function f" in error["message"]
+
+
+def test_row_29_tools_as_clients_write_them(server: Running) -> None:
+    """Guards ordinary clients: titles, defaults, definitions and formats are no mistake."""
+    schema = {
+        "$defs": {"Unit": {"enum": ["c", "f"], "title": "Unit", "type": "string"}},
+        "title": "Weather",
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "title": "City", "description": "Where."},
+            "unit": {"$ref": "#/$defs/Unit", "default": "c"},
+            "days": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+            "when": {"type": "string", "format": "date-time"},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+    for choice in ("auto", "none", "required"):
+        reply = server.chat(tools=[tool], tool_choice=choice)
+        assert reply.status_code == 200, (choice, reply.text)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from jitney.backends.fake import FakeSettings
+from jitney.cli.serve import allowed_hosts
+from jitney.config import ServeSettings
 from jitney.server import limits
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
@@ -123,6 +125,19 @@ def test_row_39_other_origins(server: Running, start: Start) -> None:
         assert client.get("/health").status_code == 200
 
 
+def test_row_39_names_that_were_made_to_lead_here(start: Start) -> None:
+    """Guards a server on one's own machine against pages whose name was pointed at it."""
+    hosts = allowed_hosts(ServeSettings(allowed_host=("My.Box",)), ())
+    server = start(World(settings=ServerSettings(model_names=(MODEL,), allowed_hosts=hosts)))
+    good = ("localhost", f"localhost:{server.port}", "127.0.0.1:1", "[::1]", "[::1]:8000", "my.box")
+    with server.client() as client:
+        for host in good:
+            assert client.get("/v1/models", headers={"host": host}).status_code == 200, host
+        for host in ("evil.example", f"evil.example:{server.port}", "localhost.evil", "::1", "*"):
+            refused = client.get("/v1/models", headers={"host": host})
+            assert check_error(refused, 421)["code"] == "unknown_host", host
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -226,10 +241,11 @@ def test_row_45_more_than_may_wait(start: Start) -> None:
 def test_row_46_what_is_logged(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     """Guards the log: no line that a caller wrote, no prompt, no colour."""
     with caplog.at_level(logging.INFO, logger="jitney.server"):
-        server.complete("a secret of the caller \x1b[31m")
+        server.complete("a secret of the caller \x1b[31m", user="a\nperson\x1b[31m")
         server.get("/%0d%0aINFO%20forged%1b[31m")
     text = "\n".join(record.getMessage() for record in caplog.records)
     assert "/v1/completions" in text
+    assert r"user='a\nperson\x1b[31m'" in text
     assert "secret of the caller" not in text
     assert "\x1b" not in text
     assert "\r" not in text

@@ -128,6 +128,9 @@ def test_tokens_and_text_are_told(server: Running) -> None:
         "prompt": "the bus<|end|>"
     }
     check_error(server.post("/tokenize", {}), 400, "prompt")
+    for value in (True, False):
+        body = {"messages": [{"role": "user", "content": "hi"}], "add_special_tokens": value}
+        check_error(server.post("/tokenize", body), 400, "add_special_tokens")
     check_error(server.post("/detokenize", {"tokens": [10**6]}), 400, "tokens")
     messages = [{"role": "user", "content": "hi"}]
     longer = server.post("/tokenize", {"messages": messages}).json()["count"]
@@ -301,6 +304,8 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
             found[1], content=found[2], headers={"content-type": "application/json"}, timeout=30
         )
         assert reply.json()["choices"][0]["message"]["role"] == "assistant"
+        stranger = httpx.get(address + "/health", headers={"host": "evil.example"}, timeout=30)
+        assert stranger.status_code == 421
         workers = children(process.pid)
         assert workers, "the backend has a process of its own"
         for _ in range(count):

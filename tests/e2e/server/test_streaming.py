@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -131,6 +132,30 @@ def test_an_echo_brings_the_logprobs_of_the_prompt(server: Running) -> None:
     check_error(error, 400, "echo")
 
 
+class Beginning:
+    """A backend whose model begins every text with a token."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.vocabulary = replace(backend.vocabulary, adds_bos=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def test_a_token_that_the_server_adds_takes_no_place_in_the_text(start: Start) -> None:
+    """Guards evaluation by offsets: they count the text that was sent."""
+    server = start(World(wrap=Beginning))
+    asked = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+    choice = server.complete("hello", **asked).json()["choices"][0]
+    assert choice["text"].startswith("hello")
+    assert choice["logprobs"]["tokens"][:2] == ["<|bos|>", "h"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2, 3, 4, 5]
+    choice = server.complete("<|bos|>hi", **asked).json()["choices"][0]
+    assert choice["text"].startswith("<|bos|>hi")
+    assert choice["logprobs"]["text_offset"] == [0, 7, 8, 9]
+
+
 def test_a_waiting_stream_is_pinged_and_told_its_place(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +274,7 @@ def test_no_chunk_has_an_end_that_clients_do_not_know(start: Start, path: str) -
     given: dict[str, Any] = {"prompt": ["a", "b"]}
     if path.endswith("chat/completions"):
         given = {"messages": [{"role": "user", "content": "a"}], "n": 2}
-    asked = {**given, "deadline_ms": 300, "stream": True, "max_tokens": 4000}
+    asked = {**given, "deadline_ms": 900, "stream": True, "max_tokens": 4000}
     *chunks, last = events(server.post(path, asked).text)
     assert last["error"]["code"] == "deadline_exceeded"
     assert len(chunks) > 3

@@ -1,12 +1,14 @@
 """Tests of `jitney.cli.serve`: sockets, addresses and the line to paste."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from jitney.cli.serve import bind, read_keys, url_of
+from jitney.cli.serve import allowed_hosts, bind, read_keys, url_of
 from jitney.config import ServeSettings
 from jitney.errors import ConfigError
+from jitney.server.settings import Key
 
 
 def test_a_free_port_is_bound_and_shown() -> None:
@@ -33,3 +35,37 @@ def test_keys_of_flags_have_names() -> None:
     keys = read_keys(ServeSettings(api_key=("one", "two")))
     assert [(key.name, key.secret) for key in keys] == [("key-1", "one"), ("key-2", "two")]
     assert read_keys(ServeSettings()) == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "what"),
+    [
+        (("one-secret", "one-secret"), None, "secret"),
+        (("one-secret",), "{name: a, key: one-secret}", "secret"),
+        (("one-secret",), "{name: key-1, key: two-secret}", "name"),
+    ],
+)
+def test_no_two_keys_are_one(
+    tmp_path: Path, flags: tuple[str, ...], file: str | None, what: str
+) -> None:
+    """Guards tenants: of two keys with one name or secret, one would be the other."""
+    path = None
+    if file is not None:
+        path = tmp_path / "keys.yaml"
+        path.write_text(f"keys: [{file}]")
+    with pytest.raises(ConfigError, match=f"have one {what}") as told:
+        read_keys(ServeSettings(api_key=flags, api_key_file=path))
+    assert "one-secret" not in str(told.value)
+
+
+def test_who_may_be_called_by_what_name() -> None:
+    """Guards the default: narrow where any page of a browser could call, open elsewhere."""
+    key = Key(name="a", secret="a-secret")
+    local = ("localhost", "127.0.0.1", "[::1]")
+    assert allowed_hosts(ServeSettings(), ()) == local
+    assert allowed_hosts(ServeSettings(host="::1"), ()) == local
+    assert allowed_hosts(ServeSettings(host="127.0.0.2"), ()) == (*local, "127.0.0.2")
+    assert allowed_hosts(ServeSettings(allowed_host=("Box",)), ()) == (*local, "box")
+    assert allowed_hosts(ServeSettings(), (key,)) == ()
+    assert allowed_hosts(ServeSettings(host="0.0.0.0"), ()) == ()
+    assert allowed_hosts(ServeSettings(host="0.0.0.0", allowed_host=("box",)), ()) == ("box",)

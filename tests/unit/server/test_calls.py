@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.server.calls import CallFormat, CallParser, CallPiece, ContentPiece
@@ -62,6 +62,18 @@ CASES: list[tuple[CallFormat, str, Read]] = [
         ("", [("f", "{}"), ("g", "{}")]),
     ),
     (MISTRAL, "[TOOL_CALLS] f(1)", ("[TOOL_CALLS] f(1)", [])),
+    (MISTRAL, "hi [TOOL_CALLS]", ("hi [TOOL_CALLS]", [])),
+    (MISTRAL, "hi [TOOL_CALLS] [ ", ("hi [TOOL_CALLS] [ ", [])),
+    (MISTRAL, '[TOOL_CALLS][{"name": "f"}] \n so \n', ("so", [("f", "{}")])),
+    (MISTRAL, '[TOOL_CALLS][{"name": "f"}, ', ("", [("f", "{}")])),
+    (HERMES, "a \n <tool_call>no</tool_call> b", ("a \n <tool_call>no</tool_call> b", [])),
+    (HERMES, "a \n <tool_call>", ("a \n <tool_call>", [])),
+    (
+        HERMES,
+        'a \n <tool_call>{"name": "f"}</tool_call> \n b <tool_call>x',
+        ("ab <tool_call>x", [("f", "{}")]),
+    ),
+    (LLAMA, " \n <|python_tag|>print()", (" \n <|python_tag|>print()", [])),
 ]
 
 
@@ -90,6 +102,43 @@ def test_no_text_is_too_strange(text: str) -> None:
         content, calls = read(list(text), form)
         if not calls:
             assert content == text
+
+
+FRAGMENTS = [
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<tool", "[TOOL", "<|py"),
+    *("{", "}", "[", "]", ", ", ";", " ", "\n", "  \t", "\u00a0", "text", '"', "\\", "1"),
+    *('{"name": "f"}', '{"name": "x"}', '{"name": "g", "arguments": {"a": "}"}}', '{"name": "f'),
+    *('{"name": "f", "parameters": {"a": [1]}}', '"arguments": ', '{"a": "b"}'),
+]
+
+
+@given(
+    st.sampled_from([HERMES, LLAMA, MISTRAL]),
+    st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join),
+    st.lists(st.integers(0, 200), max_size=6),
+)
+@settings(max_examples=400)
+def test_marks_and_fragments_lose_nothing(form: CallFormat, text: str, cuts: list[int]) -> None:
+    """Guards text that is almost a call: cuts change nothing, and no character is lost.
+
+    What calls leave is content: nothing that is not in the text, in its order.
+    """
+    content, calls = whole = read([text], form)
+    assert read(list(text), form) == whole
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    assert read([text[start:end] for start, end in pairwise(places)], form) == whole
+    if not calls:
+        assert content == text
+    rest = iter(text)
+    assert all(character in rest for character in content)
+
+
+@pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL])
+def test_space_without_end_is_looked_at_once(form: CallFormat) -> None:
+    """Guards the event loop: a model that writes space for long is no work for us."""
+    space = [" "] * 300_000
+    assert read(space, form) == (" " * 300_000, [])
+    assert read(["a", *space, "b"], form) == (f"a{' ' * 300_000}b", [])
 
 
 def test_one_call_where_only_one_is_wanted() -> None:

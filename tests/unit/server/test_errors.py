@@ -45,8 +45,15 @@ def test_messages_about_a_request_are_passed_on() -> None:
     refusal = refusal_of(errors.InvalidRequest("n must be 1 to 16.", "n"))
     assert (refusal.status, refusal.param) == (400, "n")
     assert refusal.body["error"]["message"] == "n must be 1 to 16."
+
+
+def test_a_prompt_that_is_too_long_is_told_in_the_words_that_programs_look_for() -> None:
+    """Guards clients that know this error by OpenAI's words and not by the code, as LiteLLM does:
+    to them it would be any bad request, and they would not try a model with more room."""
     long = refusal_of(errors.ContextLengthExceeded("the prompt is long.", "prompt"))
     assert long.code == "context_length_exceeded"
+    assert long.message.startswith("This model's maximum context length is ")
+    assert long.message.endswith(": the prompt is long.")
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:

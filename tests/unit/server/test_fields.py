@@ -88,7 +88,7 @@ def test_every_code_of_a_refusal_is_on_the_page() -> None:
     """Guards the list of codes, which programs match on."""
     told = {each.code for each in REFUSALS}
     used = set()
-    for file in SOURCE.glob("*.py"):
+    for file in SOURCE.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
         used |= set(re.findall(r'code="([a-z_]+)"', text))
         used |= set(re.findall(r'status, code(?:, message)? = \d+, "([a-z_]+)"', text))

@@ -1,0 +1,154 @@
+"""Requests made from our own OpenAPI document, right ones and wrong ones, against a real server.
+
+`python -m tests.e2e.server.schema_fuzz --cases 2000` runs many by hand; `test_schema` a few.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+from schemathesis.core.transport import Response
+
+from jitney.backends.fake import FakeSettings
+from tests.e2e.server.harness import LEAKS, Running, World, events, running
+
+QUICK = World(
+    backend=FakeSettings(slots=32, eos_period=0, kv_tokens=65_536), sequences=16, model_len=256
+)
+"""A short context, because every value of max_tokens is a right one."""
+
+REFUSALS = frozenset({400, 404, 405, 406, 408, 413, 415, 421, 422, 431})
+CASE_S_MAX = 60.0
+
+
+@dataclass
+class Seen:
+    """What was asked and how it was answered."""
+
+    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    surprises: list[str] = field(default_factory=list)
+
+    @property
+    def case_count(self) -> int:
+        return sum(self.statuses.values())
+
+
+def operations(server: Running) -> Iterator[Any]:  # Any: of schemathesis
+    """Everything that the document describes."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    for found in schema.get_all_operations():
+        yield found.ok()
+
+
+def check(response: Response, mode: GenerationMode) -> str | None:
+    """What is wrong with this answer to a request of this kind, if anything is."""
+    status = response.status_code
+    if status == 200:
+        if mode.is_negative:
+            return "a wrong request was served"
+        return _check_good(response)
+    if status not in REFUSALS:
+        return f"status {status}"
+    error = json.loads(response.content)["error"]
+    if set(error) != {"message", "type", "param", "code"} or not error["message"]:
+        return f"an error of another shape: {error}"
+    if LEAKS.search(error["message"]):
+        return f"a message that tells of our insides: {error['message']}"
+    return None
+
+
+def _check_good(response: Response) -> str | None:
+    kind = response.headers.get("content-type", [""])[0]
+    if "text/event-stream" not in kind:
+        if "json" in kind:
+            json.loads(response.content)
+        return None
+    last = events(response.content.decode())[-1]
+    if last == "[DONE]" or last["error"]["code"] == "deadline_exceeded":
+        return None
+    return f"a stream that ends with {last}"
+
+
+def fuzz(server: Running, mode: GenerationMode, cases_max: int, number: int = 0) -> Seen:
+    """Ask every operation so many times in all; the same number asks the same."""
+    seen = Seen()
+    found = list(operations(server))
+    # Bodies are where mistakes hide; an operation without one is soon asked in every way.
+    weights = [8 if operation.method.upper() == "POST" else 1 for operation in found]
+    for operation, weight in zip(found, weights, strict=True):
+        if mode.is_negative and weight == 1:
+            continue
+        count = max(cases_max * weight // sum(weights), 1)
+        _ask(operation, mode, settings(max_examples=count), seen, number)
+    return seen
+
+
+def _fewer(body: Any, draw: random.Random) -> Any:  # Any: a JSON value
+    """The same with a few of its optional fields, which is as right as it was.
+
+    With all of them, rules that tie two fields together would refuse nearly everything.
+    """
+    if not isinstance(body, dict):
+        return body
+    others = sorted(name for name in body if name not in ("prompt", "messages", "tokens"))
+    kept = set(draw.sample(others, min(draw.randint(0, 3), len(others)))) - {"model"}
+    return {name: body[name] for name in body if name not in others or name in kept}
+
+
+def _ask(operation: Any, mode: GenerationMode, count: settings, seen: Seen, number: int) -> None:
+    draw = random.Random(number)
+
+    @seed(number)
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def ask(case: Any) -> None:  # Any: of schemathesis
+        if not mode.is_negative:
+            case.body = _fewer(case.body, draw)
+        response = case.call(timeout=CASE_S_MAX)
+        seen.statuses[operation.label, response.status_code] += 1
+        wrong = check(response, mode)
+        if wrong is not None:
+            seen.surprises.append(f"{operation.label}: {wrong}; asked {case.body!r:.2000}")
+
+    ask()
+
+
+def main() -> int:
+    """Run by hand; the exit code says whether anything was a surprise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    given_as = parser.parse_args()
+    surprises: list[str] = []
+    with running(QUICK) as server:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            started_at = time.monotonic()
+            seen = fuzz(server, mode, given_as.cases // 2, given_as.seed)
+            spent_s = time.monotonic() - started_at
+            print(f"{mode.value}: {seen.case_count} cases in {spent_s:.0f} s")
+            for (label, status), count in sorted(seen.statuses.items()):
+                print(f"  {label} {status}: {count}")
+            surprises += seen.surprises
+        server.check_idle()
+    for surprise in surprises[:20]:
+        print(surprise)
+    print(f"{len(surprises)} surprises")
+    return 1 if surprises else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

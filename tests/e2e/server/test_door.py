@@ -1,0 +1,277 @@
+"""The way in: who leaves at the door, who is refused there, and what it costs them."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.server import limits
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    WAIT_S,
+    World,
+    check_error,
+    read_all,
+    request_bytes,
+    wait_until,
+)
+
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+LONG = {"prompt": "a", "max_tokens": 4000}
+SHORT = {"prompt": "a", "max_tokens": 1}
+SECRET = "a-secret-of-the-tests"
+
+
+class Door:
+    """A backend that tokenises nothing while the door is shut."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.is_open = threading.Event()
+        self.is_open.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        assert self.is_open.wait(WAIT_S), "nobody opened"
+        tokens: list[int] = self._backend.encode(text, special=special)
+        return tokens
+
+
+@pytest.fixture
+def door() -> tuple[Callable[[Any], Door], list[Door]]:
+    """How to put a door before a backend, and the doors that were put."""
+    made: list[Door] = []
+
+    def wrap(backend: Any) -> Door:
+        made.append(Door(backend))
+        return made[-1]
+
+    return wrap, made
+
+
+Doors = tuple[Callable[[Any], Door], list[Door]]
+
+
+def test_who_leaves_at_the_door_is_not_waited_for(start: Start, door: Doors) -> None:
+    """Guards the door: the work of those who left before their turn is never begun."""
+    server = start(World(wrap=door[0]))
+    door[1][0].is_open.clear()
+    connections = [server.connect() for _ in range(limits.DOOR_THREADS + 4)]
+    for connection in connections:
+        connection.sendall(request_bytes("/v1/completions", LONG, close=False))
+    wait_until(lambda: server.service.load == len(connections), "they did not all arrive")
+    for connection in connections:
+        connection.close()
+    wait_until(lambda: server.service.load == 0, "they are served though nobody waits")
+    door[1][0].is_open.set()
+    server.check_idle()
+    assert server.service.engine.stats().completed_requests == 0
+    assert server.service.engine.stats().cancelled_requests == 0
+
+
+def test_a_deadline_counts_from_arrival(start: Start, door: Doors) -> None:
+    """Guards `deadline_ms`: time at the door is time."""
+    server = start(World(wrap=door[0]))
+    door[1][0].is_open.clear()
+    replies: list[httpx.Response] = []
+
+    def ask() -> None:
+        replies.append(server.post("/v1/completions", {**SHORT, "deadline_ms": 50}))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: server.service.load == 1, "it did not arrive")
+    time.sleep(0.1)
+    door[1][0].is_open.set()
+    asking.join(WAIT_S)
+    error = check_error(replies[0], 408)
+    assert error["code"] == "deadline_exceeded"
+    assert "deadline_ms" in error["message"]
+    assert server.post("/v1/completions", {**SHORT, "deadline_ms": 20_000}).status_code == 200
+
+
+def test_a_full_queue_is_refused_by_the_engine(start: Start) -> None:
+    """Guards callers and dashboards: the wait is told from the work, and refusals are counted."""
+    server = start(World(backend=SLOW, sequences=1, queue=2))
+    connections = []
+    for count in range(1, 4):
+        connections.append(server.connect())
+        connections[-1].sendall(request_bytes("/v1/completions", LONG))
+        wait_until(
+            lambda count=count: server.service.engine.stats().live_requests == count,  # type: ignore[misc]
+            "it was not accepted",
+        )
+        wait_until(lambda: server.service.engine.stats().active_slots == 1, "none has started")
+    refused = server.complete()
+    assert "are waiting already" in check_error(refused, 429)["message"]
+    assert int(refused.headers["retry-after-ms"]) > 0
+    assert server.service.engine.stats().refused_requests == 1
+    assert 'requests_refused_total{error="QueueFull"' in server.get("/metrics").text.replace(
+        'model_name="fake",', ""
+    )
+    for connection in connections:
+        connection.close()
+    server.check_idle()
+
+
+def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
+    start: Start, door: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the door itself, and the rate of a key: who was not let in has used nothing."""
+    monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 1)
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", requests_per_min=1))
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    server = start(World(wrap=door[0], sequences=1, queue=1, settings=settings))
+    door[1][0].is_open.clear()
+    connections = [server.connect() for _ in range(3)]
+    for connection in connections:
+        key = f"Authorization: Bearer {SECRET}"
+        connection.sendall(request_bytes("/v1/completions", SHORT, key))
+    wait_until(lambda: server.service.load == 3, "they did not all arrive")
+
+    def ask() -> httpx.Response:
+        return server.post("/v1/completions", SHORT, authorization=f"Bearer {SECRET}b")
+
+    for _ in range(2):
+        assert "are being served" in check_error(ask(), 429)["message"]
+    door[1][0].is_open.set()
+    for connection in connections:
+        read_all(connection)
+        connection.close()
+    assert ask().status_code == 200
+    assert "requests per minute" in check_error(ask(), 429)["message"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
+    """Guards token rates: leaving before the end is no way around them."""
+    keys = (Key(name="a", secret=SECRET, tokens_per_min=10),)
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    server = start(World(backend=SLOW, settings=settings))
+    connection = server.connect()
+    key = f"Authorization: Bearer {SECRET}"
+    connection.sendall(request_bytes("/v1/completions", {**LONG, "stream": streams}, key))
+    wait_until(lambda: server.service.engine.stats().completion_tokens >= 12, "nothing is made")
+    connection.close()
+    wait_until(server.is_idle, "the request went on for nobody")
+    reply = server.post("/v1/completions", SHORT, authorization=f"Bearer {SECRET}")
+    assert "tokens per minute" in check_error(reply, 429)["message"]
+
+
+def test_who_never_ran_pays_nothing(start: Start) -> None:
+    """Guards token rates the other way: a prompt that only waited was not computed."""
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", tokens_per_min=5))
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    server = start(World(backend=SLOW, sequences=1, settings=settings))
+    running, waiting = server.connect(), server.connect()
+    running.sendall(request_bytes("/v1/completions", LONG, f"Authorization: Bearer {SECRET}"))
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    body = {"prompt": "a" * 100, "max_tokens": 100}
+    waiting.sendall(request_bytes("/v1/completions", body, f"Authorization: Bearer {SECRET}b"))
+    wait_until(lambda: server.service.engine.stats().live_requests == 2, "it was not accepted")
+    waiting.close()
+    running.close()
+    wait_until(server.is_idle, "something went on for nobody")
+    reply = server.post("/v1/completions", SHORT, authorization=f"Bearer {SECRET}b")
+    assert reply.status_code == 200
+
+
+STRAYS = [b"\r\n", b"no HTTP", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"]
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("closes", [False, True])
+def test_bytes_after_a_request_do_not_hide_that_its_client_left(
+    start: Start, stray: bytes, is_late: bool, closes: bool
+) -> None:
+    """Guards slots: a connection is read on while it is answered."""
+    server = start(World(backend=SLOW))
+    connection = server.connect()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    content = request_bytes("/v1/completions", LONG, close=closes)
+    connection.sendall(content if is_late else content + stray)
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    if is_late:
+        connection.sendall(stray)
+        time.sleep(0.05)
+    assert server.service.load == 1
+    connection.close()
+    wait_until(server.is_idle, "the request went on for nobody")
+    assert server.service.engine.stats().cancelled_requests == 1
+
+
+def test_requests_that_come_together_are_answered_in_turn(start: Start) -> None:
+    """Guards pipelining, early and late: each gets its answer, in order."""
+    server = start(World(backend=SLOW))
+    connection = server.connect()
+    first = request_bytes("/v1/completions", {"prompt": "a", "max_tokens": 10}, close=False)
+    second = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    connection.sendall(first + second)
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    connection.sendall(second + b"GET /load HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = read_all(connection)
+    connection.close()
+    assert answer.count(b"HTTP/1.1 200 ") == 4
+    places = [answer.index(b'"choices"'), answer.index(b'"version"'), answer.index(b"server_load")]
+    assert places == sorted(places)
+
+
+def test_a_flood_after_a_request_ends_the_connection(start: Start) -> None:
+    """Guards memory: what is kept for later has a bound."""
+    server = start(World(backend=SLOW))
+    connection = server.connect()
+    connection.sendall(request_bytes("/v1/completions", LONG, close=False))
+    wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
+    connection.sendall(b"a" * (limits.HEADER_BYTES_MAX + 1))
+    assert read_all(connection) == b""
+    connection.close()
+    server.check_idle()
+
+
+def test_bodies_are_bounded_all_together(start: Start) -> None:
+    """Guards memory: many bodies that are each fine may be too much at once."""
+    settings = ServerSettings(
+        model_names=(MODEL,), body_bytes_max=100_000, bodies_bytes_max=150_000
+    )
+    server = start(World(settings=settings))
+    big = {"prompt": "a" * 90_000}
+    connection = server.connect()
+    connection.sendall(request_bytes("/v1/completions", big)[:-1])
+    wait_until(lambda: server.service.load == 1, "it did not arrive")
+    wait_until(
+        lambda: server.post("/v1/completions", big).status_code == 503, "everything is taken in"
+    )
+    refused = server.post("/v1/completions", big)
+    assert check_error(refused, 503)["code"] == "too_many_bytes"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert server.complete().status_code == 200
+    connection.close()
+    wait_until(lambda: server.service.load == 0, "it is still held")
+    assert (
+        check_error(server.post("/v1/completions", big), 400)["code"] == "context_length_exceeded"
+    )
+
+
+def test_connections_are_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards memory and descriptors: one too many is told so, and those that are there stay."""
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+    server = start(World())
+    held = [server.connect() for _ in range(2)]
+    answer = server.raw(b"")
+    assert answer.startswith(b"HTTP/1.1 503 "), answer
+    assert b"too_many_connections" in answer
+    held[0].sendall(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert read_all(held[0]).startswith(b"HTTP/1.1 200 ")
+    for connection in held:
+        connection.close()
+    server.check_idle()
