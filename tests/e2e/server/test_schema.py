@@ -1,4 +1,4 @@
-"""Requests made from our own OpenAPI document: none is a failure of ours, no wrong one is served."""
+"""Requests made from our own OpenAPI document: none fails on our side, no wrong one is served."""
 
 import pytest
 from schemathesis import GenerationMode
