@@ -139,11 +139,17 @@ class LLM:
         add_generation_prompt: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template."""
+        if not isinstance(messages, list | tuple):
+            raise InvalidRequest(
+                'chat takes a list of messages, such as [{"role": "user", "content": "hello"}], '
+                f"and got {type(messages).__name__}.",
+                "messages",
+            )
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         conversations = [messages] if is_one else list(messages)
         params = _params_for(len(conversations), sampling_params)
         prompts = [
-            self.chat_prompt(each, add_generation_prompt=add_generation_prompt)  # type: ignore[arg-type]
+            self.chat_prompt(each, add_generation_prompt=add_generation_prompt)
             for each in conversations
         ]
         return self._run(prompts, params, use_tqdm)
@@ -157,7 +163,10 @@ class LLM:
             raise ModelError(
                 "The model has no chat template; use generate with a prompt that is written out."
             )
-        segments = template.render([dict(each) for each in messages], add_generation_prompt)
+        if not isinstance(messages, list | tuple):
+            raise InvalidRequest("a conversation is a list of messages.", "messages")
+        listed = [dict(each) if isinstance(each, Mapping) else each for each in messages]
+        segments = template.render(listed, add_generation_prompt)
         text = "".join(segment.text for segment in segments)
         return Prompt(text, self._assembly.entrance.encode(segments))
 
@@ -227,6 +236,7 @@ class LLM:
     def _request(
         self, prompt: Prompt, params: SamplingParams, options: SubmitOptions | None = None
     ) -> Request:
+        self.engine.check_process()
         entrance = self._assembly.entrance
         tokens = prompt.tokens
         if tokens is None:
@@ -263,7 +273,15 @@ def _params_for(count: int, given: GivenParams) -> list[SamplingParams]:
     """One set of sampling parameters for each prompt."""
     if given is None or isinstance(given, SamplingParams):
         return [given or SamplingParams()] * count
-    params = list(given)
+    params: list[SamplingParams] = []
+    for each in given if isinstance(given, list | tuple) else [given]:
+        if not isinstance(each, SamplingParams):
+            raise InvalidRequest(
+                "sampling_params takes a SamplingParams, or a list of them, and got "
+                f"{type(each).__name__}.",
+                "sampling_params",
+            )
+        params.append(each)
     if len(params) != count:
         raise InvalidRequest(
             f"sampling_params has {len(params)} entries for {count} prompts; "

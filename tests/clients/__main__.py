@@ -43,7 +43,11 @@ class Row:
 
     @property
     def has_failed(self) -> bool:
-        return bool(self.troubles) or any(self.results.get(name) == "FAIL" for name in CHECKS)
+        return bool(self.troubles) or any(self.result(name) == "FAIL" for name in CHECKS)
+
+    def result(self, name: str) -> str:
+        """A dash is what the client has no way to do, and silence is a failure."""
+        return self.results.get(name, "FAIL")
 
 
 def main() -> int:
@@ -78,6 +82,8 @@ def main() -> int:
     for row in rows.values():
         for trouble in row.troubles:
             write(f"\n{row.name}: {trouble}\n")
+    if asked.install:
+        return 1 if len(commands) < len(chosen) else 0
     return 1 if any(row.has_failed for row in rows.values()) else 0
 
 
@@ -141,11 +147,9 @@ def take(row: Row, told: dict[str, str]) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """For people; a dash is what the client has no way to do, and silence is a failure."""
+    """For people to read, and for documents."""
     lines = [["client", "version", *CHECKS]]
-    lines += [
-        [row.name, row.version, *(row.results.get(name, "FAIL") for name in CHECKS)] for row in rows
-    ]
+    lines += [[row.name, row.version, *(row.result(name) for name in CHECKS)] for row in rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     shown = [
         "| "

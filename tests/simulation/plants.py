@@ -154,10 +154,10 @@ OF_MEMORY = (
         "oracle",
         (
             "core/roster.py",
-            "        sequence.preempted_count += 1\n",
-            "        sequence.preempted_count += 1\n"
+            "        self._wait_again(sequence)\n        sequence.preempted_count += 1\n",
             "        if sequence.completion_count:\n"
-            "            sequence.tokens.pop()\n",
+            "            sequence.tokens.pop()\n"
+            "        self._wait_again(sequence)\n        sequence.preempted_count += 1\n",
         ),
     ),
     _plant(

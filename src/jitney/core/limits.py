@@ -22,7 +22,9 @@ LOGIT_BIAS_MAX = 100.0
 TEMPERATURE_MAX = 2.0
 TOP_K_MAX = 1_000_000
 PENALTY_MAX = 2.0
+REPETITION_PENALTY_MIN = 0.01
 REPETITION_PENALTY_MAX = 10.0
+"""Logits are divided by it; nearer to nothing they would leave the range of numbers."""
 SEED_MAX = 2**63 - 1
 TOKENS_MAX = 2**31 - 1
 """Any count of tokens must fit the 32-bit integers of the native libraries."""

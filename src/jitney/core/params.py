@@ -155,9 +155,8 @@ class SamplingParams:
             raise InvalidRequest("top_p must be above 0 and at most 1, and got 0.", "top_p")
         _integer("top_k", self.top_k, -1, limits.TOP_K_MAX)
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, limits.REPETITION_PENALTY_MAX)
-        if self.repetition_penalty == 0.0:
-            raise InvalidRequest("repetition_penalty must be above 0.", "repetition_penalty")
+        lowest, highest = limits.REPETITION_PENALTY_MIN, limits.REPETITION_PENALTY_MAX
+        _number("repetition_penalty", self.repetition_penalty, lowest, highest)
         for name in ("frequency_penalty", "presence_penalty"):
             _number(name, getattr(self, name), -limits.PENALTY_MAX, limits.PENALTY_MAX)
         if self.seed is not None:

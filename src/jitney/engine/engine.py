@@ -6,6 +6,7 @@ backend closed.
 """
 
 import logging
+import os
 import threading
 import weakref
 from concurrent.futures import Future
@@ -71,6 +72,7 @@ class Engine:
         self._loop = Loop(self._tick, self._inbox, backend, self._clock)
         self._thread = threading.Thread(target=self._loop.run, name="jitney-engine", daemon=True)
         self._closing = threading.Lock()
+        self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _stop_thread, self._inbox, self._thread)
 
     @property
@@ -94,12 +96,21 @@ class Engine:
         """Begin to run ticks. Once."""
         self._thread.start()
 
+    def check_process(self) -> None:
+        """Raise in a process that was forked from ours: threads and locks did not come along."""
+        if os.getpid() != self._pid:
+            raise EngineStopped(
+                "This engine was made in another process, and does not run in a fork of it; "
+                "make an LLM in this process."
+            )
+
     def send(self, request: Request, *, streams: bool = True) -> Handle[Answer]:
         """Hand a request in without waiting; a refusal comes through the handle.
 
         Without `streams` only its end is kept for the caller, which is cheaper. Raises QueueFull
         when even the inbox is full, and EngineStopped.
         """
+        self.check_process()
         mailbox = Mailbox(streams=streams)
         self._inbox.submit(Submit(request, mailbox, self._clock.now()))
         return Handle(request, mailbox, self.cancel, _as_it_is)

@@ -118,11 +118,13 @@ class Tick:
         mailbox.accept()
 
     def cancel(self, request_id: RequestId) -> None:
-        """End a request; unknown and ended ones are ignored."""
+        """End a request, and tell its caller in the next turn; unknown and ended ones are ignored.
+
+        Many may leave at once, and how everything stands is measured before anyone is told.
+        """
         if self.stopped is None:
             now = self._clock.now()
             self._collect(self._scheduler.cancel(request_id, now), now)
-            self._deliver(now)
 
     def cancel_all(self) -> None:
         """End everything that lives."""
@@ -212,7 +214,9 @@ class Tick:
             outcome = self._backend.execute(batch)
         except Exception as error:
             # Whatever comes out of a backend, the sequences can be resumed without it.
-            _log.warning("batch %d failed: %s", batch.number, _sentence(error))
+            _log.warning(
+                "batch %d failed, and what ran is resumed: %s", batch.number, _sentence(error)
+            )
             was_reached = not isinstance(error, BackendCrashed) or error.was_reached
             return _Lost(_sentence(error), was_reached)
         if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):

@@ -112,12 +112,16 @@ def read_header(path: Path) -> GgufHeader:
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a folder; name the GGUF file in it.")
+        if path.exists() and not path.is_file():
+            raise ModelError(f"{path} is not a regular file; name a GGUF file.")
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
             return _Reader(path, file, size).read()
     except FileNotFoundError:
-        raise ModelError(f"{path} does not exist.") from None
+        raise ModelError(
+            f"{path} does not exist; a model is the path of a GGUF file on this machine."
+        ) from None
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ModelError(f"{path} cannot be read: {reason}.") from None

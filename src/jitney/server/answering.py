@@ -81,7 +81,23 @@ class Answering:
                     watcher.cancel()
         if any(answer.was_cancelled for answer in answers):
             raise self.cancelled()
+        if self._value_count(answers) > limits.INLINE_VALUES_MAX:
+            return await asyncio.to_thread(self._reply, answers)
+        return self._reply(answers)
+
+    def _reply(self, answers: list[Answer]) -> Response:
         return JSONResponse(self._shape.whole(answers), headers=self._times(answers))
+
+    def _value_count(self, answers: list[Answer]) -> int:
+        """Tokens and logprobs of the reply, which is what takes time to write out."""
+        count = 0
+        for answer in answers:
+            params = answer.request.params
+            made = sum(len(each.tokens) for each in answer.completions)
+            count += made if params.logprobs is None else made * (params.logprobs + 2)
+            if params.prompt_logprobs is not None:
+                count += len(answer.request.prompt) * (params.prompt_logprobs + 2)
+        return count
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

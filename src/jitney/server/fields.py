@@ -40,7 +40,7 @@ SAMPLING: Mapping[str, Field] = {
     "min_p": Supported("Only tokens at least so likely as this share of the likeliest."),
     "presence_penalty": Supported("-2 to 2."),
     "frequency_penalty": Supported("-2 to 2."),
-    "repetition_penalty": Supported("Above 0, up to 10; 1 is none."),
+    "repetition_penalty": Supported("0.01 to 10; 1 is none."),
     "logit_bias": Supported("Token ids as keys, -100 to 100 as values; at most 1024."),
     "seed": Supported("A whole number of 64 bits: the same seed gives the same text."),
     "stop": Supported("A string or up to 16, each of 1 to 256 characters."),

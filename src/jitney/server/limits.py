@@ -15,6 +15,9 @@ CONTAINERS_MAX = 100_000
 INLINE_BYTES_MAX = 65_536
 """A body larger than this is parsed off the event loop."""
 
+INLINE_VALUES_MAX = 20_000
+"""A reply of more tokens and logprobs than this is written out off the event loop."""
+
 PROMPTS_MAX = 128
 """Prompts of one call to /v1/completions; more than this is a batch job."""
 

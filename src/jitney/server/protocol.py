@@ -8,6 +8,7 @@ is being answered is kept for later, and the connection is read on, so that its 
 import asyncio
 import json
 import logging
+import re
 import uuid
 from typing import Any
 
@@ -19,6 +20,8 @@ from jitney.server import limits
 from jitney.server.errors import UNAVAILABLE, Refusal
 
 _log = logging.getLogger("jitney.server")
+
+_BARE_NEWLINE = re.compile(rb"[^\r]\n")
 
 
 class GuardedProtocol(H11Protocol):
@@ -51,6 +54,11 @@ class GuardedProtocol(H11Protocol):
             self._early += data
             if len(self._early) > limits.HEADER_BYTES_MAX:
                 self.transport.abort()
+            return
+        if self.conn.their_state is h11.IDLE and _has_bare_newline(
+            self.conn.trailing_data[0][-3:], data
+        ):
+            self.send_400_response("")
             return
         super().data_received(data)
         if self._is_answering and self.flow.read_paused:
@@ -128,6 +136,15 @@ class GuardedProtocol(H11Protocol):
         else:
             # It never said anything, so there is nothing to answer.
             self.transport.close()
+
+
+def _has_bare_newline(before: bytes, data: bytes) -> bool:
+    """Whether headers end a line without a carriage return, where readers disagree on its end.
+
+    `before` are the last bytes that were looked at already, up to three.
+    """
+    head = (before + data).partition(b"\r\n\r\n")[0]
+    return _BARE_NEWLINE.search(head) is not None or (not before and head.startswith(b"\n"))
 
 
 def _with_abort(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:

@@ -79,7 +79,11 @@ class SamplingFields(Strict):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: (
-        Annotated[float, Field(gt=0, le=engine_limits.REPETITION_PENALTY_MAX)] | None
+        Annotated[
+            float,
+            Field(ge=engine_limits.REPETITION_PENALTY_MIN, le=engine_limits.REPETITION_PENALTY_MAX),
+        ]
+        | None
     ) = None
     logit_bias: (
         Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]

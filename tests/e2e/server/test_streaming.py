@@ -11,7 +11,7 @@ import pytest
 
 from jitney.backends.fake import FakeSettings
 from jitney.core.batch import Batch, Outcome
-from jitney.engine.answer import Delta
+from jitney.engine.answer import Answer, Delta
 from jitney.errors import BackendCrashed
 from jitney.server import limits
 from jitney.server.replies import CompletionShape
@@ -228,6 +228,29 @@ def test_a_failure_after_the_first_byte_is_one_event(
     assert "it failed" in told
     assert "secret" not in told
     assert "0xdeadbeef" not in told
+
+
+def test_a_big_reply_is_written_out_beside_the_event_loop(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards everyone's streams: they wait for nobody's megabytes of logprobs."""
+    whole = CompletionShape.whole
+    threads: list[int] = []
+
+    def noted(self: CompletionShape, answers: list[Answer]) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return whole(self, answers)
+
+    monkeypatch.setattr(CompletionShape, "whole", noted)
+    server = start(World())
+    small = server.complete(temperature=0).json()
+    big = server.complete("hello", temperature=0, max_tokens=2000, logprobs=20).json()
+    echo = server.complete("a" * 3000, echo=True, logprobs=10, max_tokens=1).json()
+    assert len(threads) == 3
+    assert len({threads[0], threads[1]}) == 2
+    assert threads[2] != threads[0]
+    assert big["choices"][0]["text"].startswith(small["choices"][0]["text"])
+    assert len(echo["choices"][0]["logprobs"]["tokens"]) == 3001
 
 
 @pytest.mark.parametrize("count", [1, 3])

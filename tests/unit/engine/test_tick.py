@@ -110,6 +110,7 @@ def test_cancelling_twice_or_nobody_is_no_mistake(
     world.tick.cancel(RequestId("a"))
     world.tick.cancel(RequestId("a"))
     world.tick.cancel(RequestId("nobody"))
+    world.tick.run()
     assert answer_of(mailbox).was_cancelled
     assert world.tick.tally.snapshot(world.clock.now()).cancelled_requests == 1
 
