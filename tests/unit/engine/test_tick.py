@@ -115,6 +115,24 @@ def test_cancelling_twice_or_nobody_is_no_mistake(
     assert world.tick.tally.snapshot(world.clock.now()).cancelled_requests == 1
 
 
+def test_a_turn_is_measured_twice_at_most_however_many_leave_in_it(
+    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the time of a turn: every measure walks all slots, and there may be a thousand."""
+    world, taken = make_world(), []
+    gauges = world.scheduler.gauges
+    monkeypatch.setattr(world.scheduler, "gauges", lambda: taken.append(1) or gauges())
+    mailboxes = {name: Mailbox() for name in "abcd"}
+    for name, mailbox in mailboxes.items():
+        world.tick.submit(make_request(id=name, max_tokens=50), mailbox)
+    for leaving in ((), "ab", "cd"):
+        taken.clear()
+        world.tick.run(lambda leaving=leaving: [world.tick.cancel(RequestId(n)) for n in leaving])
+        assert len(taken) <= 2
+    assert all(answer_of(mailbox).was_cancelled for mailbox in mailboxes.values())
+    assert world.tick.tally.gauges.running_count == 0
+
+
 @pytest.mark.parametrize(
     "fault", [BackendFailed("bad batch"), BackendCrashed("gone", 9), MemoryError()]
 )
