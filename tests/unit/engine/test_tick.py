@@ -128,7 +128,7 @@ def test_a_turn_is_measured_twice_at_most_however_many_leave_in_it(
     """Guards the time of a turn: every measure walks all slots, and there may be a thousand."""
     world = make_world()
     taken: list[int] = []
-    gauges = world.scheduler.gauges
+    gauges: Callable[[], Gauges] = world.scheduler.gauges
 
     def counted() -> Gauges:
         taken.append(1)
