@@ -30,7 +30,7 @@ SEQUENCES = 512
 EOS_PERIOD = 64
 """That of the fake backend, unless it is told otherwise."""
 
-LEAVE_S_MAX = 4.0
+LEAVE_S_MAX = 8.0
 RUN_S_MAX = 600.0
 IDLE_S_MAX = 10.0
 GROWTH_MIB_MAX = 20.0
@@ -188,7 +188,7 @@ def _case(
 ) -> Case:
     shared = generator.choice(beginnings) if generator.random() < 1 / 3 else ()
     prompt = (*shared, *name.encode(), *generator.choices(plain, k=generator.randint(1, 16)))
-    tokens_max = generator.randint(8, 32)
+    tokens_max = generator.randint(24, 64)
     seed = generator.randrange(2**63)
     temperature = generator.choice((0.0, 1.0))
     params = SamplingParams(temperature=temperature, max_tokens=tokens_max, seed=seed)
@@ -267,6 +267,7 @@ async def _stay(report: Report, server: Served, cases: list[Case]) -> None:
     report.figure("stay_s", seconds)
     report.figure("streams_open_peak", crowd.open_peak)
     ids = {each for account in crowd.accounts for each in account.ids}
+    report.check(f"{CLIENTS} streams open at once", crowd.open_peak >= CLIENTS)
     report.check(
         f"{len(cases) - faults} of {len(cases)} accounted for, byte for byte; {len(ids)} ids",
         faults == 0 and len(ids) == len(cases) == REQUESTS,
@@ -337,7 +338,7 @@ async def _half_leave(report: Report, server: Served, cases: list[Case]) -> None
 
 def _leave(generator: random.Random) -> Leave:
     if generator.random() < 0.5:
-        return Leave(generator.randint(1, 32), LEAVE_S_MAX, generator.random() < 0.5)
+        return Leave(generator.randint(1, 48), LEAVE_S_MAX, generator.random() < 0.5)
     return Leave(None, generator.uniform(0.0, LEAVE_S_MAX), generator.random() < 0.5)
 
 

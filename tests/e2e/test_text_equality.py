@@ -20,9 +20,13 @@ from jitney import LLM, Logprob, RequestOutput, SamplingParams
 from jitney.backends.process import ProcessBackend
 from jitney.sampling.draw import uniform
 
-LOGPROB_BOUND = 0.5
-"""SmolLM2 Q8_0: positions computed one at a time differ from those computed in a span by up to
-0.3 in the logprobs of likely tokens (docs/log.md)."""
+LOGPROB_BOUND = 1.0
+"""SmolLM2 Q8_0: one pass over other shapes moves a logit by up to 0.97 (docs/log.md), and the largest
+difference seen here in the logprob of a likely token was 0.6."""
+
+LIKELY = -4.0
+"""Distributions are compared over tokens with a chance of two in a hundred or more: the logprobs of
+less likely ones move further, and decide nothing."""
 
 LENGTH = 40
 WAIT_S = 240.0
@@ -109,10 +113,12 @@ def assert_drawn(output: RequestOutput) -> None:
 
 def assert_near(here: dict[int, Logprob], there: dict[int, Logprob], position: int) -> None:
     """Both runs saw the same distribution, so that only rounding can have moved the choice."""
-    common = [token for token in there if token in here]
-    assert len(common) >= len(there) // 2, f"position {position}: other tokens are likely"
-    for token in common:
-        gap = abs(here[token].logprob - there[token].logprob)
+    likely = [token for token, each in there.items() if each.logprob >= LIKELY]
+    for token in likely:
+        # One that is not listed here is at most as likely as the last that is.
+        last = min(each.logprob for each in here.values())
+        other = here[token].logprob if token in here else last
+        gap = abs(other - there[token].logprob)
         assert gap <= LOGPROB_BOUND, f"position {position}: token {token} differs by {gap}"
 
 
