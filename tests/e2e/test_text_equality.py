@@ -21,7 +21,7 @@ from jitney.backends.process import ProcessBackend
 from jitney.sampling.draw import uniform
 
 LOGPROB_BOUND = 1.0
-"""SmolLM2 Q8_0: one pass over other shapes moves a logit by up to 0.97 (docs/log.md), and the largest
+"""SmolLM2 Q8_0: another shape of pass moves a logit by up to 0.97 (docs/log.md); the largest
 difference seen here in the logprob of a likely token was 0.6."""
 
 LIKELY = -4.0
