@@ -1,8 +1,10 @@
 """What HTTP costs: tokens per second through one core, and against the engine without it.
 
 On the fake backend the server, its backend's process included, is kept to one core and the
-clients to another. On SmolLM2 the same load (64 requests at once, 16 running, 128 in, 64 out) is
-given to the engine in this process and to the server, in turns; the server streams every token.
+clients to another. On SmolLM2 the same load (16 callers, each with its next request when the last
+one ended; 128 in, 64 out) is given to the engine in this process and to the server, in turns. Both
+stream every token. Callers come one by one in both: sixteen prompts of one tick would be computed
+in one large pass, which has nothing to do with HTTP.
 """
 
 import asyncio
@@ -11,15 +13,19 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Awaitable, Callable
 
 from benchmarks.http.report import Report
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import DONE, Connection, Json
 from benchmarks.load import Job, make_backend, make_engine, model_path, random_jobs, serve, spread
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
 
 RUNS = 3
 STREAMS = 64
 STREAM_TOKENS = 500
+CALLERS = 16
 RATE_GOAL = 5000.0
 RATIO_GOAL = 0.95
 RUN_S_MAX = 300.0
@@ -74,17 +80,18 @@ def _fake_body(number: int) -> Json:
 
 
 def _against_engine(report: Report) -> None:
-    path = model_path()
     ratios, over_http, in_process = [], [], []
     with served(*SMOL_FLAGS) as server:
+        _http_rate(server, random_jobs(CALLERS, 128, 8, seed=599, vocabulary_size=49_000))
         for number in range(RUNS):
-            jobs = random_jobs(64, 128, 64, seed=600 + number, vocabulary_size=49_000)
-            engine = make_engine(make_backend(path), cache_tokens_max=0)
-            serve(engine, jobs[:4])
-            in_process.append(serve(engine, jobs).tokens_per_s)
-            engine.close()
-            _served(server, jobs[:4])
-            over_http.append(64 * 64 / _served(server, jobs))
+            jobs = random_jobs(96, 128, 64, seed=600 + number, vocabulary_size=49_000)
+            # Whoever comes second meets the machine as the first one left it: take turns.
+            if number % 2:
+                over_http.append(_http_rate(server, jobs))
+                in_process.append(_engine_rate(jobs))
+            else:
+                in_process.append(_engine_rate(jobs))
+                over_http.append(_http_rate(server, jobs))
             ratios.append(over_http[-1] / in_process[-1])
             report.say(
                 f"http {over_http[-1]:.0f} tokens/s, engine {in_process[-1]:.0f}, "
@@ -99,23 +106,55 @@ def _against_engine(report: Report) -> None:
     )
 
 
-def _served(server: Served, jobs: list[Job]) -> float:
-    bodies: list[Json] = [
-        {
-            "prompt": list(job.prompt),
-            "max_tokens": job.completion_count,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-        }
-        for job in jobs
-    ]
+def _engine_rate(jobs: list[Job]) -> float:
+    engine = make_engine(make_backend(model_path()), cache_tokens_max=0)
 
-    async def bounded() -> float:
+    async def ask(number: int) -> None:
+        for place, job in enumerate(jobs[number::CALLERS]):
+            params = SamplingParams(temperature=0, max_tokens=job.completion_count, ignore_eos=True)
+            request_id = RequestId(f"{number}-{place}")
+            request = Request(id=request_id, prompt=job.prompt, params=params, seed=number)
+            count = 0
+            async for delta in engine.send(request, streams=True):
+                count += len(delta.tokens)
+            assert count == job.completion_count, count
+
+    serve(engine, jobs[:4])
+    rate = _rate(jobs, ask)
+    engine.close()
+    return rate
+
+
+def _http_rate(server: Served, jobs: list[Job]) -> float:
+    async def ask(number: int) -> None:
+        connection = await Connection.open(server.port)
+        for job in jobs[number::CALLERS]:
+            await _count(connection, _body(job))
+        connection.close()
+
+    return _rate(jobs, ask)
+
+
+def _rate(jobs: list[Job], ask: Callable[[int], Awaitable[None]]) -> float:
+    """Tokens per second when all callers have had all of theirs."""
+
+    async def all_of_them() -> float:
+        started = time.perf_counter()
         async with asyncio.timeout(RUN_S_MAX):
-            return (await _run(server, bodies))[1]
+            await asyncio.gather(*map(ask, range(CALLERS)))
+        return time.perf_counter() - started
 
-    return asyncio.run(bounded())
+    return sum(job.completion_count for job in jobs) / asyncio.run(all_of_them())
+
+
+def _body(job: Job) -> Json:
+    return {
+        "prompt": list(job.prompt),
+        "max_tokens": job.completion_count,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+    }
 
 
 async def _run(server: Served, bodies: list[Json]) -> tuple[int, float]:

@@ -26,11 +26,12 @@ from jitney.text.detokenizer import Detokenizer
 
 CLIENTS = 1000
 REQUESTS = 10_000
+WARMING = 10_000
 SEQUENCES = 512
 EOS_PERIOD = 64
 """That of the fake backend, unless it is told otherwise."""
 
-LEAVE_S_MAX = 8.0
+LEAVE_S_MAX = 2.0
 RUN_S_MAX = 600.0
 IDLE_S_MAX = 10.0
 GROWTH_MIB_MAX = 20.0
@@ -103,7 +104,7 @@ class Leave:
 
 @dataclass(slots=True)
 class Crowd:
-    """All clients of a run, and how many streams were open at once."""
+    """All clients of a run, and how many were asked for and not ended at once."""
 
     port: int
     accounts: list[Account] = field(default_factory=list)
@@ -135,15 +136,15 @@ class Crowd:
             connection.close()
 
     async def _ask(self, connection: Connection, account: Account, leave: Leave | None) -> None:
-        head = await connection.begin(PATH, account.case.body)
-        account.status = head.status
-        if head.status != 200:
-            account.trouble = (await connection.rest(head)).decode()
-            return
-        account.queue_ms = float(head.headers.get("x-jitney-queue-ms", 0.0))
         self.open_count += 1
         self.open_peak = max(self.open_peak, self.open_count)
         try:
+            head = await connection.begin(PATH, account.case.body)
+            account.status = head.status
+            if head.status != 200:
+                account.trouble = (await connection.rest(head)).decode()
+                return
+            account.queue_ms = float(head.headers.get("x-jitney-queue-ms", 0.0))
             async for data in connection.events():
                 _note(account, data)
                 if leave is not None and account.events == leave.events:
@@ -226,8 +227,14 @@ def ledger(report: Report) -> None:
 
 async def _ledger(report: Report) -> None:
     with served(*FLAGS) as server:
+        report.say(f"just started: {server.footprint()}")
+        # The interpreter keeps the memory of its busiest moment for the next one, and the recorder
+        # fills up to its bounds: growth counts from a server that has seen such a moment.
+        async with asyncio.timeout(RUN_S_MAX):
+            await _run(server, make_cases(WARMING, seed=0), [None] * WARMING)
+        await server.idle_s(IDLE_S_MAX)
         before = server.footprint()
-        report.say(f"at rest: {before}")
+        report.say(f"at rest after {WARMING} requests: {before}")
         async with asyncio.timeout(RUN_S_MAX):
             await _stay(report, server, make_cases(REQUESTS, seed=1))
         await server.idle_s(IDLE_S_MAX)
@@ -245,16 +252,20 @@ async def _ledger(report: Report) -> None:
             f"files open as before: {before.files}, {stayed.files}, {left.files}",
             before.files == stayed.files == left.files,
         )
-        grown = (left.server_mib - stayed.server_mib, left.worker_mib - stayed.worker_mib)
+        grown = [
+            (each.server_mib - before.server_mib, each.worker_mib - before.worker_mib)
+            for each in (stayed, left)
+        ]
         report.check(
-            f"the second run left memory where the first had it, within {GROWTH_MIB_MAX:g} MiB: "
-            f"server {grown[0]:+.1f}, worker {grown[1]:+.1f}",
-            max(grown) <= GROWTH_MIB_MAX,
+            f"memory as before, within {GROWTH_MIB_MAX:g} MiB: server {grown[0][0]:+.1f} and "
+            f"{grown[1][0]:+.1f}, worker {grown[0][1]:+.1f} and {grown[1][1]:+.1f}",
+            max(map(max, grown)) <= GROWTH_MIB_MAX,
         )
         report.check("no traceback in the log", "Traceback" not in server.log())
 
 
 async def _stay(report: Report, server: Served, cases: list[Case]) -> None:
+    counted = await server.metrics()
     crowd, seconds = await _run(server, cases, [None] * len(cases))
     faults = _faults(report, crowd)
     tokens = sum(case.completion_count for case in cases)
@@ -272,7 +283,8 @@ async def _stay(report: Report, server: Served, cases: list[Case]) -> None:
         f"{len(cases) - faults} of {len(cases)} accounted for, byte for byte; {len(ids)} ids",
         faults == 0 and len(ids) == len(cases) == REQUESTS,
     )
-    told = await server.metrics()
+    after = await server.metrics()
+    told = {name: value - counted.get(name, 0.0) for name, value in after.items()}
     finishes = Counter(case.finish for case in cases)
     expected = {
         "jitney:requests_accepted_total": len(cases),
@@ -338,7 +350,7 @@ async def _half_leave(report: Report, server: Served, cases: list[Case]) -> None
 
 def _leave(generator: random.Random) -> Leave:
     if generator.random() < 0.5:
-        return Leave(generator.randint(1, 48), LEAVE_S_MAX, generator.random() < 0.5)
+        return Leave(generator.randint(1, 16), LEAVE_S_MAX, generator.random() < 0.5)
     return Leave(None, generator.uniform(0.0, LEAVE_S_MAX), generator.random() < 0.5)
 
 

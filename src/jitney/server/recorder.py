@@ -33,7 +33,7 @@ from jitney.server.errors import refusal_of
 
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
-MEMBERS_MAX = 131_072
+MEMBERS_MAX = 32_768
 """Members of all ticks kept: with wide batches, fewer ticks are kept."""
 
 SPANS_MAX = 256

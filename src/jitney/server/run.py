@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from jitney.server import limits
@@ -59,7 +60,9 @@ class Lifecycle:
         """Serve until told to stop. The main thread's server has the signals and the process."""
         if threading.current_thread() is threading.main_thread():
             _calm_collector()
-        asyncio.run(self.serve(listener, started))
+        # Half the cost of asyncio's own loop for each event of a stream.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self.serve(listener, started))
 
     def stop(self) -> None:
         """Ask for the end; a second time, for the end at once. Any thread."""
@@ -84,7 +87,7 @@ class Lifecycle:
         watch.cancel()
         if not serving.done():
             await self._drain()
-        await self._service.stop()
+        await self._end()
         await self._wait_idle(TOLD_S_MAX)
         server.should_exit = True
         if self._hurried.is_set():
@@ -108,6 +111,17 @@ class Lifecycle:
         await self._wait_idle(left_s)
         if self._service.load:
             _log.warning("%d requests were cut short by the shutdown", self._service.load)
+
+    async def _end(self) -> None:
+        """End the engine, which waits for the batch in flight unless a second signal comes."""
+        assert self._hurried is not None
+        ending = asyncio.create_task(self._service.stop())
+        hurried = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            self._service.cut_short()
+        hurried.cancel()
+        await ending
 
     async def _wait_idle(self, seconds: float) -> None:
         assert self._hurried is not None

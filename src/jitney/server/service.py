@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from jitney.backends.process import ProcessBackend
 from jitney.core.backend import Vocabulary
 from jitney.core.request import Request, RequestId
 from jitney.engine.clock import Clock, SystemClock
@@ -255,6 +256,11 @@ class Service:
         self.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
         self._door.shutdown(wait=False, cancel_futures=True)
+
+    def cut_short(self) -> None:
+        """End the backend's process in mid-batch, where it has one: nobody wants the rest."""
+        if isinstance(self.engine.backend, ProcessBackend):
+            self.engine.backend.close()
 
     def _retry_s(self) -> float:
         stats = self.engine.stats()

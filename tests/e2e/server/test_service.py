@@ -318,6 +318,34 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> None:
+    """Guards 'at once': a forward pass that never returns is cut short, not waited for."""
+    body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    with served(tmp_path) as (process, address):
+        (worker,) = children(process.pid)
+        with (
+            httpx.Client(base_url=address, timeout=60) as client,
+            client.stream("POST", "/v1/completions", json=body) as stream,
+        ):
+            lines = stream.iter_lines()
+            next(lines)
+            os.kill(worker, signal.SIGSTOP)
+            process.send_signal(signal.SIGTERM)
+            # Two that are on their way at once would arrive as one.
+            wait_until(
+                lambda: "asked to stop" in (tmp_path / "log").read_text(), "the signal was lost"
+            )
+            process.send_signal(signal.SIGTERM)
+            *_, last = events("\n".join(lines) + "\n\n")
+            assert "error" in last
+        assert process.wait(WAIT_S) == 0
+        assert not _is_alive(worker)
+    log = (tmp_path / "log").read_text()
+    assert "left behind" not in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> None:
     """Guards callers against crashes of native code: the text is that of an undisturbed run."""
     body = {"prompt": "a", "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
