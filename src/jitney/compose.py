@@ -1,42 +1,26 @@
-"""The composition root: settings to a model file, a backend, an engine and its door.
+"""The composition root: settings to a backend, an engine and its door.
 
 Called once per `LLM` or server, on the caller's thread; this is the only place that knows every
 part. Limits that depend on the model are decided here, and an impossible one is refused, never
 lowered in silence.
 """
 
-import importlib
-import logging
 import random
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from jitney import backends
-from jitney.backends.llamacpp.room import available_bytes
-from jitney.config import Settings, cache_folder, environment, usable_cores
-from jitney.core.backend import Backend, Traits
+from jitney.config import Settings
+from jitney.core.backend import Traits
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.observe import log_batch_composition
-from jitney.errors import ConfigError, MissingDependency
-from jitney.models import cache as model_cache
+from jitney.errors import ConfigError
+from jitney.loading import load_backend
 from jitney.models import embedded
-from jitney.models.gguf import read_header
-from jitney.sizing import (
-    MODEL_LEN_DEFAULT,
-    check_sequences,
-    kv_tokens_wanted,
-    pool_slots,
-    size_llamacpp,
-)
+from jitney.sizing import MODEL_LEN_DEFAULT
 from jitney.text.chat import ChatTemplate
-
-_log = logging.getLogger("jitney")
-
-FAKE_MODEL_LEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +45,7 @@ def assemble(settings: Settings, *, names_members: bool = False) -> Assembly:
 
     With `names_members`, the record of each tick says who was in its batch.
     """
-    backend = _load_backend(settings)
+    backend = load_backend(settings)
     try:
         vocabulary = backend.vocabulary
         limits = scheduler_settings(settings, backend.traits)
@@ -120,85 +104,6 @@ def _model_len(settings: Settings, traits: Traits) -> int:
             "lower it or raise kv_tokens."
         )
     return wanted
-
-
-def embedded_model(
-    cache: Path | None = None, progress: embedded.Progress = lambda done, total: None
-) -> Path:
-    """The embedded model as Q8_0; fetched and converted first where it is not in the cache."""
-    cache = cache or cache_folder(environment())
-    if not embedded.is_there(cache):
-        _log.warning("the embedded model (%s) is being fetched, once", embedded.NAME)
-    return model_cache.converted(cache, embedded.fetch(cache, progress), _quantize)
-
-
-def _quantize(source: Path, target: Path) -> None:
-    # Loaded here, because llama.cpp is optional and takes its time.
-    try:
-        converter = importlib.import_module("jitney.backends.llamacpp.quantize")
-    except ImportError as error:
-        raise MissingDependency(
-            "the embedded model needs llama-cpp-python, which is not installed: "
-            "install jitney with the extra `llama`."
-        ) from error
-    converter.quantize_q8(source, target)
-
-
-def _load_backend(settings: Settings) -> Backend:
-    values = _fake_values(settings) if settings.backend == "fake" else _llamacpp_values(settings)
-    if settings.backend_process:
-        return backends.load_process(settings.backend, values)
-    if settings.backend == "llamacpp":
-        values["extra_kernels"] = _can_use_extra_kernels(Path(str(values["model"])), settings)
-    return backends.load(settings.backend, values)
-
-
-def _can_use_extra_kernels(model: Path, settings: Settings) -> bool:
-    """Try the model in a child first: in this process an illegal instruction would be the end."""
-    try:
-        probe = importlib.import_module("jitney.backends.llamacpp.probe")
-    except ImportError:
-        return True  # loading will say what is missing
-    result = probe.probe_result(model, settings.cache_dir)
-    if result.warning is not None:
-        _log.warning("%s", result.warning)
-    return bool(result.extra_kernels)
-
-
-def _fake_values(settings: Settings) -> dict[str, int | bool | str]:
-    if settings.memory_limit is not None:
-        raise ConfigError(
-            "The fake backend has no bytes to count; give kv_tokens, not memory_limit."
-        )
-    kv_tokens = kv_tokens_wanted(settings)
-    return {
-        "slots": pool_slots(settings.max_num_seqs),
-        "kv_tokens": kv_tokens,
-        "model_len_max": settings.max_model_len or min(FAKE_MODEL_LEN, kv_tokens),
-        "batch_tokens_max": settings.max_num_batched_tokens,
-    }
-
-
-def _llamacpp_values(settings: Settings) -> dict[str, int | bool | str]:
-    check_sequences(settings)
-    model = settings.model or embedded_model(settings.cache_dir)
-    sizes = size_llamacpp(settings, read_header(model), available_bytes())
-    flash_attention = settings.flash_attention == "on"
-    if settings.flash_attention == "auto":
-        # In one pool the fused kernel skips other sequences' cells; elsewhere it is slower.
-        flash_attention = sizes.slot_tokens_max == 0
-    return {
-        "model": str(model),
-        "kv_tokens": sizes.kv_tokens,
-        "slots": sizes.slots,
-        "slot_tokens_max": sizes.slot_tokens_max,
-        "batch_tokens_max": settings.max_num_batched_tokens,
-        "threads": settings.threads or usable_cores(),
-        "gpu_layers": settings.gpu_layers,
-        "flash_attention": flash_attention,
-        # The process does without them after an illegal instruction.
-        "extra_kernels": True,
-    }
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:

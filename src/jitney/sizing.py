@@ -1,6 +1,6 @@
-"""How large the memory of a model is, and how llama.cpp lays it out. Pure; called by `compose`.
+"""How large the memory of a model is, and how it is laid out. Pure; called by `loading`.
 
-llama.cpp has two layouts. In one *pool* a prefix is shared by marking its cells, and memory is what
+A backend that pages has one pool of blocks. llama.cpp has two layouts. In one *pool* a prefix is shared by marking its cells, and memory is what
 was asked for; but attention looks at every used cell for every token. With *cells of its own* for
 each slot a forward pass is two to four times faster, and memory is slots times the longest sequence
 (docs/decisions/0008-cells-of-their-own.md). So: cells of their own where they fit the budget.
@@ -9,6 +9,7 @@ each slot a forward pass is two to four times faster, and memory is slots times 
 from dataclasses import dataclass
 
 from jitney.config import KV_TOKENS_DEFAULT, Settings
+from jitney.core import limits
 from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader
 
@@ -30,6 +31,9 @@ POOL_SHARE = 0.5
 UNIT = 256
 """llama.cpp takes memory in multiples of so many tokens."""
 
+PAGE_TOKENS = 32
+"""Tokens of a block, in backends that page."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -45,13 +49,14 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     check_sequences(settings)
     own = _own_cells(settings, header)
     pool = Sizes(0, min(pool_slots(settings.max_num_seqs), SLOTS_MAX), 0)
-    budget = _budget_given(settings, header)
+    token_bytes = header.kv_bytes_per_token
+    budget = _budget_given(settings, token_bytes, UNIT)
     if budget is not None:
-        _check_free(budget, settings, header, free_bytes)
+        if settings.gpu_layers == 0:
+            _check_free(budget * token_bytes, settings, free_bytes)
         fits = settings.gpu_layers == 0 and own.kv_tokens <= budget
         return Sizes(budget, own.slots, own.slot_tokens_max) if fits else _with(pool, budget)
     spare = None if free_bytes is None else max(free_bytes - header.file_bytes, 0)
-    token_bytes = header.kv_bytes_per_token
     if settings.gpu_layers != 0 or spare is None or token_bytes == 0:
         return _with(pool, kv_tokens_wanted(settings))
     if own.kv_tokens * token_bytes <= spare * OWN_SHARE:
@@ -60,6 +65,29 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     fits_tokens = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
     wanted = kv_tokens_wanted(settings)
     return _with(pool, wanted if settings.max_model_len else min(wanted, fits_tokens))
+
+
+def size_paged(
+    settings: Settings, trained_len: int, token_bytes: float, free_bytes: int | None
+) -> Sizes:
+    """The sizes where memory is one pool of blocks, touched only as it is used.
+
+    Unless a budget was given there is room for as many of the longest sequences as may run, or for
+    what a share of the free memory holds.
+    """
+    slots = pool_slots(settings.max_num_seqs)
+    budget = _budget_given(settings, token_bytes, PAGE_TOKENS)
+    if budget is not None:
+        _check_free(budget * token_bytes, settings, free_bytes)
+        return Sizes(budget, slots, 0)
+    length = settings.max_model_len or min(trained_len, MODEL_LEN_DEFAULT)
+    wanted = -(-length // PAGE_TOKENS) * PAGE_TOKENS * settings.max_num_seqs
+    if free_bytes is not None:
+        fits = int(free_bytes * OWN_SHARE / token_bytes) // PAGE_TOKENS * PAGE_TOKENS
+        # Where not even one sequence fits, the backend refuses and says what is missing.
+        wanted = max(min(wanted, fits), -(-length // PAGE_TOKENS) * PAGE_TOKENS)
+        _check_free(wanted * token_bytes, settings, free_bytes)
+    return Sizes(min(wanted, limits.TOKENS_MAX), slots, 0)
 
 
 def check_sequences(settings: Settings) -> None:
@@ -91,35 +119,32 @@ def _own_cells(settings: Settings, header: GgufHeader) -> Sizes:
     return Sizes(slots * length, slots, length)
 
 
-def _budget_given(settings: Settings, header: GgufHeader) -> int | None:
+def _budget_given(settings: Settings, token_bytes: float, unit: int) -> int | None:
     limit = settings.memory_limit
     if limit is None:
         return settings.kv_tokens
-    token_bytes = header.kv_bytes_per_token
     if token_bytes == 0:
         raise ConfigError(
             "memory_limit cannot be used with this model, whose header does not say how much "
             "memory a token takes; give kv_tokens."
         )
-    kv_tokens = limit // token_bytes // UNIT * UNIT
-    needed = max(settings.max_model_len or 0, UNIT)
+    kv_tokens = int(limit / token_bytes) // unit * unit
+    needed = max(settings.max_model_len or 0, unit)
     if kv_tokens < needed:
         raise ConfigError(
             f"memory_limit ({limit} bytes) holds {kv_tokens} tokens of this model, at "
-            f"{token_bytes} bytes each, and at least {needed} are needed; raise it."
+            f"{token_bytes:g} bytes each, and at least {needed} are needed; raise it."
         )
     return kv_tokens
 
 
-def _check_free(
-    budget: int, settings: Settings, header: GgufHeader, free_bytes: int | None
-) -> None:
+def _check_free(needed_bytes: float, settings: Settings, free_bytes: int | None) -> None:
     """Refuse a budget that the machine does not have, in whichever layout it would be used."""
-    needed = budget * header.kv_bytes_per_token
-    if settings.gpu_layers == 0 and free_bytes is not None and needed > free_bytes:
-        name = "kv_tokens" if settings.memory_limit is None else "memory_limit"
+    if free_bytes is not None and needed_bytes > free_bytes:
+        given = "memory_limit" if settings.memory_limit is not None else "kv_tokens"
+        name = "max_model_len" if given == "kv_tokens" and settings.kv_tokens is None else given
         raise ModelError(
-            f"{name} asks for {needed / 2**30:.1f} GiB of memory for keys and values, and "
+            f"{name} asks for {needed_bytes / 2**30:.1f} GiB of memory for keys and values, and "
             f"{free_bytes / 2**30:.1f} GiB are free; lower it."
         )
 

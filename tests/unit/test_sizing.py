@@ -23,6 +23,8 @@ def header(token_bytes: int = 1000) -> GgufHeader:
         parameter_count=1,
         kv_bytes_per_token=token_bytes,
         file_bytes=10**6,
+        weight_types=frozenset(),
+        has_rope_factors=False,
         metadata={},
     )
 

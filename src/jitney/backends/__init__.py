@@ -13,7 +13,7 @@ from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, MissingDependency
 
-NAMES = ("fake", "llamacpp")
+NAMES = ("fake", "llamacpp", "openvino")
 
 
 def load(name: str, settings: Mapping[str, Any]) -> Backend:
@@ -21,9 +21,10 @@ def load(name: str, settings: Mapping[str, Any]) -> Backend:
     loaders: Mapping[str, Callable[[Mapping[str, Any]], Backend]] = {
         "fake": _load_fake,
         "llamacpp": _load_llamacpp,
+        "openvino": _load_openvino,
     }
     if name not in loaders:
-        raise ConfigError(f"there is no backend {name!r}; there are {' and '.join(NAMES)}.")
+        raise ConfigError(f"there is no backend {name!r}; there are {', '.join(NAMES)}.")
     return loaders[name](settings)
 
 
@@ -36,7 +37,7 @@ def load_process(
 ) -> ProcessBackend:
     """Build a backend in a process of its own; it ends when this process does."""
     if name not in NAMES:
-        raise ConfigError(f"there is no backend {name!r}; there are {' and '.join(NAMES)}.")
+        raise ConfigError(f"there is no backend {name!r}; there are {', '.join(NAMES)}.")
     spec = BackendSpec(
         name=name, settings=dict(settings), start_s_max=start_s_max, batch_s_max=batch_s_max
     )
@@ -54,12 +55,7 @@ def _load_llamacpp(settings: Mapping[str, Any]) -> Backend:
     try:
         from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
     except ImportError as error:
-        if (error.name or "").split(".")[0] != "llama_cpp":
-            raise
-        raise MissingDependency(
-            "the llamacpp backend needs llama-cpp-python, which is not installed: "
-            "install jitney with the extra `llama`."
-        ) from error
+        raise missing("llamacpp", error) from error
     except (OSError, RuntimeError) as error:
         raise MissingDependency(
             f"llama-cpp-python is installed and cannot be loaded ({error}): "
@@ -67,6 +63,30 @@ def _load_llamacpp(settings: Mapping[str, Any]) -> Backend:
         ) from error
     _check_names("llamacpp", settings, LlamaCppSettings)
     return LlamaCppBackend(LlamaCppSettings(**settings))
+
+
+def _load_openvino(settings: Mapping[str, Any]) -> Backend:
+    try:
+        from jitney.backends.openvino.backend import OpenVinoBackend, OpenVinoSettings
+    except ImportError as error:
+        raise missing("openvino", error) from error
+    _check_names("openvino", settings, OpenVinoSettings)
+    return OpenVinoBackend(OpenVinoSettings(**settings))
+
+
+def missing(name: str, error: ImportError) -> Exception:
+    """What to raise when a backend cannot be imported: a sentence, where a library is missing."""
+    packages = {
+        "llamacpp": ("llama", "llama-cpp-python", ("llama_cpp",)),
+        "openvino": ("openvino", "openvino", ("openvino", "openvino_genai", "tokenizers")),
+    }
+    extra, package, modules = packages[name]
+    if (error.name or "").split(".")[0] not in modules:
+        return error
+    return MissingDependency(
+        f"the {name} backend needs {package}, which is not installed: "
+        f"install jitney with the extra `{extra}`."
+    )
 
 
 def _check_names(backend: str, settings: Mapping[str, Any], kind: type[Any]) -> None:

@@ -1,14 +1,14 @@
 """The memory of the fake backend: what each slot holds, exactly as told, and what it costs.
 
 Called by `jitney.backends.fake` on the engine thread only. Every violated precondition raises
-BackendFailed with a sentence, so that a mistake of the scheduler cannot pass unseen. Memory is
-counted by blocks with reference counts: a copy shares whole blocks and copies the partial one,
-and a shared block is copied before it is written to.
+BackendFailed with a sentence, so that a mistake of the scheduler cannot pass unseen. Blocks are
+counted as a backend with real ones counts them, by `jitney.backends.paging`.
 """
 
 from dataclasses import dataclass, field
 
 from jitney.backends.fake_oracle import HASH_OF_NOTHING, mix64
+from jitney.backends.paging import BlockPool, BlockTable
 from jitney.core.batch import Copy, Discard, Release, Restore, Sampling, Save, Truncate
 from jitney.errors import BackendFailed
 from jitney.sampling.sampler import SlotSampler
@@ -20,7 +20,7 @@ class SlotState:
 
     tokens: list[int] = field(default_factory=list)
     hashes: list[int] = field(default_factory=lambda: [HASH_OF_NOTHING])
-    blocks: list[int] = field(default_factory=list)
+    table: BlockTable = field(default_factory=BlockTable)
     sampling: Sampling | None = None
     is_plain: bool = True
     sampler: SlotSampler | None = None
@@ -34,8 +34,7 @@ class FakeMemory:
     def __init__(self, slots: int, kv_tokens: int, block_tokens: int) -> None:
         assert slots > 0, f"slots {slots}"
         assert 0 < block_tokens <= kv_tokens, f"blocks of {block_tokens} in {kv_tokens} tokens"
-        self._block_tokens = block_tokens
-        self._blocks_max = kv_tokens // block_tokens
+        self._pool = BlockPool(kv_tokens // block_tokens, block_tokens)
         self._slots_max = slots
         self.reset()
 
@@ -43,13 +42,12 @@ class FakeMemory:
         """Empty every slot and every ticket."""
         self._slots = [SlotState() for _ in range(self._slots_max)]
         self._tickets: dict[int, tuple[int, ...]] = {}
-        self._free = list(range(self._blocks_max))
-        self._holders = [0] * self._blocks_max
+        self._pool.reset()
 
     @property
     def used_tokens(self) -> int:
         """Tokens of memory taken, in whole blocks; shared blocks count once."""
-        return (self._blocks_max - len(self._free)) * self._block_tokens
+        return self._pool.used_tokens
 
     @property
     def slots_held(self) -> frozenset[int]:
@@ -69,11 +67,7 @@ class FakeMemory:
 
     def append(self, state: SlotState, tokens: tuple[int, ...]) -> None:
         """Write tokens after those that the slot holds, taking blocks for them."""
-        held = len(state.tokens)
-        self._own_partial(state)
-        wanted = -(-(held + len(tokens)) // self._block_tokens) - len(state.blocks)
-        if wanted > 0:
-            state.blocks += self._take(wanted)
+        self._pool.grow(state.table, len(tokens))
         state.tokens += tokens
         hashes = state.hashes
         rolling = hashes[-1]
@@ -87,14 +81,7 @@ class FakeMemory:
 
         Leaves `token_last` to the caller, who is about to sample the next one.
         """
-        if len(state.tokens) % self._block_tokens:
-            self._own_partial(state)
-        elif self._free:
-            block = self._free.pop()
-            self._holders[block] = 1
-            state.blocks.append(block)
-        else:
-            self._take(1)
+        self._pool.grow(state.table, 1)
         state.tokens.append(token)
         state.hashes.append(mix64(state.hashes[-1], token))
 
@@ -111,12 +98,7 @@ class FakeMemory:
                 f"copy of {length} tokens from slot {operation.source}, "
                 f"which holds {len(source.tokens)}."
             )
-        shared = source.blocks[: length // self._block_tokens]
-        for block in shared:
-            self._holders[block] += 1
-        target.blocks = shared
-        if length % self._block_tokens:
-            target.blocks += self._take(1)
+        self._pool.share(source.table, target.table, length)
         target.tokens = source.tokens[:length]
         target.hashes = source.hashes[: length + 1]
         target.token_last = None
@@ -167,36 +149,7 @@ class FakeMemory:
         return self._tickets.pop(ticket)
 
     def _shorten(self, state: SlotState, length: int) -> None:
-        kept = -(-length // self._block_tokens)
-        for block in state.blocks[kept:]:
-            self._drop(block)
-        del state.blocks[kept:]
+        self._pool.shrink(state.table, length)
         del state.tokens[length:]
         del state.hashes[length + 1 :]
         state.token_last = None
-
-    def _own_partial(self, state: SlotState) -> None:
-        """Copy the last block before it is written to, when a truncation left it shared."""
-        if len(state.tokens) % self._block_tokens and self._holders[state.blocks[-1]] > 1:
-            taken = self._take(1)
-            self._drop(state.blocks[-1])
-            state.blocks[-1:] = taken
-
-    def _take(self, count: int) -> list[int]:
-        if count > len(self._free):
-            raise BackendFailed(
-                f"memory is full: {count * self._block_tokens} tokens more were wanted, with "
-                f"{self.used_tokens} of {self._blocks_max * self._block_tokens} in use."
-            )
-        taken = self._free[-count:]
-        del self._free[-count:]
-        holders = self._holders
-        for block in taken:
-            holders[block] = 1
-        return taken
-
-    def _drop(self, block: int) -> None:
-        assert self._holders[block] > 0, f"block {block} is dropped and nobody holds it"
-        self._holders[block] -= 1
-        if self._holders[block] == 0:
-            self._free.append(block)

@@ -17,7 +17,9 @@ from jitney.core import limits
 from jitney.core.settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
-BackendName = Literal["llamacpp", "fake"]
+BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
 FlashAttention = Literal["auto", "on", "off"]
 
 KV_TOKENS_DEFAULT = 16_384
@@ -40,16 +42,33 @@ class Settings:
         metadata=about(
             Group.MODEL,
             Location(),
-            "The GGUF file to serve.",
+            "The GGUF file to serve, or the folder of a model exported for OpenVINO.",
             default_text="the embedded model",
         ),
     )
     backend: BackendName = field(
-        default="llamacpp",
+        default="auto",
         metadata=about(
             Group.MODEL,
             Choice(get_args(BackendName)),
-            "What runs the model: llama.cpp, or a fake whose next token is a hash.",
+            "What runs the model; auto is OpenVINO where it knows the model and llama.cpp "
+            "elsewhere, and fake has no model: its next token is a hash.",
+        ),
+    )
+    dtype: Dtype = field(
+        default="auto",
+        metadata=about(
+            Group.MODEL,
+            Choice(get_args(Dtype)),
+            "Numbers that OpenVINO computes with; auto is what the processor is fastest at.",
+        ),
+    )
+    kv_cache_dtype: KvCacheDtype = field(
+        default="auto",
+        metadata=about(
+            Group.MODEL,
+            Choice(get_args(KvCacheDtype)),
+            "Numbers that OpenVINO keeps keys and values as; auto is that of dtype.",
         ),
     )
     backend_process: bool = field(

@@ -1,8 +1,8 @@
 """Converted models, made once and kept in the cache folder.
 
 Any number of processes may ask for the same one at once: one makes it, the others wait and take
-it. A file has its final name only when it is whole; beside it stands a record of what it was made
-from and what it must be, and a file that disagrees with its record is made again.
+it. A conversion is a folder that has its final name only when it is whole; in it stands a record
+of what it was made from and what it must be, and one that disagrees with its record is made again.
 """
 
 import hashlib
@@ -13,12 +13,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jitney.errors import ModelError
-from jitney.models.files import disk_errors, locked, publish, sha256_of, write_text
+from jitney.models.files import disk_errors, locked, publish, sha256_of, sync
 from jitney.models.gguf import read_header
 
 RECORD_BYTES_MAX = 65_536
-_Q8_BYTES, _Q8_WEIGHTS = 34, 32
+RECORD_NAME = "record.json"
 _MARGIN_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """One way to convert a model."""
+
+    kind: str
+    """What the result is called; a later version that gives another result needs another name."""
+    files: tuple[str, ...]
+    """What is kept of the folder that `make` was given."""
+    bytes_per_weight: float
+    """Room that the result takes."""
+    make: Callable[[Path, Path], None]
+    """Writes the files of a source into an empty folder. Raises ModelError or OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,76 +49,97 @@ class _Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class _Result:
+    """A file as it must be."""
+
+    stamp: _Stamp
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Record:
-    """What stands beside a converted file."""
+    """What stands beside converted files."""
 
     source: str
     source_stamp: _Stamp
-    result_stamp: _Stamp
-    result_sha256: str
+    results: dict[str, _Result]
 
 
-def converted(cache: Path, source: Path, quantize: Callable[[Path, Path], None]) -> Path:
-    """`source` as Q8_0, from the cache folder; made there by `quantize` when it is missing.
+def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
+    """The folder of `source` converted, from the cache; made there when it is missing.
 
-    Raises ModelError when the source is bad, or the folder is full or not writable.
+    Raises ModelError when the source is bad, or the cache is full or not writable.
     """
     header = read_header(source)
     source = source.resolve()
-    folder = cache / "converted"
+    parent = cache / "converted"
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    target = folder / f"{source.stem}-{key}.Q8_0.gguf"
+    target = parent / f"{source.stem}-{key}.{conversion.kind}"
     with disk_errors(f"{target} could not be made"):
-        if _is_current(target, source):
+        if _is_current(target, source, conversion):
             return target
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_suffix(".lock")):
-            if not _is_current(target, source):
-                wanted = header.parameter_count // _Q8_WEIGHTS * _Q8_BYTES + _MARGIN_BYTES
-                _make(target, source, wanted, quantize)
+        parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_name(f"{target.name}.lock")):
+            if not _is_current(target, source, conversion):
+                wanted = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
+                _check_room(target, wanted)
+                _make(target, source, conversion)
     return target
 
 
-def _record_path(target: Path) -> Path:
-    return target.with_suffix(".json")
-
-
-def _is_current(target: Path, source: Path) -> bool:
-    record = _read_record(_record_path(target))
+def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
+    record = _read_record(target / RECORD_NAME)
     if record is None or record.source_stamp != _Stamp.of(source):
         return False
+    return set(record.results) == set(conversion.files) and all(
+        _is_intact(target / name, result) for name, result in record.results.items()
+    )
+
+
+def _is_intact(path: Path, result: _Result) -> bool:
     try:
-        stamp = _Stamp.of(target)
+        stamp = _Stamp.of(path)
     except FileNotFoundError:
         return False
-    if stamp == record.result_stamp:
+    if stamp == result.stamp:
         return True
     # Same size, other time: a copy that kept the bytes is good, anything else is damage.
-    return stamp.size == record.result_stamp.size and sha256_of(target) == record.result_sha256
+    return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
 
 
-def _make(
-    target: Path, source: Path, wanted_bytes: int, quantize: Callable[[Path, Path], None]
-) -> None:
+def _check_room(target: Path, wanted_bytes: int) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < wanted_bytes:
         raise ModelError(
             f"{target} needs about {wanted_bytes >> 20} MiB and {free >> 20} MiB are free; "
             "make room, or choose another cache folder."
         )
+
+
+def _make(target: Path, source: Path, conversion: Conversion) -> None:
     # Under the lock, so a leftover of this name is that of a process which died.
-    partial = target.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    before = _Stamp.of(source)
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
     try:
-        quantize(source, partial)
-        read_header(partial)
-        digest = sha256_of(partial)
+        before = _Stamp.of(source)
+        conversion.make(source, partial)
+        results = {name: _keep(partial / name) for name in conversion.files}
+        for path in partial.iterdir():
+            if path.name not in results:
+                path.unlink()
+        record = asdict(_Record(str(source), before, results))
+        (partial / RECORD_NAME).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        sync(partial / RECORD_NAME)
+        shutil.rmtree(target, ignore_errors=True)
         publish(partial, target)
     finally:
-        partial.unlink(missing_ok=True)
-    record = _Record(str(source), before, _Stamp.of(target), digest)
-    write_text(_record_path(target), json.dumps(asdict(record), indent=1))
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _keep(path: Path) -> _Result:
+    sync(path)
+    return _Result(_Stamp.of(path), sha256_of(path))
 
 
 def _read_record(path: Path) -> _Record | None:
@@ -113,11 +148,10 @@ def _read_record(path: Path) -> _Record | None:
         if path.stat().st_size > RECORD_BYTES_MAX:
             return None
         fields = json.loads(path.read_text(encoding="utf-8"))
-        return _Record(
-            str(fields["source"]),
-            _Stamp(**fields["source_stamp"]),
-            _Stamp(**fields["result_stamp"]),
-            str(fields["result_sha256"]),
-        )
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        results = {
+            str(name): _Result(_Stamp(**each["stamp"]), str(each["sha256"]))
+            for name, each in fields["results"].items()
+        }
+        return _Record(str(fields["source"]), _Stamp(**fields["source_stamp"]), results)
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -57,15 +57,22 @@ def disk_errors(what: str) -> Iterator[None]:
 
 
 def publish(partial: Path, target: Path) -> None:
-    """Give a finished file its name, so that it is whole under that name even after a power cut."""
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
+    """Give a finished file or folder its name, to be whole under it even after a power cut.
+
+    The files of a folder must have been synced before.
+    """
+    sync(partial)
     partial.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def write_text(target: Path, text: str) -> None:

@@ -5,13 +5,14 @@ import json
 import multiprocessing
 import os
 import shutil
+from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from jitney.errors import ModelError
-from jitney.models.cache import converted
+from jitney.models.cache import RECORD_NAME, Conversion, converted
 from jitney.models.files import locked
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -25,35 +26,46 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-class Quantizer:
+NAME = "model.gguf"
+
+
+class Copier:
     """Stands for the native conversion: copies, and counts how often."""
 
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, source: Path, target: Path) -> None:
+    def __call__(self, source: Path, folder: Path) -> None:
         self.calls += 1
-        shutil.copyfile(source, target)
+        shutil.copyfile(source, folder / NAME)
+        (folder / "scrap").write_text("not to be kept")
+
+
+def convert(cache: Path, source: Path, make: Callable[[Path, Path], None]) -> Path:
+    """The converted file."""
+    conversion = Conversion(kind="copy", files=(NAME,), bytes_per_weight=4, make=make)
+    return convert(cache, source, conversion) / NAME
 
 
 def test_made_once(tmp_path: Path, source: Path) -> None:
     """A conversion at every start would cost seconds each time."""
-    quantize = Quantizer()
-    first = converted(tmp_path / "cache", source, quantize)
-    second = converted(tmp_path / "cache", source, quantize)
+    copier = Copier()
+    first = convert(tmp_path / "cache", source, copier)
+    second = convert(tmp_path / "cache", source, copier)
     assert first == second
-    assert quantize.calls == 1
+    assert copier.calls == 1
     assert first.read_bytes() == source.read_bytes()
-    assert not list(first.parent.glob("*.partial"))
+    assert {path.name for path in first.parent.iterdir()} == {NAME, RECORD_NAME}
+    assert not list(first.parent.parent.glob("*.partial"))
 
 
 @pytest.mark.parametrize("damage", ["shorter", "changed", "gone", "no record", "bad record"])
 def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None:
     """A file that does not match its record must not be loaded."""
-    quantize = Quantizer()
-    path = converted(tmp_path / "cache", source, quantize)
+    copier = Copier()
+    path = convert(tmp_path / "cache", source, copier)
     good = path.read_bytes()
-    record = path.with_suffix(".json")
+    record = path.parent / RECORD_NAME
     match damage:
         case "shorter":
             path.write_bytes(good[:-1])
@@ -66,51 +78,47 @@ def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None
             record.unlink()
         case _:
             record.write_text('{"source": 3}')
-    assert converted(tmp_path / "cache", source, quantize).read_bytes() == good
-    assert quantize.calls == 2
+    assert convert(tmp_path / "cache", source, copier).read_bytes() == good
+    assert copier.calls == 2
 
 
 def test_touched_but_equal_is_kept(tmp_path: Path, source: Path) -> None:
     """Copying a cache folder changes times and not bytes."""
-    quantize = Quantizer()
-    path = converted(tmp_path / "cache", source, quantize)
+    copier = Copier()
+    path = convert(tmp_path / "cache", source, copier)
     os.utime(path, ns=(1, 1))
-    converted(tmp_path / "cache", source, quantize)
-    assert quantize.calls == 1
+    convert(tmp_path / "cache", source, copier)
+    assert copier.calls == 1
 
 
 def test_changed_source_is_converted_again(tmp_path: Path, source: Path) -> None:
     """A model that was replaced under the same name must not be answered by the old one."""
-    quantize = Quantizer()
-    converted(tmp_path / "cache", source, quantize)
+    copier = Copier()
+    convert(tmp_path / "cache", source, copier)
     write_tiny_gguf(source, seed=2, shape=SHAPE)
     os.utime(source, ns=(5, 5))
-    path = converted(tmp_path / "cache", source, quantize)
+    path = convert(tmp_path / "cache", source, copier)
     assert path.read_bytes() == source.read_bytes()
 
 
 def test_half_done_leaves_nothing(tmp_path: Path, source: Path) -> None:
     """A conversion that fails must not leave a file that is taken next time."""
 
-    def fails(_: Path, target: Path) -> None:
-        target.write_bytes(b"GGUF half")
+    def fails(_: Path, folder: Path) -> None:
+        (folder / NAME).write_bytes(b"GGUF half")
         raise ModelError("it failed.")
 
     with pytest.raises(ModelError, match="it failed"):
-        converted(tmp_path / "cache", source, fails)
+        convert(tmp_path / "cache", source, fails)
     assert not list((tmp_path / "cache").rglob("*.gguf"))
     assert not list((tmp_path / "cache").rglob("*.partial"))
 
 
-def test_a_truncated_result_is_refused(tmp_path: Path, source: Path) -> None:
-    """A disk that filled up silently would otherwise give a file with a good checksum."""
-
-    def truncates(given: Path, target: Path) -> None:
-        target.write_bytes(given.read_bytes()[:2000])
-
-    with pytest.raises(ModelError, match="cut short"):
-        converted(tmp_path / "cache", source, truncates)
-    assert not list((tmp_path / "cache").rglob("*.gguf"))
+def test_a_missing_result_is_a_sentence(tmp_path: Path, source: Path) -> None:
+    """A converter that says it is done and wrote nothing must not be believed."""
+    with pytest.raises(ModelError, match="could not be made"):
+        convert(tmp_path / "cache", source, lambda given, folder: None)
+    assert not list((tmp_path / "cache").rglob("*.copy"))
 
 
 def test_full_disk_is_a_sentence(tmp_path: Path, source: Path) -> None:
@@ -120,7 +128,7 @@ def test_full_disk_is_a_sentence(tmp_path: Path, source: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(ModelError, match="disk is full; make room"):
-        converted(tmp_path / "cache", source, fails)
+        convert(tmp_path / "cache", source, fails)
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, source: Path) -> None:
@@ -128,31 +136,31 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, source: Pa
     cache = tmp_path / "cache"
     cache.write_text("not a folder")
     with pytest.raises(ModelError, match="could not be made"):
-        converted(cache, source, Quantizer())
+        convert(cache, source, Copier())
 
 
 def test_bad_source_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     """The converter is native code and must not see a file that is no GGUF."""
-    quantize = Quantizer()
+    copier = Copier()
     path = tmp_path / "model.gguf"
     path.write_text("text")
     with pytest.raises(ModelError, match="not a GGUF"):
-        converted(tmp_path / "cache", path, quantize)
-    assert quantize.calls == 0
+        convert(tmp_path / "cache", path, copier)
+    assert copier.calls == 0
 
 
 def _convert_slowly(cache: Path, source: Path, log: Path, gate: Barrier) -> None:
-    def quantize(given: Path, target: Path) -> None:
+    def copy(given: Path, folder: Path) -> None:
         with log.open("a") as file:
             file.write("made\n")
         content = given.read_bytes()
-        with target.open("wb") as file:
+        with (folder / NAME).open("wb") as file:
             for start in range(0, len(content), 4096):
                 file.write(content[start : start + 4096])
                 file.flush()
 
     gate.wait(30)
-    path = converted(cache, source, quantize)
+    path = convert(cache, source, copy)
     assert path.read_bytes() == source.read_bytes()
 
 
@@ -169,7 +177,7 @@ def test_two_processes_at_once_make_one_file(tmp_path: Path, source: Path) -> No
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
     assert log.read_text() == "made\n"
-    record = next((tmp_path / "cache").rglob("*.json"))
+    record = next((tmp_path / "cache").rglob(RECORD_NAME))
     assert json.loads(record.read_text())["source_stamp"]["size"] == source.stat().st_size
 
 

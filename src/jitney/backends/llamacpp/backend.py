@@ -10,30 +10,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import assert_never
 
 import numpy as np
 
 from jitney.backends.llamacpp import room
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model, native_log, slots_max
-from jitney.backends.llamacpp.slots import SlotMemory
-from jitney.backends.llamacpp.spans import Rows, Span, score_prompt, scored_positions, tokens_of
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
+from jitney.backends.slots import SlotMemory
+from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
 from jitney.core import limits
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import (
     Batch,
-    Copy,
-    Discard,
-    Entry,
-    MemoryOperation,
-    Open,
     Outcome,
-    Release,
-    Restore,
     Sample,
-    Save,
-    Truncate,
 )
 from jitney.core.params import Constraint
 from jitney.errors import (
@@ -42,10 +32,8 @@ from jitney.errors import (
     ConfigError,
     InvalidRequest,
     ModelError,
-    QueueFull,
 )
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
 
 PASS_TOKENS_MAX = 512
 """A larger batch is computed in passes of this size: larger ones are no faster and take more
@@ -148,9 +136,9 @@ class LlamaCppBackend:
                 is_split=settings.is_split,
             ),
         )
-        self._memory = SlotMemory(self._context, settings.slots)
         self._vocabulary = read_vocabulary(model)
         self._compiler = ConstraintCompiler(self._vocabulary, self._encode_plain)
+        self._memory = SlotMemory(self._context, settings.slots, self._compiler.compile)
         self._traits = Traits(
             name="llamacpp",
             slots_max=settings.slots,
@@ -176,7 +164,7 @@ class LlamaCppBackend:
         started = perf_counter()
         self._living_model()
         for operation in batch.operations:
-            self._operate(operation)
+            self._memory.operate(operation)
         samples = self._run(batch) if batch.entries else []
         return Outcome(batch.number, tuple(samples), perf_counter() - started)
 
@@ -219,39 +207,6 @@ class LlamaCppBackend:
     def _encode_plain(self, text: str) -> list[int]:
         return self.encode(text, special=False)
 
-    def _operate(self, operation: MemoryOperation) -> None:
-        memory = self._memory
-        match operation:
-            case Open():
-                self._open(operation)
-            case Copy():
-                memory.copy(operation)
-            case Truncate():
-                memory.truncate(operation)
-            case Save():
-                memory.save(operation)
-            case Restore():
-                memory.restore(operation)
-            case Release():
-                memory.release(operation)
-            case Discard():
-                memory.discard(operation)
-            case _:
-                assert_never(operation)
-
-    def _open(self, operation: Open) -> None:
-        state, sampling = self._memory.state(operation.slot), operation.sampling
-        matcher = None
-        state.fault = None
-        if sampling.constraint is not None:
-            try:
-                matcher = self._compiler.compile(sampling.constraint)
-            except (InvalidRequest, QueueFull) as error:
-                # It compiled when it was prepared; the others in the batch are not to blame.
-                state.fault = str(error)
-        state.sampler = SlotSampler(sampling, matcher)
-        state.token_last = None
-
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""
         count = batch.token_count
@@ -260,9 +215,7 @@ class LlamaCppBackend:
                 f"batch {batch.number} has {count} tokens; "
                 f"the limit is {self._settings.batch_tokens_max}."
             )
-        if len({entry.slot for entry in batch.entries}) < len(batch.entries):
-            raise BackendFailed(f"a slot stands twice in batch {batch.number}.")
-        spans = self._check(batch.entries)
+        spans = lay_out(batch, self._memory, by_slot=True)
         fillers = self._fillers(spans) if self._settings.is_split else []
         self._feed(spans, fillers)
         status = self._context.decode(count + len(fillers))
@@ -273,27 +226,10 @@ class LlamaCppBackend:
         for filler in fillers:
             if not self._context.truncate(filler.slot, filler.position):
                 raise BackendFailed(f"llama.cpp could not take back a token of slot {filler.slot}.")
-        for span in spans:
-            span.state.tokens += span.tokens
-            span.state.token_last = None
+        keep_tokens(spans)
         rows = spans[-1].rows.stop
         logits = self._context.logits(rows) if rows else np.empty((0, 0), np.float32)
-        return self._sample(spans, logits)
-
-    def _check(self, entries: tuple[Entry, ...]) -> list[Span]:
-        """The entries in the order of their slots, each checked against what its slot holds."""
-        spans: list[Span] = []
-        row = 0
-        for index in sorted(range(len(entries)), key=lambda each: entries[each].slot):
-            entry = entries[index]
-            state = self._memory.state(entry.slot)
-            tokens = tokens_of(entry, state)
-            scored = scored_positions(entry, state)
-            # The last row of a span is wanted for its token, or for the next span's first one.
-            rows = entry.length if scored else int(entry.wants_token)
-            spans.append(Span(index, entry, state, tokens, range(row, row + rows), scored))
-            row += rows
-        return spans
+        return sample_spans(spans, logits)
 
     def _fillers(self, spans: list[Span]) -> list[_Filler]:
         """Tokens for the slots in small gaps between the slots of the batch."""
@@ -337,27 +273,6 @@ class LlamaCppBackend:
         context.slots[:count] = np.repeat(slots, lengths)
         context.wanted[:count] = 0
         context.wanted[wanted] = 1
-
-    def _sample(self, spans: list[Span], logits: Rows) -> list[Sample]:
-        rows: list[RowWanted] = []
-        for span in spans:
-            if span.entry.wants_token and span.state.fault is None:
-                assert span.state.sampler is not None, "checked when it was fed"
-                last = span.rows.stop - 1
-                rows.append(RowWanted(span.state.sampler, span.state.tokens, last))
-        sampled = iter(sample_rows(rows, logits) if rows else ())
-        samples = [Sample()] * len(spans)
-        for span in spans:
-            sample = samples[span.index]
-            if span.entry.wants_token:
-                fault = span.state.fault
-                sample = next(sampled) if fault is None else Sample(fault=fault)
-                span.state.token_last = sample.token
-            if span.scored:
-                scores = score_prompt(span, logits)
-                sample = Sample(sample.token, sample.logprob, scores, sample.fault)
-            samples[span.index] = sample
-        return samples
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:

@@ -305,7 +305,7 @@ class Context:
         if size > len(self._scratch):
             self._scratch = np.empty(size + size // 4, np.uint8)
         state = self._save_into(self._scratch[:size], source)
-        return self.restore(target, state) and self.truncate(target, length)
+        return self._write(target, state) and self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> bool:
         """Forget positions from `length` on; false when the library could not."""
@@ -326,8 +326,12 @@ class Context:
         )
         return room[: int(written)]
 
-    def restore(self, slot: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Write a saved copy into the slot; false when there was no room."""
+    def restore(self, slot: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+        """Write a saved copy of `length` tokens into the slot; false when there was no room."""
+        last = llama_cpp.llama_memory_seq_pos_max
+        return self._write(slot, state) and int(last(self._memory, slot)) == length - 1
+
+    def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> bool:
         written = llama_cpp.llama_state_seq_set_data(
             self._pointer, _bytes_at(state), len(state), slot
         )

@@ -1,19 +1,21 @@
 """Entries as the backend feeds them: checked tokens, rows of the logits, prompt logprobs.
 
-Functions over one slot's state, called by `backend` on the engine thread. `scored_positions` is
-asked before the forward pass, `score_prompt` after it; between them a slot keeps the one row that
-the next span of its prompt needs.
+Called by backends on the engine thread: `lay_out` before the forward pass, `sample_spans` after
+it. Between two spans of a prompt whose logprobs are wanted, its slot keeps the one row that the
+second one needs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.llamacpp.slots import LastRow, SlotState
-from jitney.core.batch import Entry, Logprob
+from jitney.backends.slots import LastRow, SlotMemory, SlotState
+from jitney.core.batch import Batch, Entry, Logprob, Sample
 from jitney.errors import BackendFailed
 from jitney.sampling.logprobs import prompt_logprobs
+from jitney.sampling.sampler import RowWanted, sample_rows
 
 Rows = npt.NDArray[np.float32]
 
@@ -33,7 +35,62 @@ class Span:
     """Positions of prompt tokens whose logprobs are wanted."""
 
 
-def tokens_of(entry: Entry, state: SlotState) -> tuple[int, ...]:
+def lay_out(batch: Batch, memory: SlotMemory, *, by_slot: bool) -> list[Span]:
+    """The entries, checked against what their slots hold; in the order of slots if `by_slot`.
+
+    Rows of the logits are numbered in the order of the answer.
+    """
+    entries = batch.entries
+    if len({entry.slot for entry in entries}) < len(entries):
+        raise BackendFailed(f"a slot stands twice in batch {batch.number}.")
+    order: Sequence[int] = range(len(entries))
+    if by_slot:
+        order = sorted(order, key=lambda each: entries[each].slot)
+    spans: list[Span] = []
+    row = 0
+    for index in order:
+        entry = entries[index]
+        state = memory.state(entry.slot)
+        tokens = _tokens_of(entry, state)
+        scored = _scored_positions(entry, state)
+        # The last row of a span is wanted for its token, or for the next span's first one.
+        rows = entry.length if scored else int(entry.wants_token)
+        spans.append(Span(index, entry, state, tokens, range(row, row + rows), scored))
+        row += rows
+    return spans
+
+
+def keep_tokens(spans: Sequence[Span]) -> None:
+    """The memory now holds what was fed."""
+    for span in spans:
+        span.state.tokens += span.tokens
+        span.state.token_last = None
+
+
+def sample_spans(spans: Sequence[Span], logits: Rows) -> list[Sample]:
+    """A sample for each entry, in the order of the batch; after `keep_tokens`."""
+    rows: list[RowWanted] = []
+    for span in spans:
+        if span.entry.wants_token and span.state.fault is None:
+            assert span.state.sampler is not None, "checked when it was laid out"
+            last = span.rows.stop - 1
+            rows.append(RowWanted(span.state.sampler, span.state.tokens, last))
+    sampled = iter(sample_rows(rows, logits) if rows else ())
+    samples = [Sample()] * len(spans)
+    for span in spans:
+        sample = samples[span.index]
+        if span.entry.wants_token:
+            fault = span.state.fault
+            sample = next(sampled) if fault is None else Sample(fault=fault)
+            span.state.token_last = sample.token
+        if span.scored:
+            scores = _score_prompt(span, logits)
+            sample = Sample(sample.token, sample.logprob, scores, sample.fault)
+        samples[span.index] = sample
+    return samples
+
+
+def _tokens_of(entry: Entry, state: SlotState) -> tuple[int, ...]:
     """The tokens of an entry that fits what its slot holds."""
     if entry.start != len(state.tokens):
         raise BackendFailed(
@@ -55,7 +112,7 @@ def tokens_of(entry: Entry, state: SlotState) -> tuple[int, ...]:
     return tokens
 
 
-def scored_positions(entry: Entry, state: SlotState) -> range:
+def _scored_positions(entry: Entry, state: SlotState) -> range:
     """The positions of the span whose prompt logprobs are wanted and can be had.
 
     The row that predicts the span's first token came with the span before it. Where that was
@@ -73,7 +130,7 @@ def scored_positions(entry: Entry, state: SlotState) -> range:
     return range(entry.start, min(entry.end, prompt_count))
 
 
-def score_prompt(span: Span, logits: Rows) -> tuple[Logprob, ...]:
+def _score_prompt(span: Span, logits: Rows) -> tuple[Logprob, ...]:
     """Logprobs of the span's prompt tokens; keeps the row that the next span needs."""
     state, entry = span.state, span.entry
     assert state.sampler is not None, "scored spans have a sampler"

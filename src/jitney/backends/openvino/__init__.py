@@ -1,0 +1,1 @@
+"""The OpenVINO backend: GGUF files of known families, fast on CPUs, with nothing to compile."""

@@ -1,0 +1,69 @@
+"""The memory of the OpenVINO backend: which blocks each slot has, and what is in them.
+
+Called by `backend` on the engine thread only. The pool says which blocks; here they are copied,
+saved to RAM and brought back, over every layer's keys and values.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from jitney.backends.paging import BlockCopy, BlockPool, BlockTable
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class PagedCells:
+    """Implements `jitney.backends.slots.Cells` over blocks."""
+
+    def __init__(self, caches: Iterable[Bytes], pool: BlockPool, slots: int) -> None:
+        self._caches = tuple(caches)
+        self._pool = pool
+        self._tables = [BlockTable() for _ in range(slots)]
+
+    def blocks(self, slot: int) -> list[int]:
+        """The slot's blocks in the order of positions."""
+        return self._tables[slot].blocks
+
+    def grow(self, slot: int, count: int) -> None:
+        """Room for `count` more tokens of a slot. Raises BackendFailed when memory is full."""
+        self._carry_out(self._pool.grow(self._tables[slot], count))
+
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """The first tokens of one slot become those of another; whole blocks are shared."""
+        tables = self._tables
+        self._carry_out(self._pool.share(tables[source], tables[target], length))
+        return True
+
+    def truncate(self, slot: int, length: int) -> bool:
+        """Forget positions from `length` on."""
+        self._pool.shrink(self._tables[slot], length)
+        return True
+
+    def save(self, slot: int) -> Bytes:
+        """A copy of the slot's blocks, layer after layer."""
+        blocks = self._tables[slot].blocks
+        return np.concatenate([cache[blocks].ravel() for cache in self._caches])
+
+    def restore(self, slot: int, state: Bytes, length: int) -> bool:
+        """Write a saved copy into blocks of the empty slot."""
+        self._pool.grow(self._tables[slot], length)
+        blocks = self._tables[slot].blocks
+        at = 0
+        for cache in self._caches:
+            size = len(blocks) * cache.shape[1]
+            cache[blocks] = state[at : at + size].reshape(len(blocks), -1)
+            at += size
+        assert at == len(state), f"{at} bytes were restored of {len(state)}"
+        return True
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        self._pool.reset()
+        self._tables = [BlockTable() for _ in self._tables]
+
+    def _carry_out(self, copy: BlockCopy | None) -> None:
+        if copy is not None:
+            for cache in self._caches:
+                cache[copy.target] = cache[copy.source]

@@ -1,0 +1,88 @@
+"""From a GGUF to a model that OpenVINO reads, in a process of its own.
+
+`write_model` is called on any thread and starts the child, which is this module run as a program:
+the reader is native code and may crash on a file that is damaged behind its header, takes several
+times the file in memory, and writes beside its input. What came out is read back before it counts.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import openvino as ov
+import openvino_genai
+
+from jitney.backends.openvino.families import FILES
+from jitney.errors import ModelError
+
+START_S_MAX = 120.0
+BYTES_PER_S_MIN = 4 << 20
+"""A conversion that is slower than this for the size of its source is given up."""
+
+EXIT_REFUSED = 3
+_INPUT = "model.gguf"
+_REASON_CHARACTERS_MAX = 300
+
+
+def write_model(source: Path, folder: Path) -> None:
+    """Write the files of a converted model into the folder, and more. Raises ModelError."""
+    (folder / _INPUT).symlink_to(source)
+    limit = START_S_MAX + source.stat().st_size / BYTES_PER_S_MIN
+    command = [sys.executable, "-P", "-m", __spec__.name, str(folder)]
+    try:
+        child = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelError(
+            f"{source} was not converted for OpenVINO within {limit:.0f} s; "
+            "use the llama.cpp backend."
+        ) from None
+    if child.returncode != 0:
+        raise ModelError(
+            f"{source} cannot be converted for OpenVINO: {_cause(child)}; "
+            "use the llama.cpp backend, or another file of the model."
+        )
+
+
+def _cause(child: "subprocess.CompletedProcess[bytes]") -> str:
+    status = child.returncode
+    if status == EXIT_REFUSED:
+        lines = child.stdout.decode("utf-8", "replace").strip().splitlines()
+        return (lines[-1] if lines else "no reason given")[:_REASON_CHARACTERS_MAX]
+    if status == -signal.SIGKILL:
+        return "the conversion was killed, probably for lack of memory"
+    name = signal.Signals(-status).name if status < 0 else f"status {status}"
+    return f"the reader crashed ({name}), so the file is probably damaged"
+
+
+def main(arguments: list[str]) -> int:
+    """The child: 0 when the model was written, EXIT_REFUSED after a line that says why not."""
+    folder = Path(arguments[0])
+    try:
+        openvino_genai.LLMPipeline(str(folder / _INPUT), "CPU", enable_save_ov_model=True)
+    except (RuntimeError, ValueError) as error:
+        # It writes the model first; only the reader's own tokenizer may be what failed.
+        if not (folder / FILES[0]).exists():
+            return _refused(error)
+    try:
+        # A disk that filled up leaves a file cut short, and no error.
+        ov.Core().read_model(folder / FILES[0])
+    except RuntimeError as error:
+        return _refused(error)
+    return 0
+
+
+def _refused(error: Exception) -> int:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    sys.stdout.write(f"\n{lines[-1].rstrip('.') if lines else 'no reason given'}\n")
+    return EXIT_REFUSED
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    # Native libraries may hang in their clean-up, and nothing here needs one.
+    os._exit(status)

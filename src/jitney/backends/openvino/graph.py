@@ -1,0 +1,172 @@
+"""OpenVINO's side of a paged model: from a converted folder to one call per forward pass.
+
+Everything that touches the library's graphs is here, and the one private name that it needs. A
+`PagedModel` belongs to the engine thread. Its inputs are packed: the tokens of all sequences one
+after the other, with tables that say which blocks each sequence's memory is in.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+import openvino.opset13 as operations
+from openvino._offline_transformations import paged_attention_transformation
+
+from jitney.errors import BackendFailed, ModelError
+
+BLOCK_TOKENS = 32
+"""The CPU plugin's attention kernel takes blocks of this size and no other."""
+
+ROWS = "rows"
+"""The input that says which tokens' logits are wanted."""
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphShape:
+    """How the library is to compile the model and how much memory it has."""
+
+    blocks: int
+    threads: int
+    inference_precision: str
+    kv_precision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """The inputs of one forward pass. `begins` have one more element than there are sequences."""
+
+    tokens: Longs
+    positions: Longs
+    lengths_past: Ints
+    span_begins: Ints
+    blocks: Ints
+    block_begins: Ints
+    length_max: int
+    rows: Longs
+
+
+class PagedModel:
+    """A compiled model and the memory of its keys and values."""
+
+    def __init__(self, folder: Path, shape: GraphShape) -> None:
+        self._compiled = _compile(_read(folder), shape)
+        self._request = self._compiled.create_infer_request()
+        self.caches = _allocate(self._compiled, shape.blocks)
+        """Bytes of each layer's keys or values, a row per block."""
+        for name, cache in self.caches.items():
+            port = self._compiled.input(name)
+            dimensions = [shape.blocks, *_dimensions(port)]
+            tensor = ov.Tensor(_typed(cache, port), dimensions, port.element_type)
+            self._request.set_tensor(name, tensor)
+
+    @property
+    def block_bytes(self) -> int:
+        """Memory that one block takes over all layers."""
+        return sum(cache.shape[1] for cache in self.caches.values())
+
+    @property
+    def vocabulary_count(self) -> int:
+        """Columns of the logits."""
+        return int(self._compiled.output(0).partial_shape[-1].get_length())
+
+    def forward(self, packed: Packed) -> npt.NDArray[np.float32]:
+        """Logits of the wanted rows, in order; overwritten by the next call."""
+        request = self._request
+        inputs: dict[str, npt.NDArray[Any]] = {
+            "input_ids": packed.tokens,
+            "position_ids": packed.positions,
+            "past_lens": packed.lengths_past,
+            "subsequence_begins": packed.span_begins,
+            "block_indices": packed.blocks,
+            "block_indices_begins": packed.block_begins,
+            "max_context_len": np.array(packed.length_max, np.int32),
+            ROWS: packed.rows,
+        }
+        # The tensors share the arrays' memory, and the arrays live until the pass is over.
+        for name, array in inputs.items():
+            request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        try:
+            request.infer()
+        except RuntimeError as error:
+            raise BackendFailed(f"OpenVINO failed: {_reason(error)}.") from error
+        logits: npt.NDArray[np.float32] = request.get_output_tensor(0).data
+        return logits.reshape(len(packed.rows), -1)
+
+
+def _read(folder: Path) -> ov.Model:
+    try:
+        model = ov.Core().read_model(folder / "openvino_model.xml")
+        paged_attention_transformation(model, False, False)
+        _gather_rows(model)
+    except RuntimeError as error:
+        raise ModelError(
+            f"{folder} holds no model that OpenVINO can page ({_reason(error)}); "
+            "convert it again, or use the llama.cpp backend."
+        ) from error
+    return model
+
+
+def _gather_rows(model: ov.Model) -> None:
+    """Let only the wanted rows reach the output head: a prompt's other tokens need no logits."""
+    head = model.get_results()[0].input_value(0).get_node()
+    while head.get_type_name() in ("Convert", "Reshape", "Squeeze", "Unsqueeze"):
+        head = head.input_value(0).get_node()
+    if head.get_type_name() != "MatMul":
+        raise RuntimeError(f"its output comes from a {head.get_type_name()}")
+    rows = operations.parameter([-1], np.int64, name=ROWS)
+    rows.output(0).get_tensor().set_names({ROWS})
+    gathered = operations.gather(head.input_value(0), rows, operations.constant(0, np.int64))
+    head.input(0).replace_source_output(gathered.output(0))
+    model.add_parameters([rows])
+    model.validate_nodes_and_infer_types()
+
+
+def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
+    properties: dict[str, Any] = {
+        # The library would take every physical core it sees, quota or not, and tie its threads
+        # to them: two servers on one machine would then share the same cores.
+        "INFERENCE_NUM_THREADS": shape.threads,
+        "ENABLE_CPU_PINNING": False,
+        # One batch at a time is in flight, so all threads belong to it.
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        "KV_CACHE_PRECISION": shape.kv_precision,
+        "INFERENCE_PRECISION_HINT": shape.inference_precision,
+    }
+    try:
+        return ov.Core().compile_model(model, "CPU", properties)
+    except RuntimeError as error:
+        raise ModelError(f"OpenVINO cannot compile the model: {_reason(error)}.") from error
+
+
+def _allocate(compiled: ov.CompiledModel, blocks: int) -> dict[str, npt.NDArray[np.uint8]]:
+    caches: dict[str, npt.NDArray[np.uint8]] = {}
+    for port in compiled.inputs:
+        name = port.any_name
+        if name.startswith(("key_cache.", "value_cache.")):
+            size = int(np.prod(_dimensions(port))) * port.element_type.size
+            caches[name] = np.zeros((blocks, size), np.uint8)
+    return caches
+
+
+def _dimensions(port: Any) -> list[int]:
+    """The shape of one block."""
+    return [each.get_length() for each in list(port.partial_shape)[1:]]
+
+
+def _typed(cache: npt.NDArray[np.uint8], port: Any) -> npt.NDArray[Any]:
+    """The bytes as numbers of the port's width: numpy has no name for some of its types."""
+    width = {1: np.uint8, 2: np.uint16, 4: np.uint32}[port.element_type.size]
+    return cache.view(width)
+
+
+def _reason(error: RuntimeError) -> str:
+    """The last line that the library wrote: what went wrong, without where in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else "no reason given").rstrip(".")

@@ -1,0 +1,154 @@
+"""What each token of a GGUF stands for: text, structure, the end of an answer; and its bytes.
+
+Pure functions on plain values, any thread. The rules are those of llama.cpp, which judges some
+tokens by their names because many files say nothing, or the wrong thing, about them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from jitney.core.backend import Vocabulary
+from jitney.errors import ModelError
+from jitney.models.gguf_vocabulary import GgufVocabulary
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+SPACE_MARK = "\u2581"
+"""What stands for a space in vocabularies merged by score."""
+
+_ENDINGS = frozenset(
+    {
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>"),
+        *("<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>"),
+        *("[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>"),
+        *("<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~["),
+    }
+)
+_FILLING: Mapping[str, tuple[str, ...]] = {
+    "fim_pre": (
+        *(
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<\uff5cfim\u2581begin\uff5c>",
+            "<PRE>",
+            "\u2581<PRE>",
+        ),
+        *("<|code_prefix|>", "<|prefix|>"),
+    ),
+    "fim_suf": (
+        *(
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<\uff5cfim\u2581hole\uff5c>",
+            "<SUF>",
+            "\u2581<SUF>",
+        ),
+        *("<|code_suffix|>", "<|suffix|>"),
+    ),
+    "fim_mid": (
+        *(
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<\uff5cfim\u2581end\uff5c>",
+            "<MID>",
+            "\u2581<MID>",
+        ),
+        *("<|code_middle|>", "<|middle|>"),
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+"""Names of the tokens for filling in the middle, looked for where the file does not tell."""
+_FILLING_ENDS = ("fim_pad", "fim_rep", "fim_sep")
+_SHOWN = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
+_HARMONY = ({"<|return|>"}, {"<|flush|>"})
+_HARMONY_CALLS = {"<|call|>", "<|calls|>"}
+_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """What the tokens stand for."""
+
+    kinds: tuple[int, ...]
+    """Of each token, one of the constants above, or another number for one that is not used."""
+    endings: frozenset[int]
+    """Tokens that end an answer."""
+    bos: int | None
+
+
+def assign_roles(stored: GgufVocabulary, *, bos: int, eos: int) -> Roles:
+    """The roles by llama.cpp's rules; `bos` and `eos` count where the file names none."""
+    count = len(stored.tokens)
+    ids = {token: at for at, token in enumerate(stored.tokens)}
+    kinds = list(stored.types) or [NORMAL] * count
+    endings = {ids[name] for name in _ENDINGS & ids.keys()}
+    structure = set(endings)
+    for role, names in _FILLING.items():
+        token = stored.roles.get(role)
+        if token is None:
+            token = next((ids[name] for name in names if name in ids), None)
+            structure |= set() if token is None else {token}
+        if token is not None and role in _FILLING_ENDS:
+            endings.add(token)
+    for token in structure:
+        kinds[token] = UNKNOWN if kinds[token] == UNKNOWN else CONTROL
+    for name in _SHOWN & ids.keys():
+        kinds[ids[name]] = USER_DEFINED
+    named = dict(stored.roles)
+    for role, token in (("bos", bos), ("eos", eos)):
+        if token < count:
+            named.setdefault(role, token)
+    endings |= {named[role] for role in ("eos", "eot", "eom") if role in named}
+    _spare_false_endings(stored.tokens, ids, kinds, endings)
+    return Roles(kinds=tuple(kinds), endings=frozenset(endings), bos=named.get("bos"))
+
+
+def _spare_false_endings(
+    tokens: tuple[str, ...], ids: Mapping[str, int], kinds: list[int], endings: set[int]
+) -> None:
+    """Take out what ends answers in most families and does not in this one."""
+    names = {tokens[token] for token in endings}
+    is_harmony = bool(names & _HARMONY_CALLS) and any(each & names for each in _HARMONY)
+    if is_harmony and "<|end|>" in names:
+        endings.discard(ids["<|end|>"])
+        kinds[ids["<|end|>"]] = USER_DEFINED
+    if {"<|tool_response>", "</s>"} <= names:
+        endings.discard(ids["</s>"])
+        kinds[ids["</s>"]] = NORMAL
+
+
+def describe(
+    stored: GgufVocabulary, roles: Roles, *, adds_bos: bool, text_of: Callable[[str], bytes]
+) -> Vocabulary:
+    """The vocabulary as the engine wants it; `text_of` gives the bytes of a normal token."""
+    pieces = []
+    for token, kind in zip(stored.tokens, roles.kinds, strict=True):
+        if kind == NORMAL:
+            pieces.append(text_of(token))
+        elif kind in (CONTROL, UNKNOWN, USER_DEFINED):
+            pieces.append(token.encode())
+        elif kind == BYTE:
+            found = _BYTE_NAME.fullmatch(token)
+            if found is None:
+                raise ModelError(
+                    f"{stored.path} has a damaged vocabulary: {token[:40]!r} is said to be a byte."
+                )
+            pieces.append(bytes.fromhex(found[1]))
+        else:
+            pieces.append(b"")
+    template = (stored.chat_template or "").partition("\0")[0]
+    return Vocabulary(
+        pieces=tuple(pieces),
+        control=frozenset(
+            token for token, kind in enumerate(roles.kinds) if kind in (CONTROL, UNKNOWN)
+        ),
+        eos_tokens=tuple(sorted(roles.endings)),
+        bos_token=roles.bos,
+        adds_bos=adds_bos if stored.adds_bos is None else stored.adds_bos,
+        chat_template=template or None,
+    )

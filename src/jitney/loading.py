@@ -1,0 +1,253 @@
+"""From settings to a loaded backend: which one, the model made ready for it, and its numbers.
+
+Called by `compose` once per `LLM` or server, and by the command line, on the caller's thread. The
+only place that knows what each backend is to be told. Heavy libraries are imported when a backend
+that needs them was chosen.
+"""
+
+import importlib
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jitney import backends
+from jitney.backends.llamacpp.room import available_bytes
+from jitney.backends.openvino import families
+from jitney.config import Settings, usable_cores
+from jitney.core.backend import Backend
+from jitney.errors import ConfigError, ModelError
+from jitney.models import cache as model_cache
+from jitney.models import embedded
+from jitney.models.gguf import read_header
+from jitney.selection import Facts, Selection, select
+from jitney.sizing import (
+    check_sequences,
+    kv_tokens_wanted,
+    pool_slots,
+    size_llamacpp,
+    size_paged,
+)
+
+_log = logging.getLogger("jitney")
+
+FAKE_MODEL_LEN = 4096
+
+Q8_FILE = "model.gguf"
+Q8_BYTES_PER_WEIGHT = 34 / 32
+OPENVINO_KIND = "openvino-1"
+OPENVINO_BYTES_PER_WEIGHT = 2.5
+"""Packed weights take less; those that are not packed are kept as 16-bit floats."""
+
+LIBRARIES = {"openvino": ("openvino", "openvino_genai", "tokenizers"), "llamacpp": ("llama_cpp",)}
+
+Values = dict[str, int | bool | str]
+
+
+def load_backend(settings: Settings) -> Backend:
+    """The backend of these settings, with its model loaded. Raises a SetupError."""
+    name = select_backend(settings).name
+    values = _values(name, settings)
+    if settings.backend_process:
+        return backends.load_process(name, values)
+    if name == "llamacpp":
+        values["extra_kernels"] = _can_use_extra_kernels(Path(str(values["model"])), settings)
+    return backends.load(name, values)
+
+
+def select_backend(settings: Settings) -> Selection:
+    """The backend for these settings, and why. Reads the model's header where it matters."""
+    if settings.backend != "auto":
+        return Selection(settings.backend, "it was asked for")
+    model = settings.model
+    is_folder = model is not None and families.is_exported(model)
+    refusal = None
+    if model is not None and not is_folder:
+        refusal = families.refusal(read_header(model))
+    facts = Facts(installed_backends(), refusal, is_folder)
+    return select(settings, facts, lambda: _measured(settings))
+
+
+def installed_backends() -> frozenset[str]:
+    """The backends whose libraries are there; whether they can be loaded is not tried."""
+    return frozenset(
+        name
+        for name, libraries in LIBRARIES.items()
+        if all(importlib.util.find_spec(library) is not None for library in libraries)
+    )
+
+
+def ready_model(
+    settings: Settings, progress: embedded.Progress = lambda done, total: None
+) -> Path:
+    """Where the model is as its backend reads it; fetched and converted first if need be."""
+    name = select_backend(settings).name
+    return _ready(name, _source(settings, progress), settings)
+
+
+def _source(
+    settings: Settings, progress: embedded.Progress = lambda done, total: None
+) -> Path:
+    """The model as it was published: what was named, or the embedded one, fetched if need be."""
+    if settings.model is not None:
+        return settings.model
+    if not embedded.is_there(settings.cache_dir):
+        _log.warning("the embedded model (%s) is being fetched, once", embedded.NAME)
+    return embedded.fetch(settings.cache_dir, progress)
+
+
+def _ready(name: str, source: Path, settings: Settings) -> Path:
+    if name == "openvino":
+        return _ready_for_openvino(source, settings)
+    if name == "llamacpp" and settings.model is None:
+        # Its own weights have no batched kernel in llama.cpp on most processors.
+        conversion = model_cache.Conversion(
+            kind="Q8_0",
+            files=(Q8_FILE,),
+            bytes_per_weight=Q8_BYTES_PER_WEIGHT,
+            make=_quantize,
+        )
+        return model_cache.converted(settings.cache_dir, source, conversion) / Q8_FILE
+    return source
+
+
+def _ready_for_openvino(source: Path, settings: Settings) -> Path:
+    if families.is_exported(source):
+        return source
+    reason = families.refusal(read_header(source))
+    if reason is not None:
+        raise ModelError(
+            f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."
+        )
+    conversion = model_cache.Conversion(
+        kind=OPENVINO_KIND,
+        files=families.FILES,
+        bytes_per_weight=OPENVINO_BYTES_PER_WEIGHT,
+        make=_convert_for_openvino,
+    )
+    return model_cache.converted(settings.cache_dir, source, conversion)
+
+
+def _convert_for_openvino(source: Path, folder: Path) -> None:
+    _log.warning("%s is being converted for OpenVINO, once", source.name)
+    _loaded("openvino", "jitney.backends.openvino.convert").write_model(source, folder)
+
+
+def _quantize(source: Path, folder: Path) -> None:
+    target = folder / Q8_FILE
+    _loaded("llamacpp", "jitney.backends.llamacpp.quantize").quantize_q8(source, target)
+    # A disk that filled up in silence leaves a file that is cut short.
+    read_header(target)
+
+
+def _loaded(backend: str, module: str) -> Any:  # Any: a module
+    """A module of a backend whose libraries are optional and take their time to load."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise backends.missing(backend, error) from error
+
+
+def _values(name: str, settings: Settings) -> Values:
+    """What the backend of this name is told."""
+    kinds: Mapping[str, Callable[[Settings], Values]] = {
+        "fake": _fake_values,
+        "llamacpp": _llamacpp_values,
+        "openvino": _openvino_values,
+    }
+    return kinds[name](settings)
+
+
+def _fake_values(settings: Settings) -> Values:
+    _refuse_dtypes("fake", settings)
+    if settings.memory_limit is not None:
+        raise ConfigError(
+            "The fake backend has no bytes to count; give kv_tokens, not memory_limit."
+        )
+    kv_tokens = kv_tokens_wanted(settings)
+    return {
+        "slots": pool_slots(settings.max_num_seqs),
+        "kv_tokens": kv_tokens,
+        "model_len_max": settings.max_model_len or min(FAKE_MODEL_LEN, kv_tokens),
+        "batch_tokens_max": settings.max_num_batched_tokens,
+    }
+
+
+def _llamacpp_values(settings: Settings) -> Values:
+    _refuse_dtypes("llamacpp", settings)
+    check_sequences(settings)
+    model = _ready("llamacpp", _source(settings), settings)
+    sizes = size_llamacpp(settings, read_header(model), available_bytes())
+    flash_attention = settings.flash_attention == "on"
+    if settings.flash_attention == "auto":
+        # In one pool the fused kernel skips other sequences' cells; elsewhere it is slower.
+        flash_attention = sizes.slot_tokens_max == 0
+    return {
+        "model": str(model),
+        "kv_tokens": sizes.kv_tokens,
+        "slots": sizes.slots,
+        "slot_tokens_max": sizes.slot_tokens_max,
+        "batch_tokens_max": settings.max_num_batched_tokens,
+        "threads": settings.threads or usable_cores(),
+        "gpu_layers": settings.gpu_layers,
+        "flash_attention": flash_attention,
+        # The process does without them after an illegal instruction.
+        "extra_kernels": True,
+    }
+
+
+def _openvino_values(settings: Settings) -> Values:
+    if settings.gpu_layers != 0:
+        raise ConfigError(
+            "gpu_layers is given, and OpenVINO runs here on CPUs; "
+            "leave it out, or use the llama.cpp backend."
+        )
+    if settings.flash_attention != "auto":
+        raise ConfigError(
+            "flash_attention is given, and only llama.cpp has the choice; leave it out."
+        )
+    source = _source(settings)
+    model = _ready("openvino", source, settings)
+    facts = families.facts(source)
+    dtypes = families.dtypes(settings.dtype, settings.kv_cache_dtype)
+    token_bytes = facts.kv_values_per_token * dtypes.kv_bytes
+    sizes = size_paged(settings, facts.model_len_max, token_bytes, available_bytes())
+    return {
+        "model": str(model),
+        "vocabulary": str(source),
+        "kv_tokens": sizes.kv_tokens,
+        "slots": sizes.slots,
+        "batch_tokens_max": settings.max_num_batched_tokens,
+        "model_len_max": facts.model_len_max,
+        "threads": settings.threads or usable_cores(),
+        "inference_precision": dtypes.inference,
+        "kv_precision": dtypes.kv,
+    }
+
+
+def _refuse_dtypes(name: str, settings: Settings) -> None:
+    """Refuse what only OpenVINO knows, rather than pass over it."""
+    for setting in ("dtype", "kv_cache_dtype"):
+        if getattr(settings, setting) != "auto":
+            raise ConfigError(
+                f"{setting} is given, and the {name} backend has no choice of it; leave it out, "
+                "or use the openvino backend."
+            )
+
+
+def _can_use_extra_kernels(model: Path, settings: Settings) -> bool:
+    """Try the model in a child first: in this process an illegal instruction would be the end."""
+    try:
+        probe = importlib.import_module("jitney.backends.llamacpp.probe")
+    except ImportError:
+        return True  # loading will say what is missing
+    result = probe.probe_result(model, settings.cache_dir)
+    if result.warning is not None:
+        _log.warning("%s", result.warning)
+    return bool(result.extra_kernels)
+
+
+def _measured(settings: Settings) -> Selection:
+    """The faster of both on this machine, for so few sequences; remembered."""
+    raise NotImplementedError

@@ -1,0 +1,276 @@
+"""The fields of a GGUF, read in order: numbers, texts, arrays, and the keys of its metadata.
+
+Pure file reading, any thread, no native code. Every count and length is checked against the size
+of the file before it is used, so that a damaged or hostile file costs a ModelError of one sentence
+and nothing else. What a value means is for `gguf` and `gguf_vocabulary` to say.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from jitney.errors import ModelError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+KEY_BYTES_MAX = 65_535
+KEYS_MAX = 65_536
+TENSORS_MAX = 1_000_000
+TEXT_KEPT_MAX = 1_048_576
+"""A longer text value is skipped: nothing that is kept is that long."""
+ARRAY_KEPT_MAX = 4_096
+"""Longer arrays are skipped, unless they are wanted whole."""
+ARRAY_WHOLE_MAX = 4_194_304
+TEXTS_BYTES_MAX = 134_217_728
+"""The texts of one array together."""
+
+_STRING, _ARRAY = 8, 9
+_SCALARS: Mapping[int, struct.Struct] = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+UNSIGNED32, UNSIGNED64 = struct.Struct("<I"), struct.Struct("<Q")
+
+Scalar = int | float | bool | str
+Value = Scalar | tuple[Scalar, ...]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldCounts:
+    """How many of each the file says that it holds; both fit into it."""
+
+    tensors: int
+    keys: int
+
+
+def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
+    """What `read` makes of the fields of a file. Raises ModelError when it cannot be read."""
+    try:
+        if path.is_dir():
+            raise ModelError(f"{path} is a folder; name the GGUF file in it.")
+        if path.exists() and not path.is_file():
+            raise ModelError(f"{path} is not a regular file; name a GGUF file.")
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            return read(Fields(path, file, size))
+    except FileNotFoundError:
+        raise ModelError(
+            f"{path} does not exist; a model is the path of a GGUF file on this machine."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ModelError(f"{path} cannot be read: {reason}.") from None
+
+
+class Fields:
+    """One pass over the header of one file: each call reads what comes next."""
+
+    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.at = 0
+        self._file = file
+
+    def counts(self) -> FieldCounts:
+        """How many tensors and keys follow; first of all calls, it checks what the file is."""
+        self._check_magic()
+        tensors = self.number(UNSIGNED64)
+        keys = self.number(UNSIGNED64)
+        # A key takes at least 13 bytes and a tensor 24, so these counts would not fit the file.
+        if keys > min(KEYS_MAX, self.size // 13):
+            raise self.damaged(f"it claims {keys} keys")
+        if tensors > min(TENSORS_MAX, self.size // 24):
+            raise self.damaged(f"it claims {tensors} tensors")
+        return FieldCounts(tensors=tensors, keys=keys)
+
+    def metadata(self, count: int, *, whole: frozenset[str] = frozenset()) -> dict[str, Value]:
+        """The values by their keys, without long ones; of those in `whole`, all or an error."""
+        metadata: dict[str, Value] = {}
+        for _ in range(count):
+            key = self.text(KEY_BYTES_MAX, "a key")
+            if key in metadata:
+                raise self.damaged(f"the key {key!r} stands twice")
+            value = self._value(key, is_whole=key in whole)
+            if value is not None:
+                metadata[key] = value
+        return metadata
+
+    def number(self, form: struct.Struct) -> int:
+        """A whole number."""
+        return int(form.unpack(self._bytes(form.size))[0])
+
+    def text(self, bytes_max: int, what: str) -> str:
+        """A text of at most so many bytes, which must be UTF-8."""
+        length = self._length()
+        if length > bytes_max:
+            raise self.damaged(f"{what} has {length} bytes")
+        try:
+            return self._bytes(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.damaged(f"{what} is not text") from None
+
+    def damaged(self, reason: str) -> ModelError:
+        """The error for a file that says what cannot be."""
+        return ModelError(f"{self.path} has a damaged header: {reason}.")
+
+    def cut_short(self, expected: int) -> ModelError:
+        """The error for a file that is shorter than it says."""
+        return ModelError(
+            f"{self.path} is cut short: it should have at least {expected} bytes and has "
+            f"{self.size}; fetch it again."
+        )
+
+    def _check_magic(self) -> None:
+        start = self._file.read(min(64, self.size))
+        if not start:
+            raise ModelError(f"{self.path} is empty.")
+        if start[:4] != MAGIC:
+            raise ModelError(f"{self.path} is not a GGUF: it looks like {_looks_like(start)}.")
+        if len(start) < 24:
+            raise self.cut_short(24)
+        version = UNSIGNED32.unpack_from(start, 4)[0]
+        if version not in VERSIONS:
+            if version & 0xFFFF == 0:
+                raise ModelError(f"{self.path} was made for big-endian machines.")
+            raise ModelError(
+                f"{self.path} is a GGUF of version {version}; versions 2 and 3 can be read: "
+                "convert the model again."
+            )
+        self._file.seek(8)
+        self.at = 8
+
+    def _bytes(self, count: int) -> bytes:
+        if count > self.size - self.at:
+            raise self.cut_short(self.at + count)
+        data = self._file.read(count)
+        if len(data) != count:
+            raise self._shrunk()
+        self.at += count
+        return data
+
+    def _skip(self, count: int) -> None:
+        if count > self.size - self.at:
+            raise self.cut_short(self.at + count)
+        self.at += count
+        self._file.seek(count, 1)
+
+    def _length(self) -> int:
+        length = self.number(UNSIGNED64)
+        if length > self.size:
+            raise self._overrun(self.at, length)
+        return length
+
+    def _overrun(self, end: int, length: int) -> ModelError:
+        if length > self.size:
+            return self.damaged(f"it claims a text or array of {length} bytes or more")
+        return self.cut_short(end)
+
+    def _value(self, key: str, *, is_whole: bool) -> Value | None:
+        """A value of the metadata; None for one that is skipped."""
+        kind = self.number(UNSIGNED32)
+        if kind == _ARRAY:
+            return self._array(key, is_whole=is_whole)
+        if kind == _STRING:
+            length = self._length()
+            if length > TEXT_KEPT_MAX:
+                if is_whole:
+                    raise self.damaged(f"{key} has {length} bytes")
+                self._skip(length)
+                return None
+            return self._bytes(length).decode("utf-8", "replace")
+        return self._scalar(kind)
+
+    def _scalar(self, kind: int) -> Scalar:
+        form = _SCALARS.get(kind)
+        if form is None:
+            raise self.damaged(f"a value has the unknown type {kind}")
+        value: Scalar = form.unpack(self._bytes(form.size))[0]
+        return value
+
+    def _array(self, key: str, *, is_whole: bool) -> tuple[Scalar, ...] | None:
+        kind = self.number(UNSIGNED32)
+        count = self._length()
+        if is_whole and count > ARRAY_WHOLE_MAX:
+            raise self.damaged(f"{key} claims {count} elements")
+        if kind == _STRING:
+            # Each text takes at least the 8 bytes of its length.
+            if count > (self.size - self.at) // 8:
+                raise self.cut_short(self.at + count * 8)
+            if is_whole:
+                return self._texts(key, count)
+            for _ in range(count):
+                self._skip(self._length())
+            return None
+        form = _SCALARS.get(kind)
+        if form is None:
+            raise self.damaged(f"an array has elements of the type {kind}")
+        if count > ARRAY_KEPT_MAX and not is_whole:
+            self._skip(count * form.size)
+            return None
+        data = self._bytes(count * form.size)
+        return tuple(value for (value,) in form.iter_unpack(data))
+
+    def _texts(self, key: str, count: int) -> tuple[str, ...]:
+        """So many texts, which must be UTF-8. The loop runs 100,000 times and calls little."""
+        read, size = self._file.read, self.size
+        texts: list[str] = []
+        at = self.at
+        end_max = at + TEXTS_BYTES_MAX
+        try:
+            for _ in range(count):
+                length = int.from_bytes(read(8), "little")
+                at += 8 + length
+                if at > size:
+                    raise self._overrun(at, length)
+                if at > end_max:
+                    raise self.damaged(f"the texts of {key} take more than {TEXTS_BYTES_MAX} bytes")
+                texts.append(read(length).decode("utf-8"))
+        except UnicodeDecodeError:
+            raise self.damaged(f"element {len(texts)} of {key} is not text") from None
+        if self._file.tell() != at:
+            raise self._shrunk()
+        self.at = at
+        return tuple(texts)
+
+    def _shrunk(self) -> ModelError:
+        return ModelError(f"{self.path} became shorter while it was read.")
+
+
+def _looks_like(start: bytes) -> str:
+    """What a file that is no GGUF probably is, from its first bytes."""
+    known = (
+        (b"version https://git-lfs", "a Git LFS pointer, which stands for a file not fetched yet"),
+        (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),
+        (b"\x1f\x8b", "a gzip archive"),
+        (b"tjgg", "a model in llama.cpp's format of before 2023-08; convert it again"),
+        (b"lmgg", "a model in llama.cpp's first format; convert it again"),
+        (b"fmgg", "a model in llama.cpp's first format; convert it again"),
+        (b"\x80\x02", "a Python pickle"),
+        (b"\x89HDF", "an HDF5 file"),
+    )
+    for prefix, name in known:
+        if start.startswith(prefix):
+            return name
+    if start[8:9] == b"{" and len(start) > 8:
+        return "a safetensors file; convert it to GGUF"
+    text = start.lstrip().lower()
+    if text.startswith((b"<!doctype", b"<html")):
+        return "a web page, perhaps an error that was saved in its place"
+    if text.startswith((b"{", b"[")):
+        return "JSON"
+    if not any(start):
+        return "zeros, perhaps a download that was not finished"
+    return "text" if all(32 <= byte < 127 or byte in b"\r\n\t" for byte in start) else "other data"
