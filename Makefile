@@ -1,5 +1,5 @@
-# Two commands do everything on a machine with Python 3.11, a C++ compiler and make:
-# `make demo` and `make test`. Each builds .venv when it is not there.
+# `make serve`, `make demo` and `make test` do everything on a machine with Python 3.11 and make; each
+# builds .venv when it is not there. Only `make test`, `make bench` and `make llama` build llama.cpp.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: $(VENV)/.model ## build .venv, llama.cpp in it, and fetch the embedded model
+setup: $(VENV)/.model ## build .venv, and fetch the embedded model
 
 demo: $(VENV)/.model ## stream eight prompts side by side from the embedded model
 	@$(BIN)/jitney demo
@@ -24,31 +24,31 @@ demo: $(VENV)/.model ## stream eight prompts side by side from the embedded mode
 serve: $(VENV)/.model ## serve the embedded model on 127.0.0.1:8000; ARGS="--port 9000" and the like
 	@$(BIN)/jitney serve $(ARGS)
 
-test: $(VENV)/.model ## lint, types, layers and every test
+test: $(VENV)/.model $(VENV)/.dev $(VENV)/.llama ## lint, types, layers and every test
 	@$(BIN)/python -m scripts.check $(ARGS)
 
-clients: $(VENV)/.model ## run real clients against the server; needs node and package registries
+clients: $(VENV)/.model $(VENV)/.dev ## run real clients against the server; needs node and package registries
 	@$(BIN)/python -m tests.clients $(ARGS)
 
-lint: $(VENV)/.packages ## ruff, format and lint
+lint: $(VENV)/.dev ## ruff, format and lint
 	@$(BIN)/python -m scripts.check --only lint
 
-types: $(VENV)/.packages ## mypy --strict
+types: $(VENV)/.dev ## mypy --strict
 	@$(BIN)/python -m scripts.check --only types
 
-sim: $(VENV)/.packages ## run the simulation; ARGS="--seed N" replays one seed
+sim: $(VENV)/.dev ## run the simulation; ARGS="--seed N" replays one seed
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
-plant: $(VENV)/.packages ## plant known bugs and see that each one is caught
+plant: $(VENV)/.dev ## plant known bugs and see that each one is caught
 	@$(BIN)/python -m tests.simulation.plant $(ARGS)
 
-bench: $(VENV)/.model $(VENV)/.bench ## measure speed, as ratios
+bench: $(VENV)/.model $(VENV)/.llama $(VENV)/.bench ## measure speed, as ratios
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(VENV)/.packages ## write the pages that are made from the source
+docs: $(VENV)/.dev ## write the pages that are made from the source
 	@$(BIN)/python -m scripts.write_docs
 
-llama: $(VENV)/.packages ## build llama.cpp with the best compiler; ARGS=--force compiles anew
+llama: $(VENV)/.packages ## add llama.cpp, for models that OpenVINO does not know; ARGS=--force compiles anew
 	@$(BIN)/python -m scripts.build_llama $(ARGS)
 	@touch $(VENV)/.llama
 
@@ -66,14 +66,19 @@ $(BIN)/python:
 
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Python packages"
-	@$(PIP) install -qq -c constraints.txt -e '.[dev,server,otel]'
+	@$(PIP) install -qq -c constraints.txt -e '.[openvino,server]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.packages
+	@echo "Installing what the tests need"
+	@$(PIP) install -qq -c constraints.txt -e '.[dev,openvino,otel,server]'
 	@touch $@
 
 $(VENV)/.llama: scripts/build_llama.py scripts/compile_log.py constraints.txt | $(VENV)/.packages
 	@$(BIN)/python -m scripts.build_llama
 	@touch $@
 
-$(VENV)/.model: $(VENV)/.packages $(VENV)/.llama
+$(VENV)/.model: $(VENV)/.packages
 	@$(BIN)/jitney pull
 	@touch $@
 

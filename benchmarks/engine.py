@@ -11,37 +11,43 @@ run, because this machine's speed is not its own. The last line is JSON.
     scheduler   plan and apply, fake backend, 256 running: microseconds per sequence and tick
     prefix      16 requests behind one 512-token system prompt, with and without reuse
     strategies  static, dynamic and continuous on answers of mixed length
+
+Run only when they are named, because the first takes about half an hour:
+
+    openvino         the OpenVINO backend against a bare loop, one slot, GenAI, llama-server and
+                     llama.cpp
+    openvino-prefix  as prefix, on the OpenVINO backend
 """
 
 import json
 import random
-import statistics
 import time
 from collections.abc import Callable
 
+from benchmarks import openvino
 from benchmarks.bare import BareLoop, Recorder
 from benchmarks.load import (
+    RUNS,
     SLOTS,
+    VOCABULARY,
+    Figures,
     Job,
-    Run,
     make_backend,
     make_engine,
     model_path,
     percentile,
     random_jobs,
+    say,
     serve,
     spread,
 )
 from benchmarks.peer import Peer
+from benchmarks.reuse import LENGTH_MAX, measure_reuse
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings, Strategy
-
-RUNS = 3
-VOCABULARY = 49_000
-Figures = dict[str, object]
 
 
 def bare() -> Figures:
@@ -58,7 +64,7 @@ def bare() -> Figures:
         engine.close()
         ratios.append(bare_s / run.seconds)
         rates.append(run.tokens_per_s)
-        _say(f"engine {run.seconds:.2f} s, bare {bare_s:.2f} s, ratio {ratios[-1]:.3f}")
+        say(f"engine {run.seconds:.2f} s, bare {bare_s:.2f} s, ratio {ratios[-1]:.3f}")
     loop.close()
     return {"engine_over_bare": ratios, "tokens_per_s": rates}
 
@@ -78,7 +84,7 @@ def peer() -> Figures:
         ours.append(run.tokens_per_s)
         theirs.append(64 * 64 / seconds)
         ratios.append(ours[-1] / theirs[-1])
-        _say(f"jitney {ours[-1]:.0f} tok/s, llama-server {theirs[-1]:.0f}, ratio {ratios[-1]:.2f}")
+        say(f"jitney {ours[-1]:.0f} tok/s, llama-server {theirs[-1]:.0f}, ratio {ratios[-1]:.2f}")
     return {"over_llama_server": ratios, "tokens_per_s": ours, "llama_server_tokens_per_s": theirs}
 
 
@@ -98,7 +104,7 @@ def slots() -> Figures:
         many.append(rates[0])
         single.append(rates[1])
         ratios.append(rates[0] / rates[1])
-        _say(f"16 slots {rates[0]:.0f} tok/s, one slot {rates[1]:.0f}, ratio {ratios[-1]:.2f}")
+        say(f"16 slots {rates[0]:.0f} tok/s, one slot {rates[1]:.0f}, ratio {ratios[-1]:.2f}")
     return {"over_one_slot": ratios, "tokens_per_s": many, "one_slot_tokens_per_s": single}
 
 
@@ -107,7 +113,7 @@ def scheduler() -> Figures:
     costs = []
     for _ in range(RUNS):
         costs.append(_scheduler_cost(256))
-        _say(f"{costs[-1]:.2f} us per sequence and tick")
+        say(f"{costs[-1]:.2f} us per sequence and tick")
     return {"us_per_sequence_and_tick": costs}
 
 
@@ -138,31 +144,7 @@ def _scheduler_cost(count: int) -> float:
 def prefix() -> Figures:
     """16 requests of 30 tokens behind one system prompt of 512, all at once; 32 out."""
     path = model_path()
-    computed_ratios, first_ratios = [], []
-    for number in range(RUNS):
-        system = random_jobs(1, 512, 1, seed=300 + number, vocabulary_size=VOCABULARY)[0].prompt
-        tails = random_jobs(16, 30, 32, seed=400 + number, vocabulary_size=VOCABULARY)
-        jobs = [Job(system + tail.prompt, 32) for tail in tails]
-        computed, first = [], []
-        for reuse in (True, False):
-            engine = make_engine(make_backend(path, slot_tokens=768), reuse_prefixes=reuse)
-            run = serve(engine, jobs)
-            computed.append(engine.stats().counters["computed_prompt_tokens"])
-            first.append(_median_first(run))
-            engine.close()
-        computed_ratios.append(computed[1] / computed[0])
-        first_ratios.append(first[1] / first[0])
-        _say(
-            f"prompt tokens computed {computed[0]} against {computed[1]} "
-            f"({computed_ratios[-1]:.1f} times fewer); first token after "
-            f"{first[0]:.2f} s against {first[1]:.2f} s ({first_ratios[-1]:.1f} times sooner)"
-        )
-    return {"computed_ratio": computed_ratios, "first_token_ratio": first_ratios}
-
-
-def _median_first(run: Run) -> float:
-    firsts = [answer.completions[0].timing.first_token_s for answer in run.answers]
-    return statistics.median(first for first in firsts if first is not None)
+    return measure_reuse(lambda: make_backend(path, slot_tokens=LENGTH_MAX))
 
 
 def strategies() -> Figures:
@@ -180,7 +162,7 @@ def strategies() -> Figures:
             p95 = percentile([answer.total_s for answer in run.answers], 0.95)
             figures.setdefault(strategy, []).append((p95, run.tokens_per_s))
             line.append(f"{strategy} p95 {p95:.2f} s at {run.tokens_per_s:.0f} tok/s")
-        _say("; ".join(line))
+        say("; ".join(line))
     static = figures[Strategy.STATIC]
     saved = [1 - c[0] / s[0] for c, s in zip(figures[Strategy.CONTINUOUS], static, strict=True)]
     rate = [c[1] / s[1] for c, s in zip(figures[Strategy.CONTINUOUS], static, strict=True)]
@@ -211,18 +193,19 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "prefix": prefix,
     "strategies": strategies,
 }
-
-
-def _say(text: str) -> None:
-    print("   ", text, flush=True)
+NAMED_SECTIONS: dict[str, Callable[[], Figures]] = {
+    "openvino": openvino.compare,
+    "openvino-prefix": openvino.reuse,
+}
 
 
 def main(names: list[str]) -> None:
-    """Run the named sections, or all."""
+    """Run the named sections, or all that need no name."""
+    sections = SECTIONS | NAMED_SECTIONS
     figures: dict[str, Figures] = {}
     for name in names or list(SECTIONS):
-        print(f"{name}: {SECTIONS[name].__doc__}", flush=True)
-        figures[name] = SECTIONS[name]()
+        print(f"{name}: {sections[name].__doc__}", flush=True)
+        figures[name] = sections[name]()
         for key, values in figures[name].items():
             if isinstance(values, list):
                 print(f"    {key}: {spread(values)}", flush=True)

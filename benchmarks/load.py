@@ -12,18 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
-from jitney.compose import embedded_model
-from jitney.config.machine import usable_cores
+from jitney.config import Settings, usable_cores
 from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
+from jitney.loading import ready_model
 
+RUNS = 3
+VOCABULARY = 49_000
 WAIT_S = 600.0
 SLOTS = 24
 """16 that run, and 8 for cached prefixes."""
+
+Figures = dict[str, object]
+"""What a section found, by name; lists have one figure per run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,8 @@ class Run:
 
 
 def model_path() -> Path:
-    """The embedded model, fetched and converted if need be."""
-    return embedded_model()
+    """The embedded model as llama.cpp reads it, fetched and converted if need be."""
+    return ready_model(Settings(backend="llamacpp"))
 
 
 def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> LlamaCppBackend:
@@ -116,3 +121,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 def spread(values: Sequence[float]) -> str:
     """Median and range, for people."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def say(text: str) -> None:
+    """One line about one run, at once."""
+    print("   ", text, flush=True)

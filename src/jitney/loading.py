@@ -9,19 +9,21 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from jitney import backends
+from jitney.backends import measure
 from jitney.backends.llamacpp.room import available_bytes
 from jitney.backends.openvino import families
 from jitney.config import Settings, usable_cores
 from jitney.core.backend import Backend
-from jitney.errors import ConfigError, ModelError
+from jitney.errors import ConfigError, ModelError, SetupError
 from jitney.models import cache as model_cache
 from jitney.models import embedded
 from jitney.models.gguf import read_header
-from jitney.selection import Facts, Selection, select
+from jitney.selection import Facts, Selection, fastest, select, trial_sequences
 from jitney.sizing import (
     check_sequences,
     kv_tokens_wanted,
@@ -36,11 +38,22 @@ FAKE_MODEL_LEN = 4096
 
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
-OPENVINO_KIND = "openvino-1"
+OPENVINO_KIND = "openvino-2"
 OPENVINO_BYTES_PER_WEIGHT = 2.5
 """Packed weights take less; those that are not packed are kept as 16-bit floats."""
 
-LIBRARIES = {"openvino": ("openvino", "openvino_genai", "tokenizers"), "llamacpp": ("llama_cpp",)}
+LIBRARIES = {
+    "openvino": ("openvino", "openvino_genai", "gguf", "tokenizers"),
+    "llamacpp": ("llama_cpp",),
+}
+DISTRIBUTIONS = {
+    "openvino": ("openvino", "openvino-genai", "gguf", "tokenizers"),
+    "llamacpp": ("llama-cpp-python",),
+}
+"""What brings them, in the same order."""
+
+MEASURED = ("openvino", "llamacpp")
+"""Those between which speed may decide."""
 
 Values = dict[str, int | bool | str]
 
@@ -56,17 +69,31 @@ def load_backend(settings: Settings) -> Backend:
     return backends.load(name, values)
 
 
-def select_backend(settings: Settings) -> Selection:
-    """The backend for these settings, and why. Reads the model's header where it matters."""
-    if settings.backend != "auto":
-        return Selection(settings.backend, "it was asked for")
-    model = settings.model
-    is_folder = model is not None and families.is_exported(model)
-    refusal = None
-    if model is not None and not is_folder:
-        refusal = families.refusal(read_header(model))
-    facts = Facts(installed_backends(), refusal, is_folder)
-    return select(settings, facts, lambda: _measured(settings))
+def select_backend(
+    settings: Settings, progress: embedded.Progress = lambda done, total: None
+) -> Selection:
+    """The backend for these settings, and why.
+
+    Where speed is to decide and was not measured yet, the model is fetched, made ready for both
+    backends and measured.
+    """
+    return _selected(settings) or _measured(settings, progress)
+
+
+def foreseen_backend(settings: Settings) -> Selection | None:
+    """As `select_backend`, without measuring: None where that would have to be done first.
+
+    Reads headers and what is remembered; fetches, converts and writes nothing.
+    """
+    selection = _selected(settings)
+    if selection is not None:
+        return selection
+    source = settings.model or embedded.path_in(settings.cache_dir)
+    if settings.model is None and not embedded.is_there(settings.cache_dir):
+        return None
+    sequences = trial_sequences(settings.max_num_seqs)
+    trials = measure.recall(_trial_memory(source, settings), MEASURED)
+    return None if trials is None else fastest(trials, sequences)
 
 
 def installed_backends() -> frozenset[str]:
@@ -78,17 +105,32 @@ def installed_backends() -> frozenset[str]:
     )
 
 
-def ready_model(
-    settings: Settings, progress: embedded.Progress = lambda done, total: None
-) -> Path:
+def library_version(backend: str) -> str | None:
+    """The version of the backend's first library; None where it is not known."""
+    try:
+        return metadata.version(DISTRIBUTIONS[backend][0])
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def ready_model(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
     """Where the model is as its backend reads it; fetched and converted first if need be."""
-    name = select_backend(settings).name
+    name = select_backend(settings, progress).name
     return _ready(name, _source(settings, progress), settings)
 
 
-def _source(
-    settings: Settings, progress: embedded.Progress = lambda done, total: None
-) -> Path:
+def _selected(settings: Settings) -> Selection | None:
+    if settings.backend != "auto":
+        return Selection(settings.backend, "it was asked for")
+    model = settings.model
+    is_folder = model is not None and families.is_exported(model)
+    refusal = None
+    if model is not None and not is_folder:
+        refusal = families.refusal(read_header(model))
+    return select(settings, Facts(installed_backends(), refusal, is_folder))
+
+
+def _source(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
     """The model as it was published: what was named, or the embedded one, fetched if need be."""
     if settings.model is not None:
         return settings.model
@@ -210,7 +252,8 @@ def _openvino_values(settings: Settings) -> Values:
     source = _source(settings)
     model = _ready("openvino", source, settings)
     facts = families.facts(source)
-    dtypes = families.dtypes(settings.dtype, settings.kv_cache_dtype)
+    threads = settings.threads or usable_cores()
+    dtypes = families.dtypes(settings.dtype, settings.kv_cache_dtype, threads)
     token_bytes = facts.kv_values_per_token * dtypes.kv_bytes
     sizes = size_paged(settings, facts.model_len_max, token_bytes, available_bytes())
     return {
@@ -220,9 +263,10 @@ def _openvino_values(settings: Settings) -> Values:
         "slots": sizes.slots,
         "batch_tokens_max": settings.max_num_batched_tokens,
         "model_len_max": facts.model_len_max,
-        "threads": settings.threads or usable_cores(),
+        "threads": threads,
         "inference_precision": dtypes.inference,
         "kv_precision": dtypes.kv,
+        "activation_group": dtypes.activation_group,
     }
 
 
@@ -236,18 +280,83 @@ def _refuse_dtypes(name: str, settings: Settings) -> None:
             )
 
 
-def _can_use_extra_kernels(model: Path, settings: Settings) -> bool:
+def _can_use_extra_kernels(model: Path, settings: Settings, *, warns: bool = True) -> bool:
     """Try the model in a child first: in this process an illegal instruction would be the end."""
     try:
         probe = importlib.import_module("jitney.backends.llamacpp.probe")
     except ImportError:
         return True  # loading will say what is missing
     result = probe.probe_result(model, settings.cache_dir)
-    if result.warning is not None:
+    if warns and result.warning is not None:
         _log.warning("%s", result.warning)
     return bool(result.extra_kernels)
 
 
-def _measured(settings: Settings) -> Selection:
+def _measured(settings: Settings, progress: embedded.Progress) -> Selection:
     """The faster of both on this machine, for so few sequences; remembered."""
-    raise NotImplementedError
+    source = _source(settings, progress)
+    memory = _trial_memory(source, settings)
+    sequences = trial_sequences(settings.max_num_seqs)
+    trials = measure.recall(memory, MEASURED)
+    if trials is None:
+        with measure.undisturbed(settings.cache_dir):
+            # Another process may have measured while this one waited.
+            trials = measure.recall(memory, MEASURED) or _trials(settings, memory, sequences)
+    return fastest(trials, sequences)
+
+
+def _trials(settings: Settings, memory: Path, sequences: int) -> dict[str, measure.Trial]:
+    """Measure both, and remember what was found if it would be found again."""
+    ready: dict[str, Values] = {}
+    trials: dict[str, measure.Trial] = {}
+    for name in MEASURED:
+        try:
+            ready[name] = _trial_values(name, settings)
+        except SetupError as error:
+            trials[name] = measure.Trial(None, str(error).rstrip("."), is_lasting=False)
+    if ready:
+        _log.warning("measuring which backend is faster here, once")
+    for name, values in ready.items():
+        trials[name] = measure.measure(name, values, sequences)
+    has_figure = any(trial.tokens_per_s is not None for trial in trials.values())
+    if not has_figure:
+        return trials  # loading one will say what is wrong
+    for name, trial in trials.items():
+        if trial.failure is not None:
+            _log.warning("the %s backend could not be measured: %s", name, trial.failure)
+    if all(trial.is_lasting for trial in trials.values()):
+        measure.remember(memory, trials)
+    return trials
+
+
+def _trial_values(name: str, settings: Settings) -> Values:
+    """What the backend would be told, its kernels as they would be in the end."""
+    values = _values(name, settings)
+    if name == "llamacpp":
+        model = Path(str(values["model"]))
+        values["extra_kernels"] = _can_use_extra_kernels(model, settings, warns=False)
+    return values
+
+
+def _trial_memory(source: Path, settings: Settings) -> Path:
+    """Where the trials of this model, these libraries and this machine are remembered."""
+    status = source.stat()
+    facts = [
+        str(source.resolve()),
+        [status.st_size, status.st_mtime_ns],
+        [measure.builds(DISTRIBUTIONS[name]) for name in MEASURED],
+        measure.processor(),
+        settings.threads or usable_cores(),
+        trial_sequences(settings.max_num_seqs),
+        _has_own_cells(source, settings),
+    ]
+    return measure.memory_path(settings.cache_dir, facts)
+
+
+def _has_own_cells(source: Path, settings: Settings) -> bool:
+    """Whether llama.cpp would have cells for each slot: it is several times faster then."""
+    try:
+        sizes = size_llamacpp(settings, read_header(source), available_bytes())
+    except SetupError:
+        return False  # loading will say what is wrong
+    return sizes.slot_tokens_max != 0

@@ -1,12 +1,13 @@
 """Which backend runs a model where nobody named one: `select`, and its reason in words.
 
 Pure: what is installed, what the file says and what a measurement found are handed in. Called by
-`loading` at start-up and by `jitney backends`.
+`loading`, at start-up and for `jitney backends`.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jitney.backends.measure import Trial
 from jitney.config import Settings
 from jitney.errors import MissingDependency
 
@@ -35,8 +36,8 @@ class Facts:
     """Whether the model is an exported folder and not a GGUF."""
 
 
-def select(settings: Settings, facts: Facts, measure: Callable[[], Selection]) -> Selection:
-    """The backend for these settings; `measure` is called only where both would do.
+def select(settings: Settings, facts: Facts) -> Selection | None:
+    """The backend for these settings; None where both would do and the faster one is wanted.
 
     Raises MissingDependency when nothing that is installed can run the model.
     """
@@ -62,12 +63,49 @@ def select(settings: Settings, facts: Facts, measure: Callable[[], Selection]) -
         return Selection("llamacpp", "OpenVINO is not installed")
     if not has_llamacpp:
         return Selection("openvino", "it knows the model, and llama-cpp-python is not installed")
+    return _of_both(settings)
+
+
+def trial_sequences(sequences_max: int) -> int:
+    """Sequences of the trial that stands for so many: the next power of two."""
+    return 1 << (min(sequences_max, FEW_SEQUENCES) - 1).bit_length()
+
+
+def fastest(trials: Mapping[str, Trial], sequences: int) -> Selection:
+    """The backend whose trial was the fastest, with all figures in the reason.
+
+    One that failed loses; where all did, OpenVINO is taken, and loading it will say what is wrong.
+    """
+    speeds = {name: trial.tokens_per_s or 0.0 for name, trial in trials.items()}
+    # Between equals, the one that needs no compiler.
+    ranked = sorted(speeds, key=lambda name: (-speeds[name], name != "openvino"))
+    figures = [_figure(name, trials[name], is_first=not place) for place, name in enumerate(ranked)]
+    noun = "sequence" if sequences == 1 else "sequences"
+    told = f"{sequences} {noun}: {', '.join(figures)}; measured on this machine"
+    return Selection(ranked[0], told)
+
+
+def _of_both(settings: Settings) -> Selection | None:
+    """The choice where both are there and know the model; None where speed is to decide."""
+    if settings.flash_attention != "auto":
+        return Selection("llamacpp", "flash_attention is given, and only llama.cpp has the choice")
+    for name in ("dtype", "kv_cache_dtype"):
+        if getattr(settings, name) != "auto":
+            return Selection("openvino", f"{name} is given, and only OpenVINO has the choice")
     if settings.max_num_seqs > FEW_SEQUENCES:
         return Selection(
             "openvino",
             f"it knows the model and is the faster one with more than {FEW_SEQUENCES} sequences",
         )
-    return measure()
+    return None
+
+
+def _figure(name: str, trial: Trial, *, is_first: bool) -> str:
+    speed = trial.tokens_per_s
+    if speed is None:
+        return f"{name} failed ({trial.failure})"
+    number = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+    return f"{name} {number} tokens/s" if is_first else f"{name} {number}"
 
 
 def _lowered(facts: Facts) -> str:

@@ -1,9 +1,10 @@
 """How large the memory of a model is, and how it is laid out. Pure; called by `loading`.
 
-A backend that pages has one pool of blocks. llama.cpp has two layouts. In one *pool* a prefix is shared by marking its cells, and memory is what
-was asked for; but attention looks at every used cell for every token. With *cells of its own* for
-each slot a forward pass is two to four times faster, and memory is slots times the longest sequence
-(docs/decisions/0008-cells-of-their-own.md). So: cells of their own where they fit the budget.
+A backend that pages has one pool of blocks. llama.cpp has two layouts. In one *pool* a prefix is
+shared by marking its cells, and memory is what was asked for; but attention looks at every used
+cell for every token. With *cells of its own* for each slot a forward pass is two to four times
+faster, and memory is slots times the longest sequence (docs/decisions/0008-cells-of-their-own.md).
+So: cells of their own where they fit the budget.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """Every backend that can be built here, under one name: the fixture `backend`."""
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jitney.backends import load, load_process
+from jitney.backends.openvino.convert import write_model
 from jitney.core.backend import Backend
 from tests.conformance.driver import Driver
 
@@ -18,16 +18,27 @@ BATCH_TOKENS_MAX = 256
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of a few thousand weights, written on the spot."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("llama-cpp-python is not installed")
     models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     models.write_tiny_gguf(path)
     return path
 
 
+@pytest.fixture(scope="session")
+def tiny_converted(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model as OpenVINO reads it."""
+    folder = tmp_path_factory.mktemp("converted")
+    write_model(tiny_gguf, folder)
+    return folder
+
+
 @pytest.fixture(
-    scope="module", params=["fake", "fake-blocks", "fake-process", "llamacpp", "llamacpp-process"]
+    scope="module",
+    params=[
+        *("fake", "fake-blocks", "fake-process"),
+        *("llamacpp", "llamacpp-process"),
+        *("openvino", "openvino-process"),
+    ],
 )
 def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """One backend of each kind, kept for a whole module because a model takes time to load."""
@@ -44,6 +55,13 @@ def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
             # More would spin for each other on a busy machine, and the model is tiny.
             "threads": 1,
             "gpu_layers": 0,
+        }
+    elif name == "openvino":
+        settings |= {
+            "model": str(request.getfixturevalue("tiny_converted")),
+            "vocabulary": str(request.getfixturevalue("tiny_gguf")),
+            "model_len_max": 512,
+            "threads": 1,
         }
     else:
         settings |= {"eos_period": 0, "model_len_max": 512}

@@ -73,7 +73,7 @@ def test_slots_leave_room_for_cached_prefixes() -> None:
 def test_more_sequences_than_llama_cpp_can_tell_apart_are_refused_before_loading() -> None:
     """Guards against a native assertion, and against a download for nothing."""
     with pytest.raises(ConfigError, match="256 sequences"):
-        assemble(Settings(max_num_seqs=300))
+        assemble(Settings(backend="llamacpp", max_num_seqs=300))
 
 
 def test_the_fake_backend_has_no_bytes() -> None:

@@ -25,7 +25,7 @@ def opened(given: Given) -> Iterator[LLM]:
     settings = found.settings
     show_log(every_tick=settings.log_batch_composition)
     if settings.model is None and settings.backend != "fake":
-        fetch_embedded(settings.cache_dir)
+        fetch_embedded(settings)
     with loading(settings):
         llm = LLM(**_arguments(found))
     with llm:

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import PullOptions
-from jitney.compose import embedded_model
+from jitney.config import Settings
+from jitney.loading import ready_model
 from jitney.models import embedded
 
 MIB = 2**20
@@ -21,16 +23,17 @@ def call(options: PullOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     del options
     show_log(every_tick=False)
-    model = fetch_embedded(resolved(given).settings.cache_dir)
-    size = model.stat().st_size / MIB
+    model = fetch_embedded(replace(resolved(given).settings, model=None))
+    files = model.iterdir() if model.is_dir() else [model]
+    size = sum(file.stat().st_size for file in files) / MIB
     sys.stdout.write(f"{embedded.NAME} is ready: {model} ({size:.0f} MiB)\n")
     return 0
 
 
-def fetch_embedded(cache: Path) -> Path:
-    """The embedded model, ready for use; quick and quiet when it is there already."""
+def fetch_embedded(settings: Settings) -> Path:
+    """The embedded model, ready for its backend; quick and quiet when it is there already."""
     with _progress() as told:
-        return embedded_model(cache, told)
+        return ready_model(settings, told)
 
 
 def show_log(*, every_tick: bool) -> None:
@@ -56,7 +59,7 @@ def _progress() -> Iterator[embedded.Progress]:
         if not console.is_terminal:
             return
         bar.start()
-        description = "fetching" if done < total else "making Q8_0 of it"
+        description = "fetching" if done < total else "making it ready"
         bar.update(task, completed=done, total=total, description=description)
 
     try:

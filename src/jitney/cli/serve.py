@@ -40,7 +40,7 @@ def call(options: ServeOptions, given: Given) -> int:
     with listener:
         _warn_if_exposed(serving.host, keys)
         if settings.model is None and settings.backend != "fake":
-            fetch_embedded(settings.cache_dir)
+            fetch_embedded(settings)
         with loading(settings):
             assembly = assemble(settings, names_members=True)
         try:

@@ -187,6 +187,31 @@ class PullOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackendsOptions:
+    """`jitney backends`."""
+
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]", help="The model to choose a backend for; the same as --model."
+        ),
+    ] = None
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Where speed decides and was not measured yet, measure it now: the model is "
+            "fetched and converted if need be.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = False
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object instead of a table.", rich_help_panel=COMMAND),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """`jitney trace`."""
 
@@ -288,6 +313,24 @@ VERBS = (
         about="Fetch the embedded model, SmolLM2-135M-Instruct, and make it ready for use.",
         examples=("jitney pull",),
         settings=("cache_dir",),
+    ),
+    Verb(
+        path=("backends",),
+        module="backends",
+        options=BackendsOptions,
+        about="""List the backends: what is installed, what each can do, and which would be chosen.
+
+        The choice is for the given model, or the embedded one, under the settings in force, and
+        it says why. Nothing is fetched, converted or measured, unless --measure asks for it.""",
+        examples=(
+            "jitney backends",
+            "jitney backends model.gguf --max-num-seqs 4 --measure",
+            "jitney backends --json",
+        ),
+        settings=(
+            *("model", "backend", "dtype", "kv_cache_dtype", "threads", "gpu_layers"),
+            *("flash_attention", "max_num_seqs", "cache_dir"),
+        ),
     ),
     Verb(
         path=("trace",),

@@ -39,4 +39,4 @@ def test_no_two_settings_share_a_name() -> None:
 
 def test_the_backends_that_can_be_set_are_those_that_can_be_loaded() -> None:
     """Guards `backend`: a name that is offered must exist, and one that exists be offered."""
-    assert sorted(get_args(BackendName)) == sorted(NAMES)
+    assert sorted(get_args(BackendName)) == sorted(["auto", *NAMES])

@@ -44,7 +44,7 @@ class Copier:
 def convert(cache: Path, source: Path, make: Callable[[Path, Path], None]) -> Path:
     """The converted file."""
     conversion = Conversion(kind="copy", files=(NAME,), bytes_per_weight=4, make=make)
-    return convert(cache, source, conversion) / NAME
+    return converted(cache, source, conversion) / NAME
 
 
 def test_made_once(tmp_path: Path, source: Path) -> None:

@@ -23,7 +23,13 @@ from jitney.core import limits
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed, BackendFailed, ConfigError, InvalidRequest
+from jitney.errors import (
+    BackendCrashed,
+    BackendFailed,
+    ConfigError,
+    InvalidRequest,
+    ModelError,
+)
 from jitney.sampling.constraint import ConstraintCompiler
 
 
@@ -42,6 +48,7 @@ class OpenVinoSettings:
     threads: int
     inference_precision: str = "f32"
     kv_precision: str = "f32"
+    activation_group: int = 0
 
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
@@ -72,8 +79,14 @@ class OpenVinoBackend:
                 threads=settings.threads,
                 inference_precision=settings.inference_precision,
                 kv_precision=settings.kv_precision,
+                activation_group=settings.activation_group,
             ),
         )
+        if model.vocabulary_count != len(self.vocabulary.pieces):
+            raise ModelError(
+                f"{settings.model} gives logits of {model.vocabulary_count} tokens, and its "
+                f"tokenizer has {len(self.vocabulary.pieces)}; export or convert it again."
+            )
         self._model: PagedModel | None = model
         self._cells = PagedCells(
             model.caches.values(), BlockPool(blocks, BLOCK_TOKENS), settings.slots

@@ -26,6 +26,26 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in shown else next(others)) for byte in range(256)]
 
 
+class ByteNames:
+    """Names of tokens in characters that stand for bytes."""
+
+    def __init__(self) -> None:
+        self._byte_of = {ord(each): chr(byte) for byte, each in enumerate(byte_characters())}
+        self._known = frozenset(byte_characters())
+
+    def text_of(self, token: str) -> bytes:
+        """The bytes of a token by its name; a character that stands for none is spelled out."""
+        if self._known.issuperset(token):
+            return token.translate(self._byte_of).encode("latin-1")
+        parts = []
+        for character in token:
+            if character in self._known:
+                parts.append(character.translate(self._byte_of).encode("latin-1"))
+            else:
+                parts.append(f"[UNK_BYTE_0x{character.encode().hex()}{token}]".encode())
+        return b"".join(parts)
+
+
 class BytePairs:
     """The words of a text as tokens."""
 
@@ -34,8 +54,7 @@ class BytePairs:
     ) -> None:
         self._window = window
         self._characters = byte_characters()
-        self._byte_of = {ord(each): chr(byte) for byte, each in enumerate(self._characters)}
-        self._known = frozenset(self._characters)
+        self._names = ByteNames()
         self._tokens_of_missing: dict[int, tuple[int, ...]] = {}
         ids = {token: at for at, token in enumerate(stored.tokens)}
         merges = dict.fromkeys(_merges(stored.merges))
@@ -74,50 +93,49 @@ class BytePairs:
 
     def text_of(self, token: str) -> bytes:
         """The bytes of a normal token."""
-        if self._known.issuperset(token):
-            return token.translate(self._byte_of).encode("latin-1")
-        parts = []
-        for character in token:
-            if character in self._known:
-                parts.append(character.translate(self._byte_of).encode("latin-1"))
-            else:
-                parts.append(f"[UNK_BYTE_0x{character.encode().hex()}{token}]".encode())
-        return b"".join(parts)
+        return self._names.text_of(token)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text that holds no special one."""
-        tokens = self._encode(text)
+        tokens = encode_in_windows(self._tokenizer, text, self._window, WORDS_REPEATED)
         missing = self._tokens_of_missing
         if not missing or missing.keys().isdisjoint(tokens):
             return tokens
         return [each for token in tokens for each in missing.get(token, (token,))]
 
-    def _encode(self, text: str) -> list[int]:
-        """The tokens, some thousand words at a time: the library takes 500 bytes for each word.
 
-        Where a window ends, its last words may be cut otherwise than in the whole text; the next
-        window begins with them. A window does not end in whitespace, whose cuts hang on what
-        follows, and grows when it holds hardly more than a word.
-        """
-        tokens: list[int] = []
-        start, size = 0, self._window
-        while True:
-            end = min(len(text), start + size)
-            while end < len(text) and text[end - 1].isspace():
-                end += 1
-            encoding = self._tokenizer.encode(text[start:end], add_special_tokens=False)
-            if end == len(text):
-                return tokens + encoding.ids
-            again = (encoding.token_to_word(len(encoding.ids) - 1) or 0) - WORDS_REPEATED
-            if again <= 0:
-                size *= 2
-                continue
-            kept, place = encoding.word_to_tokens(again), encoding.word_to_chars(again)
-            assert kept is not None, f"word {again} has no token"
-            assert place is not None, f"word {again} has no place"
-            tokens += encoding.ids[: kept[0]]
-            start += place[0]
-            size = self._window
+def encode_in_windows(
+    tokenizer: Tokenizer, text: str, window: int, words_repeated: int
+) -> list[int]:
+    """The tokens, some thousand words at a time: the library takes 500 bytes for each word.
+
+    Where a window ends, its last words may be cut otherwise than in the whole text; the next
+    window begins with them. A window does not end in whitespace, whose cuts hang on what
+    follows, and grows when it holds hardly more than a word.
+    """
+    tokens: list[int] = []
+    start, size = 0, window
+    while True:
+        end = min(len(text), start + size)
+        while end < len(text) and text[end - 1].isspace():
+            end += 1
+        encoding = tokenizer.encode(text[start:end], add_special_tokens=False)
+        if end == len(text):
+            return tokens + encoding.ids
+        last = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
+        again = (last or 0) - words_repeated
+        # A word may be without tokens where the vocabulary does not have all bytes.
+        while again > 0 and encoding.word_to_tokens(again) is None:
+            again -= 1
+        if again <= 0:
+            size *= 2
+            continue
+        kept, place = encoding.word_to_tokens(again), encoding.word_to_chars(again)
+        assert kept is not None, f"word {again} has no token"
+        assert place is not None, f"word {again} has no place"
+        tokens += encoding.ids[: kept[0]]
+        start += place[0]
+        size = window
 
 
 def _merges(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:

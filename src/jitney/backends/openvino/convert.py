@@ -11,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import openvino as ov
 import openvino_genai
 
 from jitney.backends.openvino.families import FILES
+from jitney.backends.openvino.requantize import is_exact, write_exact
 from jitney.errors import ModelError
 
 START_S_MAX = 120.0
@@ -22,8 +24,12 @@ BYTES_PER_S_MIN = 4 << 20
 """A conversion that is slower than this for the size of its source is given up."""
 
 EXIT_REFUSED = 3
+EXIT_UNWRITTEN = 4
 _INPUT = "model.gguf"
+_EXACT = "exact.gguf"
 _REASON_CHARACTERS_MAX = 300
+_WRITE_FAILURE = "iostream error"
+"""All that native code says of a disk that is full."""
 
 
 def write_model(source: Path, folder: Path) -> None:
@@ -40,6 +46,11 @@ def write_model(source: Path, folder: Path) -> None:
             f"{source} was not converted for OpenVINO within {limit:.0f} s; "
             "use the llama.cpp backend."
         ) from None
+    if child.returncode == EXIT_UNWRITTEN:
+        raise ModelError(
+            f"{source} was not converted for OpenVINO, because files in {folder.parent} could not "
+            "be written; the disk is probably full: make room, or choose another cache folder."
+        )
     if child.returncode != 0:
         raise ModelError(
             f"{source} cannot be converted for OpenVINO: {_cause(child)}; "
@@ -59,16 +70,28 @@ def _cause(child: "subprocess.CompletedProcess[bytes]") -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The child: 0 when the model was written, EXIT_REFUSED after a line that says why not."""
+    """The child: 0 when the model was written, EXIT_REFUSED after a line that says why not.
+
+    EXIT_UNWRITTEN when the fault is not the model's.
+    """
     folder = Path(arguments[0])
     try:
-        openvino_genai.LLMPipeline(str(folder / _INPUT), "CPU", enable_save_ov_model=True)
-    except (RuntimeError, ValueError) as error:
+        given = folder / _INPUT
+        reader = gguf.GGUFReader(given)
+        if not is_exact(reader):
+            given = folder / _EXACT
+            write_exact(reader, given)
+        openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
+    except OSError:
+        return EXIT_UNWRITTEN
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        if _WRITE_FAILURE in str(error):
+            return EXIT_UNWRITTEN
         # It writes the model first; only the reader's own tokenizer may be what failed.
         if not (folder / FILES[0]).exists():
             return _refused(error)
     try:
-        # A disk that filled up leaves a file cut short, and no error.
+        # A file that was cut short is found here and not when the model is loaded.
         ov.Core().read_model(folder / FILES[0])
     except RuntimeError as error:
         return _refused(error)

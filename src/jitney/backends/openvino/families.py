@@ -10,15 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jitney.errors import ModelError
+from jitney.backends.openvino.splits import SPLITS
+from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader, read_header
 
 FILES = ("openvino_model.xml", "openvino_model.bin")
 """What a converted or exported model consists of."""
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-WEIGHT_TYPES = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+WEIGHT_TYPES = frozenset(
+    {
+        *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"),
+    }
+)
+"""Those that `requantize` reads or the library takes; exotic ones are left to llama.cpp."""
 CONFIG_BYTES_MAX = 1 << 20
+ACTIVATION_GROUP = 32
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,7 @@ class Dtypes:
     inference: str
     kv: str
     kv_bytes: float
+    activation_group: int
 
 
 def refusal(header: GgufHeader) -> str | None:
@@ -44,12 +54,9 @@ def refusal(header: GgufHeader) -> str | None:
     family = header.architecture
     if family not in ARCHITECTURES:
         return f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
-    unknown = sorted(set(header.weight_types) - set(WEIGHT_TYPES))
+    unknown = sorted(header.weight_types - WEIGHT_TYPES)
     if unknown:
-        return (
-            f"it has weights of type {', '.join(unknown)}, and OpenVINO reads "
-            f"{', '.join(WEIGHT_TYPES)}"
-        )
+        return f"it has weights of type {', '.join(unknown)}, which cannot be converted"
     scaling = header.metadata.get(f"{family}.rope.scaling.type", "none")
     if scaling != "none" or header.has_rope_factors:
         return "its rotary embedding is stretched, which OpenVINO's reader passes over"
@@ -57,6 +64,16 @@ def refusal(header: GgufHeader) -> str | None:
         return "it is a mixture of experts"
     if not header.context_length or not header.kv_bytes_per_token:
         return "its header does not say how long its sequences are, or how large their memory"
+    return _tokenizer_refusal(header)
+
+
+def _tokenizer_refusal(header: GgufHeader) -> str | None:
+    kind = header.metadata.get("tokenizer.ggml.model", "")
+    pre = header.metadata.get("tokenizer.ggml.pre", "")
+    if kind not in ("gpt2", "llama"):
+        return f"its tokenizer is of the kind {kind!r}, and only gpt2 and llama are known"
+    if kind == "gpt2" and pre not in SPLITS:
+        return f"its text is cut by the rules {pre!r}, which are not known"
     return None
 
 
@@ -91,26 +108,57 @@ def _facts_of_folder(folder: Path) -> Facts:
     return Facts(length, values)
 
 
-def read_json(path: Path) -> dict[str, Any]:  # Any: whatever the file says
-    """A small JSON object of an exported folder. Raises ModelError."""
+def read_json(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, Any]:
+    """A JSON object of an exported folder. Raises ModelError."""
     try:
-        if path.stat().st_size > CONFIG_BYTES_MAX:
-            raise ModelError(f"{path} is larger than {CONFIG_BYTES_MAX} bytes.")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path, bytes_max))
+    except (ValueError, RecursionError):
+        raise ModelError(f"{path} is not JSON; export the model again.") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object; export the model again.")
+    return value  # Any: whatever the file says
+
+
+def read_text(path: Path, bytes_max: int) -> str:
+    """A text file of an exported folder. Raises ModelError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError:
-        raise ModelError(f"{path} is not JSON.") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object.")
-    return value
+    if len(content) > bytes_max:
+        raise ModelError(f"{path} is larger than {bytes_max} bytes.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ModelError(f"{path} is not text; export the model again.") from None
 
 
-def dtypes(dtype: str, kv_cache_dtype: str) -> Dtypes:
+def dtypes(dtype: str, kv_cache_dtype: str, threads: int, cpuinfo: Path = CPUINFO) -> Dtypes:
     """The library's names for the settings; what `auto` is was measured (decision 0010)."""
     names = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
-    sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
-    inference = names.get(dtype, "auto")
-    kv = names.get(kv_cache_dtype, "f16")
     # Scales and offsets stand beside numbers of 8 bits.
-    return Dtypes(inference, kv, sizes[kv])
+    sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
+    # On one thread the library divides by zero while it compiles bfloat16 for unpacked weights.
+    is_half = threads > 1 and _has_bfloat16(cpuinfo)
+    inference = names.get(dtype) or ("bf16" if is_half else "f32")
+    # Rounding activations doubles the speed of float32, and costs what it costs in llama.cpp. Who
+    # asks for float32 gets it; elsewhere it has no effect.
+    activation_group = ACTIVATION_GROUP if dtype == "auto" and inference == "f32" else 0
+    kv = names.get(kv_cache_dtype, inference)
+    if kv == "f32" != inference:
+        raise ConfigError(
+            f"kv_cache_dtype float32 needs dtype float32, and dtype is "
+            f"{'bfloat16' if inference == 'bf16' else 'float16'}; leave one of them out."
+        )
+    return Dtypes(inference, kv, sizes[kv], activation_group)
+
+
+def _has_bfloat16(cpuinfo: Path) -> bool:
+    """Whether the processor computes with them itself; else they would only be slower."""
+    try:
+        with cpuinfo.open(encoding="utf-8", errors="replace") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.split())

@@ -35,6 +35,8 @@ class GraphShape:
     threads: int
     inference_precision: str
     kv_precision: str
+    activation_group: int
+    """Numbers that are rounded to 8 bits together before they meet packed weights; 0: none are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
         "PERFORMANCE_HINT": "LATENCY",
         "KV_CACHE_PRECISION": shape.kv_precision,
         "INFERENCE_PRECISION_HINT": shape.inference_precision,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": shape.activation_group,
     }
     try:
         return ov.Core().compile_model(model, "CPU", properties)

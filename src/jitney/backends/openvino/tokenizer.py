@@ -1,40 +1,15 @@
-"""The tokenizer of a GGUF without llama.cpp: the same vocabulary, and the same tokens of a text.
+"""Text to tokens and back, without llama.cpp: the tokenizer of a GGUF or of an exported folder.
 
-Built once, then any thread may call `encode`. Special tokens are found by name in the text before
-anything is merged: the longest names first, each from left to right, as llama.cpp does.
+Built once by the backend, then any thread may call `encode`. Which rules hold is for the two
+kinds to say; here is what they have in common.
 """
 
 from pathlib import Path
 
-from jitney.backends.openvino.byte_pairs import BytePairs
-from jitney.backends.openvino.roles import CONTROL, UNKNOWN, USER_DEFINED, assign_roles, describe
-from jitney.backends.openvino.scored_pairs import ScoredPairs
-from jitney.backends.openvino.splits import SPLITS
+from jitney.backends.openvino.folder_tokenizer import FolderTokenizer
+from jitney.backends.openvino.gguf_tokenizer import GgufTokenizer
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest, ModelError
-from jitney.models.gguf_vocabulary import GgufVocabulary, read_vocabulary
-
-_BEGINNING = 5
-"""Characters of a name that are looked for first."""
-_WHITESPACE = " \t\n\v\f\r"
-_STRIPPING = ("phi-3", "phi3")
-"""Models, by their names, whose special tokens take the whitespace after them away."""
-_NEVER_STRIPPING = frozenset({"<unk>", "<s>", "<|endoftext|>"})
-
-
-class _Names:
-    """Special tokens with their names, in the order in which a text is searched for them."""
-
-    def __init__(self, names: list[tuple[int, str]]) -> None:
-        self._names = names
-        self._beginnings = frozenset(name[:_BEGINNING] for _, name in names)
-
-    def written_in(self, text: str) -> list[tuple[int, str]]:
-        """Those whose names a text holds; there may be thousands that begin alike."""
-        written = {beginning for beginning in self._beginnings if beginning in text}
-        if not written:
-            return []
-        return [each for each in self._names if each[1][:_BEGINNING] in written and each[1] in text]
+from jitney.errors import InvalidRequest
 
 
 class Tokenizer:
@@ -43,44 +18,10 @@ class Tokenizer:
     vocabulary: Vocabulary
 
     def __init__(self, path: Path) -> None:
-        """Read the tokenizer of a GGUF. Raises ModelError for a bad file or an unknown kind."""
-        stored = read_vocabulary(path)
-        self._merging: BytePairs | ScoredPairs
-        self._adds_space_prefix = False
-        if stored.model == "gpt2":
-            split = SPLITS.get(stored.pre)
-            if split is None:
-                raise _unsupported(stored, f"the pre-tokenizer {stored.pre!r}")
-            if not stored.merges:
-                raise ModelError(f"{path} has no merges, which its tokenizer needs.")
-            self._merging = BytePairs(stored, split)
-            roles = assign_roles(stored, bos=11, eos=11)
-            adds_bos = split.adds_bos
-        elif stored.model == "llama":
-            self._merging = ScoredPairs(stored)
-            self._adds_space_prefix = stored.adds_space_prefix is not False
-            roles = assign_roles(stored, bos=1, eos=2)
-            adds_bos = True
-        else:
-            raise _unsupported(stored, f"the tokenizer {stored.model!r}")
-        self.vocabulary = describe(stored, roles, adds_bos=adds_bos, text_of=self._merging.text_of)
-        special = sorted(
-            (
-                (token, stored.tokens[token])
-                for token, kind in enumerate(roles.kinds)
-                if kind in (CONTROL, UNKNOWN, USER_DEFINED)
-            ),
-            key=lambda item: -len(item[1].encode()),
-        )
-        self._special = _Names(special)
-        self._user_defined = _Names(
-            [each for each in special if roles.kinds[each[0]] == USER_DEFINED]
-        )
-        self._stripping: frozenset[int] = frozenset()
-        if any(name in stored.name.lower() for name in _STRIPPING):
-            self._stripping = frozenset(
-                token for token, name in special if name not in _NEVER_STRIPPING
-            )
+        """Read what a model brings. Raises ModelError when it is missing, damaged or unknown."""
+        self._kind: GgufTokenizer | FolderTokenizer
+        self._kind = FolderTokenizer(path) if path.is_dir() else GgufTokenizer(path)
+        self.vocabulary = self._kind.vocabulary
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of a text, none added; the names of control tokens become them when `special`.
@@ -93,39 +34,4 @@ class Tokenizer:
             raise InvalidRequest(
                 "the text holds half of a surrogate pair, which is no character."
             ) from None
-        tokens: list[int] = []
-        follows_text = False
-        for part in self._parts(text, self._special if special else self._user_defined):
-            if isinstance(part, int):
-                tokens.append(part)
-                follows_text = False
-            else:
-                prefix = " " if self._adds_space_prefix and not follows_text else ""
-                tokens += self._merging.encode(prefix + part)
-                follows_text = True
-        return tokens
-
-    def _parts(self, text: str, names: _Names) -> list[str | int]:
-        """The text cut at the names: special tokens, and texts that are not empty between them."""
-        parts: list[str | int] = [text] if text else []
-        for token, name in names.written_in(text):
-            parts = [each for part in parts for each in self._cut(part, token, name)]
-        return parts
-
-    def _cut(self, part: str | int, token: int, name: str) -> list[str | int]:
-        if isinstance(part, int):
-            return [part]
-        first, *others = part.split(name)
-        found: list[str | int] = [first] if first else []
-        for other in others:
-            found.append(token)
-            rest = other.lstrip(_WHITESPACE) if token in self._stripping else other
-            found += [rest] if rest else []
-        return found
-
-
-def _unsupported(stored: GgufVocabulary, what: str) -> ModelError:
-    return ModelError(
-        f"{stored.path} has {what}, which the openvino backend does not know; "
-        "the llamacpp backend can run it."
-    )
+        return self._kind.encode(text, special=special)

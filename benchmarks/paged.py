@@ -1,0 +1,74 @@
+"""The floor on OpenVINO: the engine's own batches, replayed over a compiled model of its own.
+
+The inputs of every pass are made before the clock starts; what is timed is the forward passes and
+the largest logit of each wanted row: no scheduler, no sampler, no engine. The blocks are those that
+the backend would have taken.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from jitney.backends.openvino.cells import PagedCells
+from jitney.backends.openvino.graph import BLOCK_TOKENS, GraphShape, Packed, PagedModel
+from jitney.backends.paging import BlockPool
+from jitney.core.batch import Batch, MemoryOperation, Open, Release, Truncate
+
+
+class PagedLoop:
+    """The same model, compiled in the same way, with memory of its own."""
+
+    def __init__(self, folder: Path, shape: GraphShape, slots: int) -> None:
+        self._model = PagedModel(folder, shape)
+        self._blocks = shape.blocks
+        self._slots = slots
+
+    def run(self, batches: list[Batch]) -> float:
+        """Seconds for all batches, which begin with empty slots."""
+        # Only tables are kept here: nothing is shared, so no block is ever copied.
+        cells = PagedCells((), BlockPool(self._blocks, BLOCK_TOKENS), self._slots)
+        passes = []
+        for batch in batches:
+            for operation in batch.operations:
+                _operate(cells, operation)
+            if batch.entries:
+                passes.append(_pack(cells, batch))
+        started = time.perf_counter()
+        for packed in passes:
+            self._model.forward(packed).argmax(axis=1)
+        return time.perf_counter() - started
+
+
+def _operate(cells: PagedCells, operation: MemoryOperation) -> None:
+    match operation:
+        case Open():
+            pass
+        case Truncate():
+            cells.truncate(operation.slot, operation.length)
+        case Release():
+            cells.truncate(operation.slot, 0)
+        case _:
+            raise RuntimeError(f"the load was to share nothing, and has {operation}")
+
+
+def _pack(cells: PagedCells, batch: Batch) -> Packed:
+    entries = batch.entries
+    tables = []
+    for entry in entries:
+        cells.grow(entry.slot, entry.length)
+        tables.append(tuple(cells.blocks(entry.slot)))
+    ends = np.cumsum([entry.length for entry in entries])
+    wanted = [end - 1 for entry, end in zip(entries, ends, strict=True) if entry.wants_token]
+    return Packed(
+        tokens=np.array([token for entry in entries for token in entry.tokens], np.int64),
+        positions=np.array(
+            [p for entry in entries for p in range(entry.start, entry.end)], np.int64
+        ),
+        lengths_past=np.array([entry.start for entry in entries], np.int32),
+        span_begins=np.array([0, *ends], np.int32),
+        blocks=np.array([block for table in tables for block in table], np.int32),
+        block_begins=np.cumsum([0, *map(len, tables)], dtype=np.int32),
+        length_max=max(entry.end for entry in entries),
+        rows=np.array(wanted or [0], np.int64),
+    )

@@ -1,0 +1,260 @@
+"""`jitney backends`: what is installed, what each can do, and which one a model would get.
+
+Main thread. Loads no backend, and without `--measure` fetches, converts and writes nothing.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jitney.backends.openvino import families
+from jitney.cli.flags import Given, resolved
+from jitney.cli.pull import fetch_embedded, show_log
+from jitney.cli.terminal import printable
+from jitney.cli.verbs import BackendsOptions
+from jitney.config import Settings
+from jitney.errors import ConfigError, MissingDependency
+from jitney.loading import foreseen_backend, installed_backends, library_version, select_backend
+from jitney.models import embedded
+from jitney.models.gguf import read_header
+from jitney.selection import FEW_SEQUENCES
+from jitney.sizing import PAGE_TOKENS
+
+LABELS_WIDTH = 11
+
+NOT_MEASURED = (
+    f"with up to {FEW_SEQUENCES} sequences it is the faster one of openvino and llamacpp, which "
+    "was not measured for this model yet: the first start measures it, and so does this command "
+    "with --measure"
+)
+_INEXACT = (
+    "what else is in the batch can change a request's text, where two tokens are almost equally "
+    "likely"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a backend can do, in words."""
+
+    name: str
+    extra: str | None
+    """The extra that installs it; None where nothing needs to be."""
+    models: str
+    runs_on: str
+    memory: str
+    block_tokens: int
+    exact: bool
+    texts: str
+
+
+KINDS = (
+    Kind(
+        name="openvino",
+        extra="openvino",
+        models=f"GGUF files of the architectures {', '.join(families.ARCHITECTURES)}, with "
+        f"weights of {', '.join(sorted(families.WEIGHT_TYPES))}; folders exported for OpenVINO",
+        runs_on="the CPU",
+        memory=f"blocks of {PAGE_TOKENS} tokens; equal beginnings share theirs",
+        block_tokens=PAGE_TOKENS,
+        exact=False,
+        texts=_INEXACT,
+    ),
+    Kind(
+        name="llamacpp",
+        extra="llama",
+        models="GGUF files of every architecture that llama.cpp knows",
+        runs_on="the CPU, and a GPU if llama.cpp was built for one (--gpu-layers)",
+        memory="single tokens; cells for each slot where they fit, one pool elsewhere",
+        block_tokens=1,
+        exact=False,
+        texts=_INEXACT,
+    ),
+    Kind(
+        name="fake",
+        extra=None,
+        models="none: its next token is a hash, for trying things out",
+        runs_on="anything",
+        memory="single tokens, which are only counted",
+        block_tokens=1,
+        exact=True,
+        texts="the same whatever else is in the batch",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A backend as it is here."""
+
+    kind: Kind
+    installed: bool
+    version: str | None
+    refusal: str | None
+    """Why it cannot run the model; None when it can, or takes none."""
+
+    @property
+    def state(self) -> str:
+        """Its version, or what to do about its absence."""
+        if self.kind.extra is None:
+            return "built in"
+        if not self.installed:
+            return f"not installed: install jitney with the extra `{self.kind.extra}`"
+        return self.version or "installed, of an unknown version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All that the command tells. `chosen` is None where there is none, or none yet."""
+
+    model: str
+    listed: tuple[Listed, ...]
+    chosen: str | None
+    reason: str
+
+
+def call(options: BackendsOptions, given: Given) -> int:
+    """Carry out the command; the exit code."""
+    settings = resolved(_with_model(given, options.named)).settings
+    show_log(every_tick=False)
+    found = overview(settings, measures=options.measure)
+    if options.json:
+        sys.stdout.write(overview_json(found) + "\n")
+        return 0
+    if sys.stdout.isatty():
+        Console(highlight=False).print(_table(found))
+        return 0
+    # Lines are not broken where a program reads them.
+    for row in _rows(found):
+        sys.stdout.write(f"{row.label:<{LABELS_WIDTH}}{row.text}".rstrip() + "\n")
+    return 0
+
+
+def overview(settings: Settings, *, measures: bool = False) -> Overview:
+    """What is here, and what these settings would get. Raises ModelError for a bad model."""
+    refusals = _refusals(settings.model)
+    installed = installed_backends()
+    listed = tuple(
+        Listed(
+            kind=kind,
+            installed=kind.extra is None or kind.name in installed,
+            version=library_version(kind.name) if kind.name in installed else None,
+            refusal=refusals.get(kind.name),
+        )
+        for kind in KINDS
+    )
+    try:
+        selection = foreseen_backend(settings)
+        if selection is None and measures:
+            if settings.model is None:
+                fetch_embedded(settings)
+            selection = select_backend(settings)
+        reason = NOT_MEASURED if selection is None else selection.reason
+    except MissingDependency as error:
+        selection, reason = None, str(error).rstrip(".")
+    chosen = None if selection is None else selection.name
+    return Overview(
+        model=_model_text(settings),
+        listed=listed,
+        chosen=chosen,
+        reason=reason + _obstacle(chosen, listed),
+    )
+
+
+def overview_json(found: Overview) -> str:
+    """An object with the backends, the choice and its reason."""
+    backends = [
+        {
+            **asdict(each.kind),
+            "installed": each.installed,
+            "version": each.version,
+            "refusal": each.refusal,
+        }
+        for each in found.listed
+    ]
+    told = {"model": found.model, "chosen": found.chosen, "reason": found.reason}
+    return json.dumps({"backends": backends, **told}, indent=2)
+
+
+def _with_model(given: Given, model: str | None) -> Given:
+    if model is None:
+        return given
+    if given.flags.get("model") is not None:
+        raise ConfigError("The model is given twice, with --model and without; leave one out.")
+    return replace(given, flags={**given.flags, "model": model})
+
+
+def _refusals(model: Path | None) -> dict[str, str]:
+    """Why a backend cannot run the model, for those that cannot. Raises ModelError."""
+    if model is None:
+        return {}
+    if families.is_exported(model):
+        return {"llamacpp": "it reads GGUF files, and the model is a folder"}
+    refusal = families.refusal(read_header(model))
+    return {} if refusal is None else {"openvino": refusal}
+
+
+def _model_text(settings: Settings) -> str:
+    if settings.backend == "fake":
+        return "none, with the fake backend"
+    if settings.model is not None:
+        return str(settings.model)
+    is_there = embedded.is_there(settings.cache_dir)
+    return f"{embedded.NAME}, the embedded one" + ("" if is_there else ", not fetched yet")
+
+
+def _obstacle(chosen: str | None, listed: tuple[Listed, ...]) -> str:
+    """What stands against a choice that settings have forced."""
+    each = next((each for each in listed if each.kind.name == chosen), None)
+    if each is None:
+        return ""
+    if not each.installed:
+        return f"; but it is {each.state}"
+    return f"; but it cannot run the model: {each.refusal}" if each.refusal else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of the answer; those of a heading begin at the margin."""
+
+    label: str
+    text: str
+    style: str = ""
+
+
+def _rows(found: Overview) -> list[_Row]:
+    rows = []
+    for each in found.listed:
+        kind = each.kind
+        rows += [
+            _Row(kind.name, each.state, "green" if each.installed else "yellow"),
+            _Row("  models", kind.models),
+            _Row("  runs on", kind.runs_on),
+            _Row("  memory", kind.memory),
+            _Row("  texts", kind.texts),
+        ]
+        if each.refusal is not None:
+            rows.append(_Row("  refuses", f"this model: {printable(each.refusal)}"))
+        rows.append(_Row("", ""))
+    name = found.chosen or ("not known yet" if found.reason == NOT_MEASURED else "none")
+    return [
+        *rows,
+        _Row("model", printable(found.model)),
+        _Row("chosen", name, "bold"),
+        _Row("  because", printable(found.reason)),
+    ]
+
+
+def _table(found: Overview) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=0)
+    table.add_column(width=LABELS_WIDTH)
+    table.add_column(overflow="fold")
+    for row in _rows(found):
+        style = "dim" if row.label.startswith(" ") else "bold"
+        table.add_row(Text(row.label, style=style), Text(row.text, style=row.style))
+    return table

@@ -1,0 +1,92 @@
+"""`jitney backends` as people run it: what it prints, where, and what it leaves alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_cli_terminal import on_terminal
+
+WAIT_S = 240
+
+
+def jitney(*words: str | Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}
+    return subprocess.run(
+        [sys.executable, "-m", "jitney", *map(str, words)],
+        env=kept | {"JITNEY_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def test_it_lists_and_chooses_and_leaves_no_trace(tmp_path: Path) -> None:
+    """Guards the question before the first start: an answer, and nothing fetched for it."""
+    cache = tmp_path / "cache"
+    done = jitney("backends", cache=cache)
+    assert done.stderr == ""
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    for name in ("openvino ", "llamacpp ", "fake ", "model ", "chosen ", "  because "):
+        assert sum(line.startswith(name) for line in lines) == 1, name
+    assert all(line == line.rstrip() for line in lines)
+    assert "not fetched yet" in done.stdout
+    assert not cache.exists()
+    told = json.loads(jitney("backends", "--json", cache=cache).stdout)
+    assert [each["name"] for each in told["backends"]] == ["openvino", "llamacpp", "fake"]
+    assert told["reason"] in done.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_it_fits_a_terminal(columns: int) -> None:
+    """Guards narrow windows: lines are broken between words, and labels stand alone."""
+    with on_terminal("backends", columns=columns) as terminal:
+        assert terminal.end() == 0
+    lines = terminal.text.splitlines()
+    assert max(len(line) for line in lines) <= columns
+    assert "\x1b[" in terminal.raw
+    assert any(line.startswith("  because ") for line in lines)
+
+
+def test_a_bad_model_is_one_sentence(tmp_path: Path) -> None:
+    """Guards a mistyped path: no list, no traceback."""
+    text = tmp_path / "text.gguf"
+    text.write_text("hello, I am a text\n" * 50)
+    for model, told in ((tmp_path / "none.gguf", "does not exist"), (text, "not a GGUF")):
+        done = jitney("backends", model, cache=tmp_path / "cache")
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert done.stderr.startswith("jitney: ")
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert told in done.stderr
+
+
+def test_it_measures_when_asked_and_knows_it_afterwards(tmp_path: Path) -> None:
+    """Guards the whole way with a real model: not known, measured, remembered, used."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    pytest.importorskip("openvino_genai", reason="openvino is not installed")
+    models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
+    model, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
+    models.write_tiny_gguf(model)
+    few = ("--max-num-seqs", "2", "--threads", "2")
+    before = jitney("backends", model, *few, cache=cache)
+    assert "not known yet" in before.stdout
+    assert "--measure" in before.stdout
+    assert not cache.exists()
+    measured = jitney("backends", model, *few, "--measure", cache=cache)
+    assert measured.returncode == 0, measured.stderr
+    assert "2 sequences: " in measured.stdout
+    assert "failed" not in measured.stdout
+    assert measured.stderr.count("measuring which backend is faster here, once") == 1
+    after = jitney("backends", model, *few, cache=cache)
+    assert after.stdout == measured.stdout
+    assert after.stderr == ""
+    given = ("--model", model, *few, "--max-tokens", "2", "--raw", "hello")
+    used = jitney("run", *given, cache=cache)
+    assert used.returncode == 0, used.stderr
+    assert "measuring" not in used.stderr

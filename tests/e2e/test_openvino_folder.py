@@ -1,0 +1,81 @@
+"""An exported OpenVINO folder as a model, end to end."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openvino_genai", reason="the extra `openvino` is not installed")
+pytest.importorskip("gguf", reason="needs the gguf package")
+
+from jitney import LLM, SamplingParams
+from jitney.config import Settings
+from jitney.errors import ModelError
+from jitney.loading import ready_model
+from jitney.models import embedded
+from tests.folders_for_tests import write_folder
+from tests.models_for_tests import write_tiny_gguf
+
+FILES = ("openvino_model.xml", "openvino_model.bin")
+GREEDY = SamplingParams(temperature=0, max_tokens=24)
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def answers(llm: LLM) -> list[object]:
+    """What a person and a program see of it."""
+    chat = llm.chat(QUESTION, GREEDY)[0].outputs[0]
+    plain = llm.generate("The capital of France is", GREEDY)[0]
+    return [chat.text, chat.token_ids, chat.finish_reason, plain.prompt_token_ids, plain.outputs]
+
+
+def test_a_folder_answers_as_the_gguf_that_it_came_from(tmp_path: Path) -> None:
+    """Guards tokenizer, template, endings and sizes of a folder, all at once."""
+    settings = Settings(backend="openvino")
+    converted = ready_model(settings)
+    for name in FILES:
+        (tmp_path / name).symlink_to(converted / name)
+    write_folder(tmp_path, embedded.path_in(settings.cache_dir), digits_apart=True)
+    usual = {"kv_tokens": 1024, "max_num_seqs": 2, "threads": 1, "dtype": "float32"}
+    with LLM(None, backend="openvino", **usual) as llm:
+        expected = answers(llm)
+    with LLM(tmp_path, **usual) as llm:
+        assert answers(llm) == expected
+    assert "Paris" in str(expected[0])
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model."""
+    base = tmp_path_factory.mktemp("exported")
+    source = base / "tiny.gguf"
+    write_tiny_gguf(source)
+    converted = ready_model(Settings(model=source, backend="openvino", cache_dir=base / "cache"))
+    folder = base / "folder"
+    folder.mkdir()
+    for name in FILES:
+        shutil.copyfile(converted / name, folder / name)
+    write_folder(folder, source)
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["short weights", "bad graph", "no config", "no tokenizer"])
+def test_a_damaged_folder_is_a_sentence(tmp_path: Path, exported: Path, damage: str) -> None:
+    """Guards against native code that reads beyond the end of a file."""
+    folder = tmp_path / "folder"
+    shutil.copytree(exported, folder)
+    graph, weights = (folder / name for name in FILES)
+    match damage:
+        case "short weights":
+            weights.write_bytes(weights.read_bytes()[:-1])
+        case "bad graph":
+            graph.write_bytes(graph.read_bytes()[:-100])
+        case "no config":
+            (folder / "config.json").unlink()
+        case _:
+            (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError) as caught:
+        LLM(folder, kv_tokens=512, threads=1, dtype="float32")
+    text = str(caught.value)
+    assert str(folder) in text
+    assert "\n" not in text
+    assert text.endswith(".")

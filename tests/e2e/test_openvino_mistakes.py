@@ -1,0 +1,212 @@
+"""OpenVINO on bad input and bad disks: a sentence or a correct result, each time.
+
+The model is a tiny one, and every conversion is a real one, in its child process.
+"""
+
+import multiprocessing
+import resource
+import subprocess
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openvino_genai", reason="the extra `openvino` is not installed")
+pytest.importorskip("gguf", reason="needs the gguf package")
+
+from jitney import LLM, SamplingParams
+from jitney.backends.openvino.convert import write_model
+from jitney.config import Settings
+from jitney.errors import ModelError
+from jitney.loading import ready_model
+from jitney.models.cache import RECORD_NAME
+from tests.models_for_tests import TinyShape, write_tiny_gguf
+
+WAIT_S = 120.0
+XML, BIN = "openvino_model.xml", "openvino_model.bin"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    return path
+
+
+def ready(source: Path, cache: Path) -> Path:
+    return ready_model(Settings(model=source, backend="openvino", cache_dir=cache))
+
+
+def refusal(source: Path, cache: Path) -> str:
+    """One sentence that names a file; nothing is left that would be taken next time."""
+    with pytest.raises(ModelError) as caught:
+        ready(source, cache)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    assert cache.is_file() or not [*cache.rglob(XML), *cache.rglob("*.partial")]
+    return text
+
+
+def test_an_unknown_family_is_refused_before_it_is_converted(tmp_path: Path) -> None:
+    """Guards against a conversion that passes over what it does not know."""
+    path = tmp_path / "gemma.gguf"
+    write_tiny_gguf(path, shape=TinyShape(architecture="gemma"))
+    told = refusal(path, tmp_path / "cache")
+    assert "its architecture is gemma" in told
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("damage", ["short weights", "bad graph", "no graph", "no record"])
+def test_a_damaged_conversion_is_made_again(tmp_path: Path, source: Path, damage: str) -> None:
+    """Guards against answers from a model of which a part is missing."""
+    cache = tmp_path / "cache"
+    folder = ready(source, cache)
+    weights, graph = (folder / BIN).read_bytes(), (folder / XML).read_bytes()
+    match damage:
+        case "short weights":
+            (folder / BIN).write_bytes(weights[: len(weights) // 2])
+        case "bad graph":
+            (folder / XML).write_bytes(graph[: len(graph) // 2] + b"<" * (len(graph) // 2))
+        case "no graph":
+            (folder / XML).unlink()
+        case _:
+            (folder / RECORD_NAME).unlink()
+    again = ready(source, cache)
+    assert again == folder
+    assert (folder / BIN).read_bytes() == weights
+    assert len((folder / XML).read_bytes()) == len(graph)
+    assert {path.name for path in folder.iterdir()} == {XML, BIN, RECORD_NAME}
+
+
+def test_after_it_was_made_again_the_model_answers_the_same(tmp_path: Path, source: Path) -> None:
+    """Guards the whole way from a damaged cache to text."""
+    cache = tmp_path / "cache"
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    texts = []
+    for _ in range(2):
+        with LLM(
+            source, backend="openvino", cache_dir=cache, kv_tokens=512, threads=1, dtype="float32"
+        ) as llm:
+            texts.append(llm.generate("the", params)[0].outputs[0].text)
+        for path in cache.rglob(BIN):
+            path.write_bytes(path.read_bytes()[:-1000])
+    assert texts[0] == texts[1] != ""
+
+
+def test_a_cache_that_is_a_file_is_a_sentence(tmp_path: Path, source: Path) -> None:
+    """Guards against a traceback; root may write anywhere else."""
+    cache = tmp_path / "cache"
+    cache.write_text("not a folder")
+    assert "could not be made: Not a directory" in refusal(source, cache)
+
+
+@pytest.fixture(params=[512, 1000, 1550])
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A disk of so many KiB.
+
+    It fills up while the weights are written anew, while the library writes its own, and while it
+    writes the graph, of which it says nothing.
+    """
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("disks cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_is_a_sentence(source: Path, small_disk: Path) -> None:
+    """Guards against a model cut short, and against blame on the file that was converted."""
+    with pytest.raises(ModelError) as caught:
+        write_model(source, small_disk)
+    told = str(caught.value)
+    assert "the disk is probably full: make room, or choose another cache folder." in told
+    assert "\n" not in told
+
+
+def _write_little(source: Path, folder: Path, answer: Connection) -> None:
+    size = 900_000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        write_model(source, folder)
+        answer.send("converted")
+    except ModelError as error:
+        answer.send(str(error))
+
+
+def test_files_that_cannot_grow_are_a_sentence(tmp_path: Path) -> None:
+    """Guards against files cut short where no mount is allowed: native code is not told."""
+    source = tmp_path / "wide.gguf"
+    write_tiny_gguf(source, shape=TinyShape(width=256))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_write_little, args=(source, folder, sending))
+    process.start()
+    assert receiving.poll(WAIT_S)
+    told = receiving.recv()
+    process.join(WAIT_S)
+    assert told.startswith(f"{source} was not converted for OpenVINO, because files in ")
+
+
+def test_too_little_room_is_told_before_anything_is_converted(
+    tmp_path: Path, source: Path, small_disk: Path
+) -> None:
+    """Guards minutes of work that cannot end well."""
+    told = refusal(source, small_disk / "cache")
+    assert "needs about" in told
+    assert "choose another cache folder." in told
+
+
+def _convert(source: Path, cache: Path, gate: Barrier, answer: Connection) -> None:
+    gate.wait(WAIT_S)
+    folder = ready(source, cache)
+    answer.send((str(folder), (folder / BIN).stat().st_ino, (folder / XML).stat().st_ino))
+
+
+def test_two_processes_at_once_make_one_model(tmp_path: Path, source: Path) -> None:
+    """Both start together: had both converted, their files would not be the same ones."""
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(2)
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    processes = [
+        context.Process(target=_convert, args=(source, tmp_path / "cache", gate, sending))
+        for _, sending in pipes
+    ]
+    for process in processes:
+        process.start()
+    answers = []
+    for receiving, _ in pipes:
+        assert receiving.poll(WAIT_S)
+        answers.append(receiving.recv())
+    for process in processes:
+        process.join(WAIT_S)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert answers[0] == answers[1]
+    assert {path.name for path in Path(answers[0][0]).iterdir()} == {XML, BIN, RECORD_NAME}
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "told"),
+    [
+        # A tensor that is not there, which the native reader looks up and does not find.
+        (b"blk.0.attn_q.weight", b"blk.0.attn_x.weight", "the file is probably damaged"),
+        # Two tensors of different shapes under each other's names.
+        (b"blk.0.attn_q.weight", b"blk.0.ffn_up.weight", "cannot be converted for OpenVINO"),
+    ],
+)
+def test_damage_behind_the_header_is_a_sentence(
+    tmp_path: Path, source: Path, name: bytes, other: bytes, told: str
+) -> None:
+    """Guards this process against what native code does with a damaged file."""
+    kept = b"?" * len(other)
+    content = source.read_bytes().replace(other, kept)
+    source.write_bytes(content.replace(name, other).replace(kept, name))
+    assert told in refusal(source, tmp_path / "cache")

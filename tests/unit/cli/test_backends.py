@@ -1,0 +1,148 @@
+"""Tests of `jitney.cli.backends`: what is here, what each can do, what would be chosen."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from jitney.backends import NAMES
+from jitney.cli.backends import KINDS, NOT_MEASURED, Overview, overview, overview_json
+from jitney.cli.main import main
+from jitney.config import Settings
+from jitney.errors import ModelError
+
+HEAVY = ("llama_cpp", "openvino", "openvino_genai", "tokenizers", "numpy", "gguf", "jinja2")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """As if these libraries were not installed, and all others were."""
+
+    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
+        del package
+        return None if name in missing else ModuleSpec(name, None)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+def state(found: Overview, name: str) -> str:
+    return next(each.state for each in found.listed if each.kind.name == name)
+
+
+def test_every_backend_is_described() -> None:
+    """Guards a new backend: it must be in the list."""
+    assert {kind.name for kind in KINDS} == set(NAMES)
+
+
+def test_a_missing_library_is_said_with_the_extra_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the newcomer: what to install, and that the rest works."""
+    without(monkeypatch, "llama_cpp")
+    found = overview(Settings(cache_dir=tmp_path))
+    assert state(found, "llamacpp") == "not installed: install jitney with the extra `llama`"
+    assert state(found, "fake") == "built in"
+    assert found.chosen == "openvino"
+    assert "llama-cpp-python is not installed" in found.reason
+    without(monkeypatch, "tokenizers")
+    found = overview(Settings(cache_dir=tmp_path))
+    assert "the extra `openvino`" in state(found, "openvino")
+    assert found.chosen == "llamacpp"
+
+
+def test_nothing_installed_is_told_and_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the one command that helps with an install that lacks everything."""
+    without(monkeypatch, "llama_cpp", "openvino")
+    found = overview(Settings(cache_dir=tmp_path))
+    assert found.chosen is None
+    assert "no backend is installed" in found.reason
+
+
+def test_what_stands_against_a_forced_choice_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards `--backend`: what was asked for may not be there."""
+    without(monkeypatch, "llama_cpp")
+    found = overview(Settings(cache_dir=tmp_path, backend="llamacpp"))
+    assert found.chosen == "llamacpp"
+    assert found.reason.startswith("it was asked for; but it is not installed")
+
+
+def test_where_speed_decides_and_is_not_known_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against a command that measures, fetches or writes when it only should tell."""
+    without(monkeypatch)
+    cache = tmp_path / "cache"
+    found = overview(Settings(cache_dir=cache, max_num_seqs=4))
+    assert found.chosen is None
+    assert found.reason == NOT_MEASURED
+    assert "not fetched yet" in found.model
+    assert not cache.exists()
+
+
+def test_a_folder_made_for_openvino_is_not_for_llamacpp(tmp_path: Path) -> None:
+    """Guards the verdict on each backend for the given model."""
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (tmp_path / name).touch()
+    found = overview(Settings(model=tmp_path, cache_dir=tmp_path / "cache", backend="llamacpp"))
+    assert "cannot run the model: it reads GGUF files" in found.reason
+    assert overview(Settings(model=tmp_path, cache_dir=tmp_path / "cache")).chosen == "openvino"
+
+
+def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
+    """Guards the reason: which backend refuses the model, and which runs it."""
+    models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
+    model = tmp_path / "model.gguf"
+    models.write_tiny_gguf(model, shape=models.TinyShape(architecture="gemma"))
+    found = overview(Settings(model=model, cache_dir=tmp_path / "cache", backend="openvino"))
+    refusals = {each.kind.name: each.refusal for each in found.listed}
+    assert "gemma" in (refusals["openvino"] or "")
+    assert refusals["llamacpp"] is None
+    assert "cannot run the model" in found.reason
+    told = json.loads(overview_json(found))
+    assert "gemma" in told["backends"][0]["refusal"]
+
+
+def test_a_bad_model_is_refused(tmp_path: Path) -> None:
+    """Guards against a choice for a file that is none."""
+    with pytest.raises(ModelError, match="does not exist"):
+        overview(Settings(model=tmp_path / "none.gguf", cache_dir=tmp_path))
+
+
+def test_json_has_the_facts_apart(tmp_path: Path) -> None:
+    """Guards scripts: facts as values, and not only in words."""
+    told = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
+    assert set(told) == {"backends", "model", "chosen", "reason"}
+    assert told["chosen"] == "fake"
+    exact = {each["name"]: each["exact"] for each in told["backends"]}
+    assert exact == {"openvino": False, "llamacpp": False, "fake": True}
+    blocks = {each["name"]: each["block_tokens"] for each in told["backends"]}
+    assert blocks == {"openvino": 32, "llamacpp": 1, "fake": 1}
+
+
+def test_the_model_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Guards against one of two models being passed over."""
+    assert main(["backends", "one.gguf", "--model", "two.gguf"]) == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
+    """Guards a quick answer: libraries are looked for, not loaded."""
+    words = ["backends", "--max-num-seqs", "4", "--cache-dir", str(tmp_path)]
+    program = (
+        "import sys\n"
+        "from jitney.cli.main import main\n"
+        f"assert main({words!r}) == 0\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"
