@@ -39,8 +39,8 @@ FAKE_MODEL_LEN = 4096
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 OPENVINO_KIND = "openvino-2"
-OPENVINO_BYTES_PER_WEIGHT = 2.5
-"""Packed weights take less; those that are not packed are kept as 16-bit floats."""
+OPENVINO_BYTES_PER_WEIGHT = 4.5
+"""16-bit floats, written twice: as a GGUF that the reader takes, and as the result."""
 
 LIBRARIES = {
     "openvino": ("openvino", "openvino_genai", "gguf", "tokenizers"),
@@ -157,23 +157,31 @@ def _ready(name: str, source: Path, settings: Settings) -> Path:
 def _ready_for_openvino(source: Path, settings: Settings) -> Path:
     if families.is_exported(source):
         return source
-    reason = families.refusal(read_header(source))
+    header = read_header(source)
+    reason = families.refusal(header)
     if reason is not None:
         raise ModelError(
             f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."
         )
+    weights = _dtypes(settings).weights(header.parameter_count)
+
+    def convert(source: Path, folder: Path) -> None:
+        _log.warning("%s is being converted for OpenVINO, once", source.name)
+        converter = _loaded("openvino", "jitney.backends.openvino.convert")
+        converter.write_model(source, folder, weights=weights)
+
     conversion = model_cache.Conversion(
-        kind=OPENVINO_KIND,
+        kind=f"{OPENVINO_KIND}-{weights}",
         files=families.FILES,
         bytes_per_weight=OPENVINO_BYTES_PER_WEIGHT,
-        make=_convert_for_openvino,
+        make=convert,
     )
     return model_cache.converted(settings.cache_dir, source, conversion)
 
 
-def _convert_for_openvino(source: Path, folder: Path) -> None:
-    _log.warning("%s is being converted for OpenVINO, once", source.name)
-    _loaded("openvino", "jitney.backends.openvino.convert").write_model(source, folder)
+def _dtypes(settings: Settings) -> families.Dtypes:
+    threads = settings.threads or usable_cores()
+    return families.dtypes(settings.dtype, settings.kv_cache_dtype, threads)
 
 
 def _quantize(source: Path, folder: Path) -> None:
@@ -252,8 +260,7 @@ def _openvino_values(settings: Settings) -> Values:
     source = _source(settings)
     model = _ready("openvino", source, settings)
     facts = families.facts(source)
-    threads = settings.threads or usable_cores()
-    dtypes = families.dtypes(settings.dtype, settings.kv_cache_dtype, threads)
+    dtypes = _dtypes(settings)
     token_bytes = facts.kv_values_per_token * dtypes.kv_bytes
     sizes = size_paged(settings, facts.model_len_max, token_bytes, available_bytes())
     return {
@@ -263,7 +270,7 @@ def _openvino_values(settings: Settings) -> Values:
         "slots": sizes.slots,
         "batch_tokens_max": settings.max_num_batched_tokens,
         "model_len_max": facts.model_len_max,
-        "threads": threads,
+        "threads": settings.threads or usable_cores(),
         "inference_precision": dtypes.inference,
         "kv_precision": dtypes.kv,
         "activation_group": dtypes.activation_group,

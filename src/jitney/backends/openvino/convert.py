@@ -11,12 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gguf
 import openvino as ov
 import openvino_genai
 
 from jitney.backends.openvino.families import FILES
-from jitney.backends.openvino.requantize import is_exact, write_exact
+from jitney.backends.openvino.requantize import Rewriting
 from jitney.errors import ModelError
 
 START_S_MAX = 120.0
@@ -32,11 +31,14 @@ _WRITE_FAILURE = "iostream error"
 """All that native code says of a disk that is full."""
 
 
-def write_model(source: Path, folder: Path) -> None:
-    """Write the files of a converted model into the folder, and more. Raises ModelError."""
+def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
+    """Write the files of a converted model into the folder, and more. Raises ModelError.
+
+    Weights stay packed in 8 bits or fewer, or are unpacked to float16: see `families`.
+    """
     (folder / _INPUT).symlink_to(source)
     limit = START_S_MAX + source.stat().st_size / BYTES_PER_S_MIN
-    command = [sys.executable, "-P", "-m", __spec__.name, str(folder)]
+    command = [sys.executable, "-P", "-m", __spec__.name, str(folder), weights]
     try:
         child = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
@@ -77,10 +79,10 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     try:
         given = folder / _INPUT
-        reader = gguf.GGUFReader(given)
-        if not is_exact(reader):
+        rewriting = Rewriting(given, arguments[1])
+        if not rewriting.is_needless:
             given = folder / _EXACT
-            write_exact(reader, given)
+            rewriting.write(given)
         openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
     except OSError:
         return EXIT_UNWRITTEN

@@ -1,64 +1,78 @@
-"""A GGUF whose weights OpenVINO's reader takes as they are.
+"""A GGUF whose weights OpenVINO's reader takes as they are, packed or as 16-bit floats.
 
 The reader rounds the offsets of 4-bit types that have some (Q4_1, Q4_K) to whole steps, which costs
 as much again as the quantisation did, and refuses most other types. Here such matrices become Q8_0,
-whose steps are sixteen times finer, and floats become F16. Called by the child of `convert` only.
+whose steps are sixteen times finer, and floats become F16. Where weights are to be unpacked, all
+become F16. Called by the child of `convert` only.
 """
 
 from pathlib import Path
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
-EXACT = frozenset({gguf.GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4_0", "Q6_K")})
-"""Types of matrices that the reader takes without rounding."""
+_Type = gguf.GGMLQuantizationType
 
-FLOATS = frozenset({gguf.GGMLQuantizationType[name] for name in ("F32", "BF16", "F64")})
+EXACT = {
+    "packed": frozenset({_Type.F16, _Type.Q8_0, _Type.Q4_0, _Type.Q6_K}),
+    "float16": frozenset({_Type.F16}),
+}
+"""Types of matrices that are left as they are: those that the reader takes without rounding."""
+
+FLOATS = frozenset({_Type.F32, _Type.BF16, _Type.F64})
 
 _WRITTEN_BY_THE_WRITER = ("GGUF.", "general.architecture", "general.file_type")
 
 
-def is_exact(reader: gguf.GGUFReader) -> bool:
-    """Whether nothing of it needs to be written anew."""
-    return all(_is_kept(tensor) for tensor in reader.tensors)
+class Rewriting:
+    """One model, to be written again with other weights: `packed` or `float16`."""
 
+    def __init__(self, source: Path, weights: str) -> None:
+        self._reader = gguf.GGUFReader(source)
+        self._exact = EXACT[weights]
+        self._packs = weights == "packed"
 
-def write_exact(reader: gguf.GGUFReader, target: Path) -> None:
-    """Write the model again with every matrix in a type that is read exactly. Raises OSError."""
-    architecture = reader.fields["general.architecture"].contents()
-    writer = gguf.GGUFWriter(target, architecture)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    for name, field in reader.fields.items():
-        if not name.startswith(_WRITTEN_BY_THE_WRITER):
-            kind, *inner = field.types
-            writer.add_key_value(name, field.contents(), kind, inner[-1] if inner else None)
-    for tensor in reader.tensors:
-        kind = _kind(tensor)
-        shape = gguf.quant_shape_to_byte_shape(tuple(map(int, reversed(tensor.shape))), kind)
-        size = int(np.prod(shape))
-        writer.add_tensor_info(tensor.name, shape, np.dtype(np.uint8), size, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for tensor in reader.tensors:
-        writer.write_tensor_data(_data(tensor))
-    writer.close()
+    @property
+    def is_needless(self) -> bool:
+        """Whether nothing would change."""
+        return all(map(self._is_kept, self._reader.tensors))
 
+    def write(self, target: Path) -> None:
+        """Write the model. Raises OSError."""
+        fields, tensors = self._reader.fields, self._reader.tensors
+        writer = gguf.GGUFWriter(target, fields["general.architecture"].contents())
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+        for name, field in fields.items():
+            if not name.startswith(_WRITTEN_BY_THE_WRITER):
+                kind, *inner = field.types
+                writer.add_key_value(name, field.contents(), kind, inner[-1] if inner else None)
+        for tensor in tensors:
+            kind = self._kind(tensor)
+            shape = gguf.quant_shape_to_byte_shape(tuple(map(int, reversed(tensor.shape))), kind)
+            size = int(np.prod(shape))
+            writer.add_tensor_info(tensor.name, shape, np.dtype(np.uint8), size, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor in tensors:
+            writer.write_tensor_data(self._data(tensor))
+        writer.close()
 
-def _is_kept(tensor: gguf.ReaderTensor) -> bool:
-    return len(tensor.shape) < 2 or tensor.tensor_type in EXACT
+    def _is_kept(self, tensor: gguf.ReaderTensor) -> bool:
+        return len(tensor.shape) < 2 or tensor.tensor_type in self._exact
 
+    def _kind(self, tensor: gguf.ReaderTensor) -> gguf.GGMLQuantizationType:
+        if self._is_kept(tensor):
+            return tensor.tensor_type
+        block, _ = gguf.GGML_QUANT_SIZES[_Type.Q8_0]
+        can_pack = self._packs and tensor.tensor_type not in FLOATS
+        return _Type.Q8_0 if can_pack and int(tensor.shape[0]) % block == 0 else _Type.F16
 
-def _kind(tensor: gguf.ReaderTensor) -> gguf.GGMLQuantizationType:
-    if _is_kept(tensor):
-        return tensor.tensor_type
-    block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_0]
-    is_half = tensor.tensor_type in FLOATS or int(tensor.shape[0]) % block
-    return gguf.GGMLQuantizationType.F16 if is_half else gguf.GGMLQuantizationType.Q8_0
-
-
-def _data(tensor: gguf.ReaderTensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
-    if _is_kept(tensor):
-        return np.asarray(tensor.data)
-    floats = gguf.dequantize(tensor.data, tensor.tensor_type)
-    return np.asarray(gguf.quantize(floats, _kind(tensor)))
+    def _data(
+        self, tensor: gguf.ReaderTensor
+    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+        if self._is_kept(tensor):
+            return np.asarray(tensor.data)
+        floats = gguf.dequantize(tensor.data, tensor.tensor_type)
+        return np.asarray(gguf.quantize(floats, self._kind(tensor)))
