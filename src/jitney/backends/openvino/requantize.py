@@ -69,9 +69,7 @@ class Rewriting:
         can_pack = self._packs and tensor.tensor_type not in FLOATS
         return _Type.Q8_0 if can_pack and int(tensor.shape[0]) % block == 0 else _Type.F16
 
-    def _data(
-        self, tensor: gguf.ReaderTensor
-    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+    def _data(self, tensor: gguf.ReaderTensor) -> npt.NDArray[np.generic]:
         if self._is_kept(tensor):
             return np.asarray(tensor.data)
         floats = gguf.dequantize(tensor.data, tensor.tensor_type)
