@@ -15,7 +15,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
 
 WAIT_S = 280
-SMALL = ("--kv-tokens", "512", "--max-num-seqs", "4")
+SMALL = ("--backend", "llamacpp", "--kv-tokens", "512", "--max-num-seqs", "4")
 
 
 def command(*words: str | Path) -> list[str]:
@@ -174,7 +174,7 @@ def _read_until(process: subprocess.Popen[bytes], mark: bytes) -> bytes:
 
 def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
     """Guards the first minute: `jitney run` without a model, quiet when the model is there."""
-    assert embedded.is_file()
+    assert embedded.exists()
     again = jitney("pull")
     assert again.returncode == 0
     assert again.stderr == ""
@@ -188,7 +188,7 @@ def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
 
 def test_the_embedded_model_chats(embedded: Path) -> None:
     """Guards history with a real template: a follow-up is computed on top of what is cached."""
-    assert embedded.is_file()
+    assert embedded.exists()
     done = jitney("chat", "--greedy", "--max-tokens", "16", stdin="Hello!\nSay more.\n")
     assert done.returncode == 0, done.stderr
     figures = [line for line in done.stderr.splitlines() if " cached" in line]
@@ -199,7 +199,7 @@ def test_the_embedded_model_chats(embedded: Path) -> None:
 
 def test_the_demo_streams_eight_prompts_from_the_embedded_model(embedded: Path) -> None:
     """Guards `make demo`: it ends by itself, with every prompt answered."""
-    assert embedded.is_file()
+    assert embedded.exists()
     done = jitney("demo", "--max-tokens", "12")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n== ") == 7
