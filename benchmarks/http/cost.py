@@ -18,9 +18,11 @@ from collections.abc import Awaitable, Callable
 from benchmarks.http.report import Report
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import DONE, Connection, Json
-from benchmarks.load import Job, make_backend, make_engine, model_path, random_jobs, serve, spread
+from benchmarks.load import Job, make_engine, random_jobs, serve, spread
+from jitney.config import Settings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
+from jitney.loading import load_backend
 
 RUNS = 3
 STREAMS = 64
@@ -30,8 +32,11 @@ RATE_GOAL = 5000.0
 RATIO_GOAL = 0.95
 RUN_S_MAX = 300.0
 FAKE_FLAGS = ("--backend", "fake", "--max-num-seqs", str(STREAMS), "--kv-tokens", "100000")
-SMOL_FLAGS = ("--max-num-seqs", "16", "--max-model-len", "256", "--no-enable-prefix-caching")
-"""The sizes that `benchmarks.load` gives the engine: 16 of 24 slots, 256 tokens each."""
+LENGTH_MAX = 256
+SMOL_FLAGS = (
+    *("--max-num-seqs", str(CALLERS), "--max-model-len", str(LENGTH_MAX)),
+    "--no-enable-prefix-caching",
+)
 
 PATH = "/v1/completions"
 
@@ -107,7 +112,10 @@ def _against_engine(report: Report) -> None:
 
 
 def _engine_rate(jobs: list[Job]) -> float:
-    engine = make_engine(make_backend(model_path()), cache_tokens_max=0)
+    backend = load_backend(Settings(max_num_seqs=CALLERS, max_model_len=LENGTH_MAX))
+    engine = make_engine(
+        backend, sequences_max=CALLERS, model_len_max=LENGTH_MAX, cache_tokens_max=0
+    )
 
     async def ask(number: int) -> None:
         for place, job in enumerate(jobs[number::CALLERS]):
