@@ -39,8 +39,9 @@ FAKE_MODEL_LEN = 4096
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 OPENVINO_KIND = "openvino-2"
-OPENVINO_BYTES_PER_WEIGHT = 4.5
-"""16-bit floats, written twice: as a GGUF that the reader takes, and as the result."""
+FLOAT16_BYTES_PER_WEIGHT = 4.5
+PACKED_BYTES_PER_WEIGHT = 2.5
+"""Weights are written twice: as a GGUF that the reader takes, and as the result."""
 
 LIBRARIES = {
     "openvino": ("openvino", "openvino_genai", "gguf", "tokenizers"),
@@ -164,6 +165,7 @@ def _ready_for_openvino(source: Path, settings: Settings) -> Path:
             f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."
         )
     weights = _dtypes(settings).weights(header.parameter_count)
+    is_wide = weights == "float16" or header.weight_types <= {"F32", "F16", "BF16"}
 
     def convert(source: Path, folder: Path) -> None:
         _log.warning("%s is being converted for OpenVINO, once", source.name)
@@ -173,7 +175,7 @@ def _ready_for_openvino(source: Path, settings: Settings) -> Path:
     conversion = model_cache.Conversion(
         kind=f"{OPENVINO_KIND}-{weights}",
         files=families.FILES,
-        bytes_per_weight=OPENVINO_BYTES_PER_WEIGHT,
+        bytes_per_weight=FLOAT16_BYTES_PER_WEIGHT if is_wide else PACKED_BYTES_PER_WEIGHT,
         make=convert,
     )
     return model_cache.converted(settings.cache_dir, source, conversion)
@@ -262,7 +264,7 @@ def _openvino_values(settings: Settings) -> Values:
     facts = families.facts(source)
     dtypes = _dtypes(settings)
     token_bytes = facts.kv_values_per_token * dtypes.kv_bytes
-    sizes = size_paged(settings, facts.model_len_max, token_bytes, available_bytes())
+    sizes = size_paged(settings, facts.model_len_max, token_bytes, _free_beside(model))
     return {
         "model": str(model),
         "vocabulary": str(source),
@@ -275,6 +277,20 @@ def _openvino_values(settings: Settings) -> Values:
         "kv_precision": dtypes.kv,
         "activation_group": dtypes.activation_group,
     }
+
+
+def _free_beside(folder: Path) -> int | None:
+    """Memory that is left when the weights are loaded. Raises ModelError when there is none."""
+    free = available_bytes()
+    if free is None:
+        return None
+    size = sum((folder / name).stat().st_size for name in families.FILES)
+    if size >= free:
+        raise ModelError(
+            f"the weights take {size / 2**30:.1f} GiB of memory and {free / 2**30:.1f} GiB are "
+            "free; take a smaller model or free some memory."
+        )
+    return free - size
 
 
 def _refuse_dtypes(name: str, settings: Settings) -> None:

@@ -78,7 +78,7 @@ def missing(name: str, error: ImportError) -> Exception:
     """What to raise when a backend cannot be imported: a sentence, where a library is missing."""
     packages = {
         "llamacpp": ("llama", "llama-cpp-python", ("llama_cpp",)),
-        "openvino": ("openvino", "openvino", ("openvino", "openvino_genai", "tokenizers")),
+        "openvino": ("openvino", "openvino", ("openvino", "openvino_genai", "gguf", "tokenizers")),
     }
     extra, package, modules = packages[name]
     if (error.name or "").split(".")[0] not in modules:

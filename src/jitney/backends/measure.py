@@ -71,7 +71,7 @@ def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Trial:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Trial(None, f"it did not end within {limit:.0f} s")
+        return Trial(None, f"it did not end within {limit:.0f} s", is_lasting=False)
     except OSError as error:
         return Trial(None, f"it could not be started: {error.strerror}", is_lasting=False)
     return _read_trial(child)

@@ -6,7 +6,6 @@ neither waits for the other. The process ends at once when its parent does: both
 end, and on Linux the kernel kills it even inside native code.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -15,6 +14,7 @@ import threading
 
 from jitney.backends import load
 from jitney.backends.channel import Channel, ChannelClosed
+from jitney.backends.lifeline import die_with_parent
 from jitney.backends.wire import (
     Done,
     Encode,
@@ -35,7 +35,6 @@ from jitney.core.backend import Backend
 EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
 EXIT_MALFORMED = 4
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +44,8 @@ def main(arguments: list[str]) -> int:
     # process of the service: the parent drains first, and needs this one to do so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent(parent)
+    if not die_with_parent(parent):
+        return EXIT_DONE
     batches = Channel(socket.socket(fileno=batch_fd))
     control = Channel(socket.socket(fileno=control_fd))
     try:
@@ -62,14 +62,6 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"the backend process got a bad frame: {error}\n")
         return EXIT_MALFORMED
     return EXIT_DONE
-
-
-def _die_with_parent(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have ended before the line above; then the process has another one.
-    if os.getppid() != parent:
-        os._exit(EXIT_DONE)
 
 
 def _build(batches: Channel) -> Backend | None:

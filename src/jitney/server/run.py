@@ -60,7 +60,7 @@ class Lifecycle:
         """Serve until told to stop. The main thread's server has the signals and the process."""
         if threading.current_thread() is threading.main_thread():
             _calm_collector()
-        # Half the cost of asyncio's own loop for each event of a stream.
+        # A fifth cheaper than asyncio's own loop for each event of a stream.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self.serve(listener, started))
 
@@ -119,7 +119,7 @@ class Lifecycle:
         hurried = asyncio.create_task(self._hurried.wait())
         await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
-            self._service.cut_short()
+            await asyncio.to_thread(self._service.cut_short)
         hurried.cancel()
         await ending
 

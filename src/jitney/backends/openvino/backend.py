@@ -143,6 +143,8 @@ class OpenVinoBackend:
     def close(self) -> None:
         """Release everything; idempotent."""
         self._model = None
+        self._cells.drop()
+        self._memory.reset()
 
     def _living_model(self) -> PagedModel:
         model = self._model

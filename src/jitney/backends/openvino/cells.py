@@ -18,7 +18,7 @@ class PagedCells:
     """Implements `jitney.backends.slots.Cells` over blocks."""
 
     def __init__(self, caches: Iterable[Bytes], pool: BlockPool, slots: int) -> None:
-        self._caches = tuple(caches)
+        self._caches: tuple[Bytes, ...] = tuple(caches)
         self._pool = pool
         self._tables = [BlockTable() for _ in range(slots)]
 
@@ -62,6 +62,10 @@ class PagedCells:
         """Empty every slot."""
         self._pool.reset()
         self._tables = [BlockTable() for _ in self._tables]
+
+    def drop(self) -> None:
+        """Let go of the memory: nothing is read or written any more."""
+        self._caches = ()
 
     def _carry_out(self, copy: BlockCopy | None) -> None:
         if copy is not None:

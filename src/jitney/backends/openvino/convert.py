@@ -14,6 +14,7 @@ from pathlib import Path
 import openvino as ov
 import openvino_genai
 
+from jitney.backends.lifeline import die_with_parent
 from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
 from jitney.errors import ModelError
@@ -38,7 +39,7 @@ def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
     """
     (folder / _INPUT).symlink_to(source)
     limit = START_S_MAX + source.stat().st_size / BYTES_PER_S_MIN
-    command = [sys.executable, "-P", "-m", __spec__.name, str(folder), weights]
+    command = [sys.executable, "-P", "-m", __spec__.name, str(folder), weights, str(os.getpid())]
     try:
         child = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
@@ -76,10 +77,13 @@ def main(arguments: list[str]) -> int:
 
     EXIT_UNWRITTEN when the fault is not the model's.
     """
-    folder = Path(arguments[0])
+    folder, weights = Path(arguments[0]), arguments[1]
+    # An orphan would go on writing where the next conversion has begun.
+    if not die_with_parent(int(arguments[2])):
+        return EXIT_UNWRITTEN
     try:
         given = folder / _INPUT
-        rewriting = Rewriting(given, arguments[1])
+        rewriting = Rewriting(given, weights)
         if not rewriting.is_needless:
             given = folder / _EXACT
             rewriting.write(given)

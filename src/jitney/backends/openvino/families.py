@@ -27,6 +27,8 @@ WEIGHT_TYPES = frozenset(
 """Those that `requantize` reads or the library takes; exotic ones are left to llama.cpp."""
 CONFIG_BYTES_MAX = 1 << 20
 ACTIVATION_GROUP = 32
+KV_KINDS = {"f32": ("f32", "f16", "u8"), "bf16": ("bf16", "f16", "u8"), "f16": ("f16", "u8")}
+"""What the attention kernels can keep keys and values as, for each kind of computation."""
 UNPACKED_PARAMETERS_MAX = 1_000_000_000
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -68,8 +70,7 @@ def refusal(header: GgufHeader) -> str | None:
     unknown = sorted(header.weight_types - WEIGHT_TYPES)
     if unknown:
         return f"it has weights of type {', '.join(unknown)}, which cannot be converted"
-    scaling = header.metadata.get(f"{family}.rope.scaling.type", "none")
-    if scaling != "none" or header.has_rope_factors:
+    if header.has_rope_factors or _is_stretched(header):
         return "its rotary embedding is stretched, which OpenVINO's reader passes over"
     if header.metadata.get(f"{family}.expert_count"):
         return "it is a mixture of experts"
@@ -86,6 +87,15 @@ def _tokenizer_refusal(header: GgufHeader) -> str | None:
     if kind == "gpt2" and pre not in SPLITS:
         return f"its text is cut by the rules {pre!r}, which are not known"
     return None
+
+
+def _is_stretched(header: GgufHeader) -> bool:
+    family, metadata = header.architecture, header.metadata
+    if metadata.get(f"{family}.rope.scaling.type", "none") != "none":
+        return True
+    # A factor without a type means a linear one.
+    names = ("rope.scaling.factor", "rope.scale_linear")
+    return any(metadata.get(f"{family}.{name}", 1) not in (0, 1) for name in names)
 
 
 def is_exported(model: Path) -> bool:
@@ -157,10 +167,17 @@ def dtypes(dtype: str, kv_cache_dtype: str, threads: int, cpuinfo: Path = CPUINF
     # asks for float32 gets it; elsewhere it has no effect.
     activation_group = ACTIVATION_GROUP if dtype == "auto" and inference == "f32" else 0
     kv = names.get(kv_cache_dtype, inference)
-    if kv == "f32" != inference:
+    if inference == "bf16" and threads == 1:
         raise ConfigError(
-            f"kv_cache_dtype float32 needs dtype float32, and dtype is "
-            f"{'bfloat16' if inference == 'bf16' else 'float16'}; leave one of them out."
+            "dtype bfloat16 on one thread makes OpenVINO crash on some models; "
+            "give it two threads, or leave dtype out."
+        )
+    if kv not in KV_KINDS[inference]:
+        given = {short: name for name, short in names.items()}
+        allowed = " or ".join(given[each] for each in KV_KINDS[inference])
+        raise ConfigError(
+            f"kv_cache_dtype {given[kv]} does not go with dtype {given[inference]}, which takes "
+            f"{allowed}; change one of them."
         )
     return Dtypes(inference, kv, sizes[kv], activation_group)
 

@@ -20,7 +20,7 @@ from jitney.backends.openvino.byte_pairs import (
     encode_in_windows,
 )
 from jitney.backends.openvino.families import read_json, read_text
-from jitney.backends.openvino.roles import SPACE_MARK
+from jitney.backends.openvino.roles import SPACE_MARK, is_structure
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
@@ -60,6 +60,8 @@ class FolderTokenizer:
         facts = _Facts(folder, self._special, names)
         control = {token for token, each in added.items() if each.special}
         control |= {token for token in facts.endings if token in added}
+        # Some exports call these ordinary, and a user's text must not be able to write them.
+        control |= {token for token in added if is_structure(names[token])}
         unknown = _unknown_token(stored, self._special)
         control |= set() if unknown is None else {unknown}
         pieces = [b""] * facts.count

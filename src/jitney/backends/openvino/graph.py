@@ -15,7 +15,7 @@ import openvino as ov
 import openvino.opset13 as operations
 from openvino._offline_transformations import paged_attention_transformation
 
-from jitney.errors import BackendFailed, ModelError
+from jitney.errors import BackendFailed, ConfigError, ModelError
 
 BLOCK_TOKENS = 32
 """The CPU plugin's attention kernel takes blocks of this size and no other."""
@@ -143,9 +143,17 @@ def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": shape.activation_group,
     }
     try:
-        return ov.Core().compile_model(model, "CPU", properties)
+        compiled = ov.Core().compile_model(model, "CPU", properties)
     except RuntimeError as error:
         raise ModelError(f"OpenVINO cannot compile the model: {_reason(error)}.") from error
+    # On a processor that cannot, the library computes with something else and says nothing.
+    taken = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if taken != shape.inference_precision:
+        raise ConfigError(
+            f"this processor computes with {taken} where dtype asks for "
+            f"{shape.inference_precision}; leave dtype out."
+        )
+    return compiled
 
 
 def _allocate(compiled: ov.CompiledModel, blocks: int) -> dict[str, npt.NDArray[np.uint8]]:
@@ -154,8 +162,17 @@ def _allocate(compiled: ov.CompiledModel, blocks: int) -> dict[str, npt.NDArray[
         name = port.any_name
         if name.startswith(("key_cache.", "value_cache.")):
             size = int(np.prod(_dimensions(port))) * port.element_type.size
-            caches[name] = np.zeros((blocks, size), np.uint8)
+            caches[name] = _zeros(blocks, size)
     return caches
+
+
+def _zeros(blocks: int, size: int) -> npt.NDArray[np.uint8]:
+    try:
+        return np.zeros((blocks, size), np.uint8)
+    except MemoryError:
+        raise ModelError(
+            f"there is no memory for {blocks} blocks of keys and values; lower kv_tokens."
+        ) from None
 
 
 def _dimensions(port: Any) -> list[int]:

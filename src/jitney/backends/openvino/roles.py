@@ -81,6 +81,11 @@ class Roles:
     bos: int | None
 
 
+def is_structure(name: str) -> bool:
+    """Whether a token of this name ends an answer or marks where one is to be filled in."""
+    return name in _ENDINGS or any(name in names for names in _FILLING.values())
+
+
 def assign_roles(stored: GgufVocabulary, *, bos: int, eos: int) -> Roles:
     """The roles by llama.cpp's rules; `bos` and `eos` count where the file names none."""
     count = len(stored.tokens)

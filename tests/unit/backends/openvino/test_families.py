@@ -197,8 +197,22 @@ def test_what_was_asked_for_is_taken(dtype: str, kv: str, expected: Dtypes) -> N
     assert families.dtypes(dtype, kv, 2, Path("nowhere")) == expected
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_memory_wider_than_the_computation_is_refused(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "kv"),
+    [
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("float16", "bfloat16"),
+        ("float32", "bfloat16"),
+    ],
+)
+def test_memory_that_no_kernel_reads_is_refused(dtype: str, kv: str) -> None:
     """Guards against a compilation that fails without saying which setting is wrong."""
-    with pytest.raises(ConfigError, match=f"needs dtype float32, and dtype is {dtype}"):
-        families.dtypes(dtype, "float32", 2, Path("nowhere"))
+    with pytest.raises(ConfigError, match=f"kv_cache_dtype {kv} does not go with dtype {dtype}"):
+        families.dtypes(dtype, kv, 2, Path("nowhere"))
+
+
+def test_bfloat16_on_one_thread_is_refused() -> None:
+    """Guards the process: the library divides by zero while it compiles some models."""
+    with pytest.raises(ConfigError, match="two threads"):
+        families.dtypes("bfloat16", "auto", 1, Path("nowhere"))
