@@ -106,7 +106,7 @@ def test_a_bad_model_file_is_one_sentence(
 @pytest.mark.parametrize("place", [(), ("--backend-process",)], ids=["here", "process"])
 def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) -> None:
     """Guards against an out-of-memory kill, and against asserts in native code."""
-    given: tuple[str | Path, ...] = ("run", "--model", tiny, *place)
+    given: tuple[str | Path, ...] = ("run", "--backend", "llamacpp", "--model", tiny, *place)
     expect_sentence(jitney(*given, "--kv-tokens", "2000000000", "hi"), 1, "kv_tokens", "memory")
     done = jitney(*given, "--kv-tokens", "10", "a prompt that is longer than ten tokens")
     assert done.returncode in (1, 2)
@@ -118,7 +118,7 @@ def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) 
 
 def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
     """Guards Ctrl-C: the usual code, no traceback, no waiting for the rest of the answer."""
-    with running(*("run", "--model", endless, "--kv-tokens", "65536"),
+    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
                  *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
@@ -130,7 +130,7 @@ def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
 
 def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
     """Guards `jitney run ... | head`: no complaint about a broken pipe."""
-    with running(*("run", "--model", endless, "--kv-tokens", "65536"),
+    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
                  *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
@@ -143,7 +143,7 @@ def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
 
 def test_an_interrupt_ends_an_answer_and_not_the_chat(endless: Path) -> None:
     """Guards Ctrl-C in a chat: the answer stops, and the next question is answered."""
-    with running(*("chat", "--model", endless, "--kv-tokens", "65536"),
+    with running(*("chat", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
                  *("--max-tokens", "60000", "--greedy")) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
