@@ -30,7 +30,7 @@ LIKELY = -4.0
 """Distributions are compared over tokens with a chance of two in a hundred or more: the logprobs of
 less likely ones move further, and decide nothing."""
 
-LENGTH = 24
+LENGTH = 32
 WAIT_S = 240.0
 
 SYSTEM = "You are the driver of a small bus that never stops moving, and you answer in a sentence. "
