@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from jitney.backends.openvino.cells import PagedCells
-from jitney.backends.openvino.graph import BLOCK_TOKENS, GraphShape, Packed, PagedModel
+from jitney.backends.openvino.families import BLOCK_TOKENS
+from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
 from jitney.backends.paging import BlockPool
 from jitney.core.batch import Batch, MemoryOperation, Open, Release, Truncate
 

@@ -9,14 +9,16 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from jitney import backends
 from jitney.backends import measure
-from jitney.backends.llamacpp.room import available_bytes
 from jitney.backends.openvino import families
+from jitney.backends.processor import read_processor
+from jitney.backends.room import available_bytes, check_weights
 from jitney.config import Settings, usable_cores
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, ModelError, SetupError
@@ -281,16 +283,10 @@ def _openvino_values(settings: Settings) -> Values:
 
 def _free_beside(folder: Path) -> int | None:
     """Memory that is left when the weights are loaded. Raises ModelError when there is none."""
-    free = available_bytes()
-    if free is None:
-        return None
     size = sum((folder / name).stat().st_size for name in families.FILES)
-    if size >= free:
-        raise ModelError(
-            f"the weights take {size / 2**30:.1f} GiB of memory and {free / 2**30:.1f} GiB are "
-            "free; take a smaller model or free some memory."
-        )
-    return free - size
+    check_weights(folder, size)
+    free = available_bytes()
+    return None if free is None else max(free - size, 0)
 
 
 def _refuse_dtypes(name: str, settings: Settings) -> None:
@@ -368,7 +364,7 @@ def _trial_memory(source: Path, settings: Settings) -> Path:
         str(source.resolve()),
         [status.st_size, status.st_mtime_ns],
         [measure.builds(DISTRIBUTIONS[name]) for name in MEASURED],
-        measure.processor(),
+        asdict(read_processor()),
         settings.threads or usable_cores(),
         trial_sequences(settings.max_num_seqs),
         _has_own_cells(source, settings),

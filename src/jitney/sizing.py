@@ -9,6 +9,7 @@ So: cells of their own where they fit the budget.
 
 from dataclasses import dataclass
 
+from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.config import KV_TOKENS_DEFAULT, Settings
 from jitney.core import limits
 from jitney.errors import ConfigError, ModelError
@@ -31,9 +32,6 @@ POOL_SHARE = 0.5
 
 UNIT = 256
 """llama.cpp takes memory in multiples of so many tokens."""
-
-PAGE_TOKENS = 32
-"""Tokens of a block, in backends that page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +75,16 @@ def size_paged(
     what a share of the free memory holds.
     """
     slots = pool_slots(settings.max_num_seqs)
-    budget = _budget_given(settings, token_bytes, PAGE_TOKENS)
+    budget = _budget_given(settings, token_bytes, BLOCK_TOKENS)
     if budget is not None:
         _check_free(budget * token_bytes, settings, free_bytes)
         return Sizes(budget, slots, 0)
     length = settings.max_model_len or min(trained_len, MODEL_LEN_DEFAULT)
-    wanted = -(-length // PAGE_TOKENS) * PAGE_TOKENS * settings.max_num_seqs
+    wanted = -(-length // BLOCK_TOKENS) * BLOCK_TOKENS * settings.max_num_seqs
     if free_bytes is not None:
-        fits = int(free_bytes * OWN_SHARE / token_bytes) // PAGE_TOKENS * PAGE_TOKENS
+        fits = int(free_bytes * OWN_SHARE / token_bytes) // BLOCK_TOKENS * BLOCK_TOKENS
         # Where not even one sequence fits, the backend refuses and says what is missing.
-        wanted = max(min(wanted, fits), -(-length // PAGE_TOKENS) * PAGE_TOKENS)
+        wanted = max(min(wanted, fits), -(-length // BLOCK_TOKENS) * BLOCK_TOKENS)
         _check_free(wanted * token_bytes, settings, free_bytes)
     return Sizes(min(wanted, limits.TOKENS_MAX), slots, 0)
 

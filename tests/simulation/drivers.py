@@ -180,7 +180,7 @@ class AheadDriver:
     def _lose(self) -> None:
         self._flights.clear()
         self._collect(self._watch.fail("the backend failed.", self._clock.now()))
-        self._recovery.lose()
+        self._recovery.lose(self._clock.now())
         while self._recovery.attempt(self._clock.now()) is not None:
             assert self._recovery.retry_at is not None, "a failed attempt sets the next one"
             self._clock.advance(self._recovery.retry_at - self._clock.now())

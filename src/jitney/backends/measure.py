@@ -45,7 +45,6 @@ FAILURE_CHARACTERS_MAX = 300
 EXIT_REFUSED = 3
 METHOD = 1
 """Part of what a trial is remembered by; another way to measure needs another number."""
-CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +116,6 @@ def undisturbed(cache: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / "measuring.lock"))
         yield
-
-
-def processor(cpuinfo: Path = CPUINFO) -> list[str]:
-    """The processor's name and its instructions; empty where the system does not say."""
-    found: dict[str, str] = {}
-    try:
-        with cpuinfo.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                if name.strip() in ("model name", "flags", "Features"):
-                    found.setdefault(name.strip(), value.strip())
-    except OSError:
-        return []
-    return [found[name] for name in sorted(found)]
 
 
 def builds(distributions: tuple[str, ...]) -> list[list[str]]:

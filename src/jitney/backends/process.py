@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from time import monotonic, sleep
 
 from jitney.backends.channel import Channel, ChannelClosed
 from jitney.backends.child import Child
@@ -37,6 +38,9 @@ from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
 
 CONTROL_S_MAX = 60.0
 """Longest wait for a text to be tokenised or a constraint compiled, its turn not counted."""
+
+CONTROL_PAUSE_S = 0.5
+"""Before a new process is asked, where the last one was ended from outside."""
 
 _FALLBACK_SETTING = "extra_kernels"
 _log = logging.getLogger("jitney.backends")
@@ -143,40 +147,42 @@ class ProcessBackend:
             self._living().end()
 
     def _ask_control(self, question: Message) -> Message:
-        """Ask on the control channel; if the process is gone, ask a new one.
+        """Ask on the control channel; if the process was ended from outside, ask a new one.
+
+        Another end is not tried again: a question that is itself what ends processes must not be
+        asked of the next one.
+        """
+        if not self._control.acquire(timeout=self._spec.start_s_max + CONTROL_S_MAX):
+            raise BackendFailed("the backend is too busy to tokenise; try again later.")
+        until = monotonic() + limits.GIVE_UP_S
+        try:
+            while True:
+                try:
+                    return self._ask_present(question)
+                except BackendCrashed as crash:
+                    if crash.signal != signal.SIGKILL or monotonic() > until:
+                        raise
+                sleep(CONTROL_PAUSE_S)
+        finally:
+            self._control.release()
+
+    def _ask_present(self, question: Message) -> Message:
+        """Ask on the control channel, of a new process if there is none.
 
         A backend may die while nothing runs. Then no batch would ever find it dead, since every
         request is tokenised first; so the new process is started here, and the next batch is
         told that the slots were lost.
         """
-        if not self._control.acquire(timeout=self._spec.start_s_max + CONTROL_S_MAX):
-            raise BackendFailed("the backend is too busy to tokenise; try again later.")
+        with self._lifecycle:
+            child = self._living()
+            if child.has_ended:
+                self._lost = self._crash(child)
+                self._replace(child)
+                child = self._living()
         try:
-            with self._lifecycle:
-                child = self._living()
-                if child.has_ended:
-                    self._lost = self._crash(child)
-                    self._replace(child)
-                    child = self._living()
-            try:
-                return self._ask(child, child.control, question, CONTROL_S_MAX)
-            except ChannelClosed as error:
-                crash = self._crash(child)
-                # Asked again only if it was ended from outside: a question that is itself what
-                # ends processes must not be asked of the next one.
-                if crash.signal != signal.SIGKILL:
-                    raise crash from error
-            with self._lifecycle:
-                if self._child is child:
-                    self._lost = crash
-                    self._replace(child)
-                child = self._living()
-            try:
-                return self._ask(child, child.control, question, CONTROL_S_MAX)
-            except ChannelClosed as error:
-                raise self._crash(child) from error
-        finally:
-            self._control.release()
+            return self._ask(child, child.control, question, CONTROL_S_MAX)
+        except ChannelClosed as error:
+            raise self._crash(child) from error
 
     def _ask(self, child: Child, channel: Channel, question: Message, limit_s: float) -> Message:
         """One question and its answer, or the error that was the answer.

@@ -35,11 +35,15 @@ class Span:
     """Positions of prompt tokens whose logprobs are wanted."""
 
 
-def lay_out(batch: Batch, memory: SlotMemory, *, by_slot: bool) -> list[Span]:
+def lay_out(batch: Batch, memory: SlotMemory, tokens_max: int, *, by_slot: bool) -> list[Span]:
     """The entries, checked against what their slots hold; in the order of slots if `by_slot`.
 
     Rows of the logits are numbered in the order of the answer.
     """
+    if batch.token_count > tokens_max:
+        raise BackendFailed(
+            f"batch {batch.number} has {batch.token_count} tokens; the limit is {tokens_max}."
+        )
     entries = batch.entries
     if len({entry.slot for entry in entries}) < len(entries):
         raise BackendFailed(f"a slot stands twice in batch {batch.number}.")

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jitney.backends.openvino import families
+from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_embedded, show_log
 from jitney.cli.terminal import printable
@@ -23,7 +24,6 @@ from jitney.loading import foreseen_backend, installed_backends, library_version
 from jitney.models import embedded
 from jitney.models.gguf import read_header
 from jitney.selection import FEW_SEQUENCES
-from jitney.sizing import PAGE_TOKENS
 
 LABELS_WIDTH = 11
 
@@ -60,8 +60,8 @@ KINDS = (
         models=f"GGUF files of the architectures {', '.join(families.ARCHITECTURES)}, with "
         f"weights of {', '.join(sorted(families.WEIGHT_TYPES))}; folders exported for OpenVINO",
         runs_on="the CPU",
-        memory=f"blocks of {PAGE_TOKENS} tokens; equal beginnings share theirs",
-        block_tokens=PAGE_TOKENS,
+        memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
+        block_tokens=BLOCK_TOKENS,
         exact=False,
         texts=_INEXACT,
     ),

@@ -58,5 +58,7 @@ BATCH_TOKEN_S_MAX = 0.5
 """A batch that takes longer than the first, and this much for each of its tokens, is stuck. No
 machine worth using is slower than two tokens a second."""
 
-RESTARTS_MAX = 5
-"""Starts of a backend that fail in a row before the engine gives up and says so."""
+GIVE_UP_ATTEMPTS = 5
+GIVE_UP_S = 120.0
+"""A backend that failed to start so often in a row, and is gone for so long, is given up. A count
+alone would give up on a machine that has no memory for a few seconds."""

@@ -8,6 +8,7 @@ from jitney.core import limits
 from jitney.core.backend import Backend
 
 PAUSE_S = 0.5
+PAUSE_S_MAX = 4.0
 """After the first failed attempt; doubles with each further one. A machine that killed the
 backend for want of memory gets time to have some again."""
 
@@ -17,20 +18,17 @@ class Recovery:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._is_lost = False
+        self._lost_at: float | None = None
+        self.is_hopeless = False
+        """Whether attempts failed so often, and over so long, that there will be no other."""
         self.failed_count = 0
         """Attempts that failed in a row."""
         self.retry_at: float | None = None
         """The moment of the next attempt, while the backend is lost and pausing."""
 
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether so many attempts failed in a row that there will be no other."""
-        return self.failed_count >= limits.RESTARTS_MAX
-
-    def lose(self) -> None:
+    def lose(self, now: float) -> None:
         """The backend failed or crashed: its memory is worth nothing."""
-        self._is_lost = True
+        self._lost_at = now
 
     def attempt(self, now: float) -> Exception | None:
         """Reset a lost backend if the pause is over; the error of an attempt that failed.
@@ -38,15 +36,17 @@ class Recovery:
         Any exception counts: a backend that cannot be reset is gone whatever it says.
         """
         assert not self.is_hopeless, "gave up already"
-        if not self._is_lost or (self.retry_at is not None and now < self.retry_at):
+        if self._lost_at is None or (self.retry_at is not None and now < self.retry_at):
             return None
         try:
             self._backend.reset()
         except Exception as error:
-            self.retry_at = now + PAUSE_S * 2**self.failed_count
+            self.retry_at = now + min(PAUSE_S * 2**self.failed_count, PAUSE_S_MAX)
             self.failed_count += 1
+            was_long = now - self._lost_at >= limits.GIVE_UP_S
+            self.is_hopeless = was_long and self.failed_count >= limits.GIVE_UP_ATTEMPTS
             return error
-        self._is_lost = False
+        self._lost_at = None
         self.retry_at = None
         self.failed_count = 0
         return None
@@ -54,4 +54,4 @@ class Recovery:
     @property
     def is_ready(self) -> bool:
         """Whether a batch may be sent."""
-        return not self._is_lost
+        return self._lost_at is None

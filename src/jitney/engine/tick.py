@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Outcome
 from jitney.core.events import (
@@ -224,7 +225,7 @@ class Tick:
         return outcome
 
     def _lose(self, lost: _Lost, now: float) -> None:
-        self._recovery.lose()
+        self._recovery.lose(now)
         self._tell(BackendLost(at=now, error=lost.message, restarts_failed=0))
         events = self._scheduler.fail(lost.message, now, blames=lost.was_reached)
         self._collect(events, now)
@@ -244,8 +245,9 @@ class Tick:
         if self._recovery.is_hopeless:
             self.stop(
                 EngineStopped(
-                    f"The backend could not be started {failed_count} times in a row, so the "
-                    f"engine stopped; the last reason was: {_sentence(error)}"
+                    f"The backend could not be started {failed_count} times in a row, over "
+                    f"{limits.GIVE_UP_S:.0f} s, so the engine stopped; the last reason was: "
+                    f"{_sentence(error)}"
                 )
             )
         return False

@@ -166,15 +166,6 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     assert measure.recall(memory, ("openvino",)) is None
 
 
-def test_the_processor_is_named_by_its_first_core(tmp_path: Path) -> None:
-    """Guards the key of what is remembered: another processor has another speed."""
-    cpuinfo = tmp_path / "cpuinfo"
-    core = "processor : {}\nmodel name\t: Fast {}\ncpu MHz : 1{}\nflags\t\t: fpu avx2\n\n"
-    cpuinfo.write_text("".join(core.format(number, number, number) for number in range(2)))
-    assert measure.processor(cpuinfo) == ["fpu avx2", "Fast 0"]
-    assert measure.processor(tmp_path / "none") == []
-
-
 def test_a_distribution_is_known_by_version_and_content() -> None:
     """Guards a rebuilt library: the same version from another compiler has another speed."""
     [[name, version, digest], missing] = measure.builds(("numpy", "no-such-thing"))

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,24 @@ def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBacken
     backend.reset()
     assert backend.pid != pid
     assert first_token(backend, 2) == expected
+
+
+def test_a_text_is_tokenised_though_starting_processes_are_killed(
+    backend: ProcessBackend,
+) -> None:
+    """Guards requests that arrive while the machine ends one process after the other."""
+    expected = backend.encode("over and over", special=False)
+    killed = {backend.pid}
+    os.kill(backend.pid, signal.SIGKILL)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(backend.encode, "over and over", special=False)
+        while len(killed) < 4 and not answer.done():
+            if backend.pid not in killed:
+                killed.add(backend.pid)
+                os.kill(backend.pid, signal.SIGKILL)
+            time.sleep(0.005)
+        assert answer.result(60.0) == expected
+    assert len(killed) == 4
 
 
 def test_reset_of_a_living_process_keeps_it(backend: ProcessBackend) -> None:

@@ -184,8 +184,9 @@ def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
 ) -> None:
     """Guards against callers who wait for a dead engine."""
     monkeypatch.setattr("jitney.engine.recovery.PAUSE_S", 0.001)
+    monkeypatch.setattr("jitney.core.limits.GIVE_UP_S", 0.0)
     backend.execute_faults = [BackendCrashed("killed", 9)]
-    backend.reset_faults = [BackendCrashed("no memory")] * limits.RESTARTS_MAX
+    backend.reset_faults = [BackendCrashed("no memory")] * limits.GIVE_UP_ATTEMPTS
     engine = make_engine()
     handle = engine.submit(make_request())
     with pytest.raises(EngineStopped, match="no memory"):

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from jitney.core import limits
 from jitney.core.backend import Backend
-from jitney.engine.recovery import PAUSE_S, Recovery
+from jitney.engine.recovery import PAUSE_S, PAUSE_S_MAX, Recovery
 from jitney.errors import BackendCrashed
 
 
@@ -26,7 +26,7 @@ def test_a_healthy_backend_is_left_alone(backend: Resettable) -> None:
 def test_a_lost_backend_is_reset_once(backend: Resettable) -> None:
     """Guards against a backend that stays lost, and against resetting it at every tick."""
     recovery = Recovery(backend)
-    recovery.lose()
+    recovery.lose(0.0)
     assert not recovery.is_ready
     assert recovery.attempt(0.0) is None
     assert recovery.is_ready
@@ -38,7 +38,7 @@ def test_pauses_grow_and_nothing_is_tried_before_they_are_over(backend: Resettab
     """Guards against a machine that is kept busy by a backend which cannot start."""
     backend.reset_faults = [BackendCrashed("no"), BackendCrashed("no")]
     recovery = Recovery(backend)
-    recovery.lose()
+    recovery.lose(0.0)
     assert recovery.attempt(0.0) is not None
     assert recovery.retry_at == PAUSE_S
     assert recovery.attempt(PAUSE_S / 2) is None
@@ -51,15 +51,39 @@ def test_pauses_grow_and_nothing_is_tried_before_they_are_over(backend: Resettab
     assert recovery.failed_count == 0
 
 
-def test_it_gives_up_after_the_stated_number_of_attempts(backend: Resettable) -> None:
-    """Guards against restarts without end."""
-    backend.reset_faults = [OSError("no")] * limits.RESTARTS_MAX
+def test_it_gives_up_after_the_stated_time(backend: Resettable) -> None:
+    """Guards against restarts without end, and against pauses that grow without one."""
+    backend.reset_faults = [OSError("no")] * 100
     recovery = Recovery(backend)
-    recovery.lose()
-    now = 0.0
-    for _ in range(limits.RESTARTS_MAX):
-        assert not recovery.is_hopeless
+    recovery.lose(7.0)
+    now = 7.0
+    while not recovery.is_hopeless:
+        tried_at = now
         assert recovery.attempt(now) is not None
         assert recovery.retry_at is not None
+        assert now < recovery.retry_at <= now + PAUSE_S_MAX
         now = recovery.retry_at
+    assert 7.0 + limits.GIVE_UP_S <= tried_at < 7.0 + limits.GIVE_UP_S + PAUSE_S_MAX
+
+
+def test_it_does_not_give_up_because_a_clock_leapt(backend: Resettable) -> None:
+    """Guards a machine that was suspended: one failed attempt is no reason."""
+    backend.reset_faults = [OSError("no")] * limits.GIVE_UP_ATTEMPTS
+    recovery = Recovery(backend)
+    recovery.lose(0.0)
+    for count in range(limits.GIVE_UP_ATTEMPTS):
+        assert not recovery.is_hopeless, count
+        assert recovery.attempt(limits.GIVE_UP_S * (count + 1)) is not None
     assert recovery.is_hopeless
+
+
+def test_the_time_starts_anew_with_each_loss(backend: Resettable) -> None:
+    """Guards a backend that is lost now and then: each time it has as long to come back."""
+    recovery = Recovery(backend)
+    recovery.lose(0.0)
+    assert recovery.attempt(0.0) is None
+    backend.reset_faults = [OSError("no")] * limits.GIVE_UP_ATTEMPTS
+    recovery.lose(2 * limits.GIVE_UP_S)
+    for _ in range(limits.GIVE_UP_ATTEMPTS):
+        assert recovery.attempt(recovery.retry_at or 2 * limits.GIVE_UP_S) is not None
+    assert not recovery.is_hopeless

@@ -189,9 +189,9 @@ def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_
     for mailbox in mailboxes:
         world.tick.submit(make_request(), mailbox)
     world.backend.execute_faults = [BackendCrashed("gone")]
-    world.backend.reset_faults = [BackendCrashed("no memory")] * limits.RESTARTS_MAX
+    world.backend.reset_faults = [BackendCrashed("no memory")] * 100
     world.run_dry()
-    assert world.backend.reset_count == limits.RESTARTS_MAX
+    assert limits.GIVE_UP_ATTEMPTS <= world.backend.reset_count < 100
     assert isinstance(world.tick.stopped, EngineStopped)
     for mailbox in mailboxes:
         assert isinstance(mailbox.ending, Ending)

@@ -13,24 +13,20 @@ from time import perf_counter
 
 import numpy as np
 
-from jitney.backends.llamacpp import room
+from jitney.backends import room
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model, native_log, slots_max
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
 from jitney.backends.slots import SlotMemory
 from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
+from jitney.backends.texts import checked_bytes
 from jitney.core import limits
 from jitney.core.backend import Traits, Vocabulary
-from jitney.core.batch import (
-    Batch,
-    Outcome,
-    Sample,
-)
+from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import (
     BackendCrashed,
     BackendFailed,
     ConfigError,
-    InvalidRequest,
     ModelError,
 )
 from jitney.sampling.constraint import ConstraintCompiler
@@ -176,18 +172,7 @@ class LlamaCppBackend:
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of a text; the names of control tokens become them only when `special`."""
         model = self._living_model()
-        if len(text) > limits.PROMPT_CHARACTERS_MAX:
-            raise InvalidRequest(
-                f"the text has {len(text)} characters; "
-                f"at most {limits.PROMPT_CHARACTERS_MAX} are tokenised."
-            )
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                "the text holds half of a surrogate pair, which is no character."
-            ) from None
-        return model.encode(data, special=special)
+        return model.encode(checked_bytes(text), special=special)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
@@ -209,13 +194,8 @@ class LlamaCppBackend:
 
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""
+        spans = lay_out(batch, self._memory, self._settings.batch_tokens_max, by_slot=True)
         count = batch.token_count
-        if count > self._settings.batch_tokens_max:
-            raise BackendFailed(
-                f"batch {batch.number} has {count} tokens; "
-                f"the limit is {self._settings.batch_tokens_max}."
-            )
-        spans = lay_out(batch, self._memory, by_slot=True)
         fillers = self._fillers(spans) if self._settings.is_split else []
         self._feed(spans, fillers)
         status = self._context.decode(count + len(fillers))

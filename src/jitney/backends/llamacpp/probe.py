@@ -17,6 +17,7 @@ from pathlib import Path
 
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.backends.llamacpp.bindings import library_files
+from jitney.backends.processor import read_processor
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, ModelError
 
@@ -26,7 +27,6 @@ BYTES_PER_S_MIN = 20e6
 """The slowest disk from which a model is still waited for."""
 EXIT_REFUSED = 3
 _PLAIN = "--plain"
-CPUINFO = Path("/proc/cpuinfo")
 REBUILD_ADVICE = (
     "llama.cpp was compiled in a way that this processor stops with an illegal instruction, so "
     "its fastest kernels stay off; rebuild llama-cpp-python with clang 19 or newer "
@@ -122,18 +122,9 @@ def _key(model: Path) -> str:
         status.st_size,
         status.st_mtime_ns,
         [(name, each.st_size, each.st_mtime_ns) for name, each in library],
-        _processor(),
+        read_processor().instructions,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-
-
-def _processor() -> str:
-    """The instructions that the processor says it has; empty where the system does not say."""
-    try:
-        with CPUINFO.open(encoding="utf-8", errors="replace") as file:
-            return next((line for line in file if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        return ""
 
 
 def _recall(memory: Path) -> bool | None:

@@ -14,7 +14,8 @@ from time import perf_counter
 import numpy as np
 
 from jitney.backends.openvino.cells import PagedCells
-from jitney.backends.openvino.graph import BLOCK_TOKENS, GraphShape, Packed, PagedModel
+from jitney.backends.openvino.families import BLOCK_TOKENS
+from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
 from jitney.backends.openvino.tokenizer import Tokenizer
 from jitney.backends.paging import BlockPool
 from jitney.backends.slots import SlotMemory
@@ -27,7 +28,6 @@ from jitney.errors import (
     BackendCrashed,
     BackendFailed,
     ConfigError,
-    InvalidRequest,
     ModelError,
 )
 from jitney.sampling.constraint import ConstraintCompiler
@@ -129,11 +129,6 @@ class OpenVinoBackend:
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of a text; the names of control tokens become them only when `special`."""
-        if len(text) > limits.PROMPT_CHARACTERS_MAX:
-            raise InvalidRequest(
-                f"the text has {len(text)} characters; "
-                f"at most {limits.PROMPT_CHARACTERS_MAX} are tokenised."
-            )
         return self._tokenizer.encode(text, special=special)
 
     def prepare(self, constraint: Constraint) -> None:
@@ -157,13 +152,7 @@ class OpenVinoBackend:
 
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""
-        count = batch.token_count
-        if count > self._settings.batch_tokens_max:
-            raise BackendFailed(
-                f"batch {batch.number} has {count} tokens; "
-                f"the limit is {self._settings.batch_tokens_max}."
-            )
-        spans = lay_out(batch, self._memory, by_slot=False)
+        spans = lay_out(batch, self._memory, self._settings.batch_tokens_max, by_slot=False)
         for span in spans:
             if span.entry.end > self._settings.model_len_max:
                 raise BackendFailed(

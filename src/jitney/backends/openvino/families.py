@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jitney.backends.openvino.splits import SPLITS
+from jitney.backends.processor import CPUINFO, read_processor
 from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader, read_header
 
@@ -29,8 +30,10 @@ CONFIG_BYTES_MAX = 1 << 20
 ACTIVATION_GROUP = 32
 KV_KINDS = {"f32": ("f32", "f16", "u8"), "bf16": ("bf16", "f16", "u8"), "f16": ("f16", "u8")}
 """What the attention kernels can keep keys and values as, for each kind of computation."""
+BLOCK_TOKENS = 32
+"""The CPU plugin's attention kernel takes blocks of this size and no other."""
+
 UNPACKED_PARAMETERS_MAX = 1_000_000_000
-CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ def dtypes(dtype: str, kv_cache_dtype: str, threads: int, cpuinfo: Path = CPUINF
     # Scales and offsets stand beside numbers of 8 bits.
     sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
     # On one thread the library divides by zero while it compiles bfloat16 for unpacked weights.
-    is_half = threads > 1 and _has_bfloat16(cpuinfo)
+    is_half = threads > 1 and read_processor(cpuinfo).has_bfloat16
     inference = names.get(dtype) or ("bf16" if is_half else "f32")
     # Rounding activations doubles the speed of float32, and costs what it costs in llama.cpp. Who
     # asks for float32 gets it; elsewhere it has no effect.
@@ -180,13 +183,3 @@ def dtypes(dtype: str, kv_cache_dtype: str, threads: int, cpuinfo: Path = CPUINF
             f"{allowed}; change one of them."
         )
     return Dtypes(inference, kv, sizes[kv], activation_group)
-
-
-def _has_bfloat16(cpuinfo: Path) -> bool:
-    """Whether the processor computes with them itself; else they would only be slower."""
-    try:
-        with cpuinfo.open(encoding="utf-8", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.split())

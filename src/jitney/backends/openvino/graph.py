@@ -17,9 +17,6 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from jitney.errors import BackendFailed, ConfigError, ModelError
 
-BLOCK_TOKENS = 32
-"""The CPU plugin's attention kernel takes blocks of this size and no other."""
-
 ROWS = "rows"
 """The input that says which tokens' logits are wanted."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jitney.backends.openvino.folder_tokenizer import FolderTokenizer
 from jitney.backends.openvino.gguf_tokenizer import GgufTokenizer
+from jitney.backends.texts import checked_bytes
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest
 
 
 class Tokenizer:
@@ -24,14 +24,6 @@ class Tokenizer:
         self.vocabulary = self._kind.vocabulary
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text, none added; the names of control tokens become them when `special`.
-
-        The caller has bounded its length.
-        """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                "the text holds half of a surrogate pair, which is no character."
-            ) from None
+        """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        checked_bytes(text)
         return self._kind.encode(text, special=special)

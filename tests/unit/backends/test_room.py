@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.llamacpp.room import available_bytes, check_memory, check_weights
+from jitney.backends.room import available_bytes, check_memory, check_weights
 from jitney.errors import ModelError
 
 GIB = 2**30

@@ -1,0 +1,19 @@
+"""A text before native code sees it: bounded, and whole. Called by backends, on any thread."""
+
+from jitney.core import limits
+from jitney.errors import InvalidRequest
+
+
+def checked_bytes(text: str) -> bytes:
+    """The text in UTF-8. Raises InvalidRequest for what no tokenizer should be given."""
+    if len(text) > limits.PROMPT_CHARACTERS_MAX:
+        raise InvalidRequest(
+            f"the text has {len(text)} characters; "
+            f"at most {limits.PROMPT_CHARACTERS_MAX} are tokenised."
+        )
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the text holds half of a surrogate pair, which is no character."
+        ) from None
