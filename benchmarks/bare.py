@@ -45,6 +45,10 @@ class Recorder:
         """Pass it on."""
         self._backend.reset()
 
+    def check(self) -> None:
+        """Pass it on."""
+        self._backend.check()
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Pass it on."""
         return self._backend.encode(text, special=special)

@@ -170,7 +170,10 @@ def _ready_for_openvino(source: Path, settings: Settings) -> Path:
     is_wide = weights == "float16" or header.weight_types <= {"F32", "F16", "BF16"}
 
     def convert(source: Path, folder: Path) -> None:
-        _log.warning("%s is being converted for OpenVINO, once", source.name)
+        _log.warning(
+            "%s is being converted for OpenVINO, once; a billion weights take about a minute",
+            source.name,
+        )
         converter = _loaded("openvino", "jitney.backends.openvino.convert")
         converter.write_model(source, folder, weights=weights)
 

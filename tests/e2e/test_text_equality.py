@@ -14,11 +14,14 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from jitney import LLM, Logprob, RequestOutput, SamplingParams
 from jitney.backends.process import ProcessBackend
+from jitney.config import Settings
+from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
 
 LOGPROB_BOUND = 1.0
@@ -52,6 +55,17 @@ HEAT = 0.8
 SEEDED = SamplingParams(
     temperature=HEAT, top_k=KEPT, seed=SEED, max_tokens=LENGTH, logprobs=10, ignore_eos=True
 )
+THINGS = (
+    *("a bus", "the sea", "bread", "winter", "Paris", "bees", "glass", "rice", "trains", "sleep"),
+    *("paper", "stars", "rain", "music", "coffee", "bridges", "cats", "salt", "maps", "clocks"),
+    *("trees", "iron", "boats", "cheese", "snow"),
+)
+FIFTY = [
+    ask.format(thing)
+    for ask in ("Tell me about {}.", "Write a story about {}. Once upon a time")
+    for thing in THINGS
+]
+SHORT = SamplingParams(temperature=0, max_tokens=16, logprobs=10, ignore_eos=True)
 KINDS = pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 
 
@@ -279,3 +293,24 @@ def test_bfloat16_on_openvino_differs_by_rounding_alone() -> None:
     with LLM(None, **usual, max_num_seqs=8, prefill_chunk=7) as llm:
         for got, alone in zip(llm.generate(PROMPTS, GREEDY), expected, strict=True):
             assert_same(got, alone, is_greedy=True)
+
+
+@pytest.fixture(scope="module")
+def by_llamacpp() -> tuple[Path, list[RequestOutput]]:
+    """A file that both backends read as it is, and fifty answers of llama.cpp."""
+    model = ready_model(Settings(backend="llamacpp"))
+    with LLM(model, backend="llamacpp", threads=1, max_model_len=256, max_num_seqs=16) as llm:
+        return model, llm.generate(FIFTY, SHORT)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_fifty_answers_of_openvino_are_those_of_llamacpp(
+    by_llamacpp: tuple[Path, list[RequestOutput]], dtype: str
+) -> None:
+    """Guards the conversion: the same weights say the same, up to the rounding of activations."""
+    model, expected = by_llamacpp
+    with LLM(model, backend="openvino", dtype=dtype, max_model_len=256, max_num_seqs=16) as llm:
+        answers = llm.generate(FIFTY, SHORT)
+    pairs = zip(answers, expected, strict=True)
+    equal = [assert_same(*pair, is_greedy=True) for pair in pairs]
+    assert sum(equal) >= len(FIFTY) // 3, f"{sum(equal)} of {len(FIFTY)}"

@@ -93,8 +93,11 @@ class TickDriver:
         self._tick.drain()
 
     def turn(self, intake: Callable[[], None]) -> bool:
-        """One turn; whether a batch ran."""
-        return self._tick.run(intake)
+        """One turn; whether a batch ran. An idle backend is looked after, as the loop does."""
+        has_run = self._tick.run(intake)
+        if not self._tick.has_work and self._tick.stopped is None:
+            self._tick.look_after_backend()
+        return has_run
 
     def wake_at(self, now: float) -> float | None:
         """When a turn may do something though nothing new came in."""

@@ -105,6 +105,13 @@ class FaultyBackend:
         self._resets_failed = 0
         self._marks.add("backend restarted")
 
+    def check(self) -> None:
+        """A sign of life, unless it died while nothing ran."""
+        if self._happens(self.rates.crash):
+            self._is_down = True
+            self._marks.add("lost while idle")
+            raise BackendCrashed("the backend died while nothing ran.")
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         """As the fake backend does."""
         return self._inner.encode(text, special=special)

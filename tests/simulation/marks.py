@@ -28,6 +28,7 @@ NAMES = (
     "fault poison",
     "fault count",
     "fault stall",
+    "lost while idle",
     "backend restarted",
     "backend restart failed",
     "backend given up",

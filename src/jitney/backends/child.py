@@ -32,26 +32,26 @@ _REBUILD = "; `make llama` builds it anew."
 
 
 class Child:
-    """A process that runs `jitney.backends.worker`, and the two channels to it."""
+    """A process that runs `jitney.backends.worker`, and the three channels to it."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        ours_control, theirs_control = socket.socketpair()
-        self.batches = Channel(ours)
-        self.control = Channel(ours_control)
+        pairs = [socket.socketpair() for _ in range(3)]
+        self.batches, self.texts, self.constraints = (Channel(ours) for ours, _ in pairs)
         self._output = bytearray()
         self._started = threading.Event()
         self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._start_error: OSError | subprocess.SubprocessError | None = None
         watcher = threading.Thread(
-            target=self._watch, args=(theirs, theirs_control), name="backend-output", daemon=True
+            target=self._watch,
+            args=([each for _, each in pairs],),
+            name="backend-output",
+            daemon=True,
         )
         watcher.start()
         self._started.wait()
         if self._start_error is not None:
-            self.batches.close()
-            self.control.close()
+            self._close_channels()
             raise BackendCrashed(
                 f"the backend process could not be started ({self._start_error})."
             ) from self._start_error
@@ -75,8 +75,7 @@ class Child:
 
     def end(self) -> None:
         """Ask it to go by closing its channels, then insist; returns when it is gone."""
-        self.batches.close()
-        self.control.close()
+        self._close_channels()
         if not self._ended.wait(_GRACE_S):
             self.kill()
 
@@ -84,8 +83,7 @@ class Child:
         """End it at once; returns when it is gone."""
         assert self._process is not None, "a child without a process is never handed out"
         self._process.kill()
-        self.batches.close()
-        self.control.close()
+        self._close_channels()
         self._ended.wait(_KILL_S_MAX)
 
     def crash(self, *, can_fall_back: bool) -> BackendCrashed:
@@ -107,6 +105,10 @@ class Child:
             why = self._last_words()
         return BackendCrashed(f"the backend process was killed (signal {number}){why}", number)
 
+    def _close_channels(self) -> None:
+        for channel in (self.batches, self.texts, self.constraints):
+            channel.close()
+
     def _last_words(self) -> str:
         lines = self._output.decode("utf-8", "replace").split("\n")
         words = " | ".join([line.strip() for line in lines if line.strip()][-_LAST_LINES:])
@@ -114,9 +116,9 @@ class Child:
             return "."
         return f"; the last it wrote was: {words[-_LAST_CHARACTERS_MAX:]}"
 
-    def _watch(self, batches: socket.socket, control: socket.socket) -> None:
+    def _watch(self, ends: list[socket.socket]) -> None:
         """Start the process, keep the end of what it writes, and see it off."""
-        fds = (batches.fileno(), control.fileno())
+        fds = [end.fileno() for end in ends]
         # -P keeps the current folder off the path: a file there may have any module's name.
         command = [sys.executable, "-P", "-m", "jitney.backends.worker"]
         try:
@@ -131,8 +133,8 @@ class Child:
             self._start_error = error
         finally:
             # Only the process may hold these ends: their closing is how its end is seen.
-            batches.close()
-            control.close()
+            for end in ends:
+                end.close()
             self._started.set()
         if self._process is not None:
             assert self._process.stdout is not None, "its output was asked for"

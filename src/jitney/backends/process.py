@@ -1,8 +1,9 @@
 """A backend in a process of its own: `ProcessBackend` speaks to `jitney.backends.worker`.
 
-`execute` and `reset` are called on the engine thread; `encode` and `prepare` on any, one at a
-time inside; `close` on any. A crash of native code ends the other process: whoever notices gets
-BackendCrashed, and `reset` starts a new one. No wait is unbounded, and no process is left behind.
+`execute`, `reset` and `check` are called on the engine thread; `encode` and `prepare` on any, one
+at a time inside; `close` on any. A crash of native code ends the other process: whoever notices
+gets BackendCrashed, and only `reset` starts a new one. No wait is unbounded, and no process is
+left behind.
 """
 
 import logging
@@ -10,7 +11,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from time import monotonic, sleep
+from typing import Literal
 
 from jitney.backends.channel import Channel, ChannelClosed
 from jitney.backends.child import Child
@@ -36,11 +37,11 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
 
-CONTROL_S_MAX = 60.0
-"""Longest wait for a text to be tokenised or a constraint compiled, its turn not counted."""
+BESIDE_S_MAX = 60.0
+"""Longest wait for a text to be tokenised or a constraint compiled, and as long for its turn."""
 
-CONTROL_PAUSE_S = 0.5
-"""Before a new process is asked, where the last one was ended from outside."""
+CHECK_S_MAX = 10.0
+"""A process with nothing to do that gives no sign of life for so long is stuck."""
 
 _FALLBACK_SETTING = "extra_kernels"
 _log = logging.getLogger("jitney.backends")
@@ -63,13 +64,15 @@ class ProcessBackend:
         self._spec = spec
         self._is_closed = False
         self._fallback_reason: str | None = None
-        # What the engine has not been told yet: its slots went with a process that ended.
-        self._lost: BackendCrashed | None = None
         # Says which process is the present one, and is held while a new one starts.
         self._lifecycle = threading.Lock()
-        # One question at a time on the control channel.
-        self._control = threading.Lock()
+        # One question at a time on each channel.
+        self._texts = threading.Lock()
+        self._constraints = threading.Lock()
         self._child: Child | None = None
+        # The process that may be asked things, and who waits for one.
+        self._ready_child: Child | None = None
+        self._readiness = threading.Condition()
         with self._lifecycle:
             ready = self._start()
         self._traits = ready.traits
@@ -97,12 +100,7 @@ class ProcessBackend:
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch over there. Raises BackendFailed or BackendCrashed."""
-        with self._lifecycle:
-            child, lost = self._living(), self._lost
-        if lost is not None:
-            raise BackendCrashed(
-                f"what the slots held is gone: {lost}", lost.signal, was_reached=False
-            )
+        child = self._living()
         limit_s = self._spec.batch_s_max + limits.BATCH_TOKEN_S_MAX * batch.token_count
         try:
             answer = self._ask(child, child.batches, Execute(batch), limit_s)
@@ -123,66 +121,75 @@ class ProcessBackend:
                 is_empty = False
             if not is_empty:
                 self._replace(child)
-            self._lost = None
+
+    def check(self) -> None:
+        """Ask for a sign of life. Raises BackendCrashed; a process that is stuck is ended."""
+        child = self._living()
+        try:
+            self._ask(child, child.batches, Execute(Batch(0, (), ())), CHECK_S_MAX)
+        except ChannelClosed as error:
+            raise self._crash(child) from error
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text; if the process is gone, a new one is started first."""
-        answer = self._ask_control(Encode(text, special))
+        """Tokens of a text; while there is no process, waits for the next one."""
+        answer = self._ask_beside("texts", Encode(text, special))
         if not isinstance(answer, Encoded):
             raise self._out_of_turn(self._living())
         return list(answer.tokens)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint over there, where it will be used. Raises InvalidRequest."""
-        answer = self._ask_control(Prepare(constraint))
+        answer = self._ask_beside("constraints", Prepare(constraint))
         if not isinstance(answer, Done):
             raise self._out_of_turn(self._living())
 
     def close(self) -> None:
         """End the process; idempotent."""
-        self._is_closed = True
+        with self._readiness:
+            self._is_closed = True
+            self._readiness.notify_all()
         # Before the lock is waited for: this cuts short whoever holds it.
         self._living().end()
         with self._lifecycle:
             self._living().end()
 
-    def _ask_control(self, question: Message) -> Message:
-        """Ask on the control channel; if the process was ended from outside, ask a new one.
+    def _ask_beside(self, kind: Literal["texts", "constraints"], question: Message) -> Message:
+        """Ask beside the batches; if the process is ended from outside, ask the next one.
 
-        Another end is not tried again: a question that is itself what ends processes must not be
-        asked of the next one.
+        Another end is not tried again, nor one that comes over and over: a question that is itself
+        what ends processes must not be asked of every next one. New processes are started by the
+        engine alone, which sees that one is missing.
         """
-        if not self._control.acquire(timeout=self._spec.start_s_max + CONTROL_S_MAX):
-            raise BackendFailed("the backend is too busy to tokenise; try again later.")
-        until = monotonic() + limits.GIVE_UP_S
-        try:
-            while True:
-                try:
-                    return self._ask_present(question)
-                except BackendCrashed as crash:
-                    if crash.signal != signal.SIGKILL or monotonic() > until:
-                        raise
-                sleep(CONTROL_PAUSE_S)
-        finally:
-            self._control.release()
+        turn = self._texts if kind == "texts" else self._constraints
+        for attempt in range(limits.STRIKES_MAX):
+            child = self._await_ready()
+            if not turn.acquire(timeout=BESIDE_S_MAX):
+                raise BackendFailed(f"the backend is too busy for {kind}; try again later.")
+            try:
+                channel = child.texts if kind == "texts" else child.constraints
+                return self._ask(child, channel, question, BESIDE_S_MAX)
+            except ChannelClosed as error:
+                crash = self._crash(child)
+                if crash.signal != signal.SIGKILL or attempt == limits.STRIKES_MAX - 1:
+                    raise crash from error
+            finally:
+                turn.release()
+        raise AssertionError("the last attempt raises")
 
-    def _ask_present(self, question: Message) -> Message:
-        """Ask on the control channel, of a new process if there is none.
+    def _await_ready(self) -> Child:
+        """The process that may be asked things, once there is one."""
+        with self._readiness:
+            self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
+            child = self._ready_child
+        if self._is_closed:
+            raise BackendCrashed("the backend is closed.")
+        if child is None or child.has_ended:
+            raise BackendCrashed("the backend is gone and is being started again.")
+        return child
 
-        A backend may die while nothing runs. Then no batch would ever find it dead, since every
-        request is tokenised first; so the new process is started here, and the next batch is
-        told that the slots were lost.
-        """
-        with self._lifecycle:
-            child = self._living()
-            if child.has_ended:
-                self._lost = self._crash(child)
-                self._replace(child)
-                child = self._living()
-        try:
-            return self._ask(child, child.control, question, CONTROL_S_MAX)
-        except ChannelClosed as error:
-            raise self._crash(child) from error
+    def _is_ready_or_closed(self) -> bool:
+        child = self._ready_child
+        return self._is_closed or (child is not None and not child.has_ended)
 
     def _ask(self, child: Child, channel: Channel, question: Message, limit_s: float) -> Message:
         """One question and its answer, or the error that was the answer.
@@ -263,6 +270,9 @@ class ProcessBackend:
             raise
         if not isinstance(answer, Ready):
             raise self._out_of_turn(child)
+        with self._readiness:
+            self._ready_child = child
+            self._readiness.notify_all()
         return answer
 
     def _fall_back(self, child: Child) -> bool:

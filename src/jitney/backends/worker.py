@@ -1,9 +1,10 @@
-"""The process of a backend: `python -m jitney.backends.worker BATCH_FD CONTROL_FD PARENT_PID`.
+"""The process of a backend: `python -m jitney.backends.worker BATCHES TEXTS CONSTRAINTS PARENT`.
 
-Started by `jitney.backends.process`, never by hand. The main thread builds the backend that the
-first message names and then carries out batches; a second thread tokenises and compiles, so that
-neither waits for the other. The process ends at once when its parent does: both channels then
-end, and on Linux the kernel kills it even inside native code.
+Started by `jitney.backends.process`, never by hand, with the numbers of three sockets and that of
+its parent. The main thread builds the backend that the first message names and then carries out
+batches; a second thread tokenises and a third compiles, so that none waits for another. The
+process ends at once when its parent does: its channels then end, and on Linux the kernel kills it
+even inside native code.
 """
 
 import os
@@ -39,22 +40,22 @@ EXIT_MALFORMED = 4
 
 def main(arguments: list[str]) -> int:
     """Serve one parent until it goes; the value is the exit status."""
-    batch_fd, control_fd, parent = (int(each) for each in arguments)
+    *sockets, parent = (int(each) for each in arguments)
     # Ctrl-C reaches every process of the terminal, and a service manager's wish to end every
     # process of the service: the parent drains first, and needs this one to do so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not die_with_parent(parent):
         return EXIT_DONE
-    batches = Channel(socket.socket(fileno=batch_fd))
-    control = Channel(socket.socket(fileno=control_fd))
+    batches, texts, constraints = (Channel(socket.socket(fileno=each)) for each in sockets)
     try:
         backend = _build(batches)
         if backend is None:
             return EXIT_NOT_STARTED
-        threading.Thread(
-            target=_serve_or_exit, args=(control, backend), name="control", daemon=True
-        ).start()
+        for name, channel in (("texts", texts), ("constraints", constraints)):
+            threading.Thread(
+                target=_serve_or_exit, args=(channel, backend), name=name, daemon=True
+            ).start()
         _serve(batches, backend)
     except ChannelClosed:
         return EXIT_DONE

@@ -30,6 +30,7 @@ def read_prompts(
         )
     prompts: list[str] = []
     for word in words or [STDIN]:
+        _refuse_model(word)
         if word != STDIN:
             prompts.append(word)
             continue
@@ -42,6 +43,14 @@ def read_prompts(
     if not prompts:
         raise InvalidRequest("Standard input holds no line with a prompt on it.", "prompt")
     return prompts
+
+
+def _refuse_model(word: str) -> None:
+    """`serve` takes a model where `run` takes prompts: a file would be answered as a text."""
+    if word.endswith(".gguf") and not any(character.isspace() for character in word):
+        raise InvalidRequest(
+            f"{word} is the name of a model and not a prompt; give it with --model.", "prompt"
+        )
 
 
 def read_text(stream: BinaryIO) -> str:

@@ -1,7 +1,7 @@
 """The seam between the engine and whatever runs the model: `Backend` and `Traits`.
 
-Defined by the consumer. `execute` and `reset` are called from the engine thread only; `encode`
-and `prepare` may be called from any thread at any time.
+Defined by the consumer. `execute`, `reset` and `check` are called from the engine thread only;
+`encode` and `prepare` may be called from any thread at any time.
 """
 
 from dataclasses import dataclass
@@ -64,6 +64,10 @@ class Backend(Protocol):
 
     def reset(self) -> None:
         """Empty every slot and every ticket; starts anew what crashed. Raises BackendCrashed."""
+        ...
+
+    def check(self) -> None:
+        """See whether it still lives, while nothing runs. Cheap. Raises BackendCrashed."""
         ...
 
     def encode(self, text: str, *, special: bool) -> list[int]:

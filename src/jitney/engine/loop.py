@@ -18,7 +18,9 @@ from jitney.errors import EngineError, EngineStopped, JitneyError
 
 _log = logging.getLogger("jitney.engine")
 
-IDLE_S_MAX = 60.0
+IDLE_S_MAX = 2.0
+"""The longest sleep. After it an idle backend is asked whether it lives: every request is tokenised
+by it first, so that no batch would find out."""
 IDLE_S_MIN = 0.001
 """The shortest sleep: a moment that is just past must not make the thread spin."""
 
@@ -34,6 +36,7 @@ class Loop:
         self._taken: deque[Command] = deque()
         self._stop: Stop | None = None
         self._is_checked = False
+        self._looked_at = clock.now()
         self.drains = False
 
     def run(self) -> None:
@@ -70,6 +73,9 @@ class Loop:
             self._tick.check()
             self._is_checked = True
         now = self._clock.now()
+        if not self._tick.has_work and now - self._looked_at >= IDLE_S_MAX:
+            self._tick.look_after_backend()
+            self._looked_at = self._clock.now()
         wake_at = self._tick.wake_at(now)
         pause_s = IDLE_S_MAX if wake_at is None else wake_at - now
         self._inbox.wait(min(max(pause_s, IDLE_S_MIN), IDLE_S_MAX))

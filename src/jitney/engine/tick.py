@@ -168,6 +168,16 @@ class Tick:
         self._deliver(now)
         return True
 
+    def look_after_backend(self) -> None:
+        """See whether a backend that has nothing to do still lives; if not, bring it back."""
+        if not self._recovery.is_ready:
+            return
+        try:
+            self._backend.check()
+        except Exception as error:
+            _log.warning("the backend was lost while nothing ran: %s", _sentence(error))
+            self._lose(_Lost(_sentence(error), was_reached=False), self._clock.now())
+
     def look(self, characters_max: int) -> Sight:
         """How everything stands, with the last characters of every text that is being made."""
         now = self._clock.now()

@@ -24,8 +24,9 @@ from jitney.core.backend import Vocabulary
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
 
-# Whitespace without end is valid JSON, and small models are fond of it.
-_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+# Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
+# its indentation, is all that anybody needs.
+_WHITESPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
 _JSON_DEFAULTS = {"whitespace_pattern": _WHITESPACE}
 # A schema can ask llguidance to approximate what it cannot enforce; here it cannot.
 _JSON_OVERRIDES = {"lenient": False, "coerce_one_of": False}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 URL = os.environ["JITNEY_URL"]
 BASE_URL = f"{URL}/v1"
@@ -35,7 +35,9 @@ LEAVING_S_MAX = 10.0
 
 
 class City(BaseModel):
-    """A city."""
+    """A city. Closed, for a small model may never have enough of further properties."""
+
+    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=20)
     size: Literal["small", "large"]

@@ -5,14 +5,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from jitney.backends.channel import Channel
+from jitney.backends.child import Child
 from jitney.backends.process import BackendSpec, ProcessBackend
+from jitney.backends.wire import Encode, Message
+from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
@@ -178,22 +181,64 @@ def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBacken
     assert first_token(backend, 2) == expected
 
 
-def test_a_text_is_tokenised_though_starting_processes_are_killed(
-    backend: ProcessBackend,
-) -> None:
+def test_a_text_waits_for_the_next_process(backend: ProcessBackend) -> None:
     """Guards requests that arrive while the machine ends one process after the other."""
     expected = backend.encode("over and over", special=False)
-    killed = {backend.pid}
-    os.kill(backend.pid, signal.SIGKILL)
     with ThreadPoolExecutor(1) as pool:
+        os.kill(backend.pid, signal.SIGKILL)
+        with pytest.raises(BackendCrashed):
+            backend.check()
         answer = pool.submit(backend.encode, "over and over", special=False)
-        while len(killed) < 4 and not answer.done():
-            if backend.pid not in killed:
-                killed.add(backend.pid)
-                os.kill(backend.pid, signal.SIGKILL)
-            time.sleep(0.005)
-        assert answer.result(60.0) == expected
-    assert len(killed) == 4
+        assert not answer.done()
+        backend.reset()
+        assert answer.result(WAIT_S) == expected
+
+
+def test_a_text_that_ends_every_process_is_given_up(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against one question that is asked of every next process, and ends them all."""
+    asked: list[int] = []
+
+    def deadly(child: Child, channel: Channel, question: Message, limit_s: float) -> Message:
+        if isinstance(question, Encode):
+            asked.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+        return ask(child, channel, question, limit_s)
+
+    ask = backend._ask
+    monkeypatch.setattr(backend, "_ask", deadly)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(backend.encode, "deadly", special=False)
+        while not answer.done():
+            backend.reset()
+        with pytest.raises(BackendCrashed, match="signal 9"):
+            answer.result()
+    assert len(set(asked)) == limits.STRIKES_MAX
+
+
+def test_a_process_that_died_while_nothing_ran_is_found_dead(backend: ProcessBackend) -> None:
+    """Guards a backend that nobody misses before somebody needs it."""
+    backend.check()
+    os.kill(backend.pid, signal.SIGKILL)
+    with pytest.raises(BackendCrashed, match="signal 9"):
+        backend.check()
+    backend.reset()
+    backend.check()
+
+
+def test_a_process_that_is_stuck_while_nothing_runs_is_ended(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a backend that is there and does nothing, such as one that was stopped."""
+    monkeypatch.setattr("jitney.backends.process.CHECK_S_MAX", 0.2)
+    pid = backend.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(BackendCrashed, match="did not answer"):
+        backend.check()
+    assert not is_alive(pid)
+    backend.reset()
+    assert first_token(backend) is not None
 
 
 def test_reset_of_a_living_process_keeps_it(backend: ProcessBackend) -> None:
@@ -283,10 +328,10 @@ def test_an_interrupted_question_does_not_leave_its_answer_behind(
 ) -> None:
     """Guards against Ctrl-C after which every text gets the tokens of the one before."""
     assert backend._child is not None
-    control = backend._child.control
-    monkeypatch.setattr(control, "receive", _interrupt)
+    monkeypatch.setattr(backend._child.texts, "receive", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         backend.encode("one", special=False)
+    backend.reset()
     assert backend.encode("ab", special=False) == [97, 98]
 
 

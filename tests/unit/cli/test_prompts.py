@@ -19,6 +19,11 @@ def test_words_are_prompts_and_standard_input_is_left_alone() -> None:
     assert read(["a", "b"], b"never read") == ["a", "b"]
 
 
+def test_a_sentence_about_a_model_file_is_a_prompt() -> None:
+    """Guards people who ask about files: only a bare name is taken for one."""
+    assert read(["What is in some.gguf"]) == ["What is in some.gguf"]
+
+
 def test_standard_input_is_one_prompt_without_its_last_line_end() -> None:
     """Guards `echo hello | jitney run`: the line end is the shell's, not the person's."""
     assert read([], b"hello\nthere\n") == ["hello\nthere"]
@@ -36,6 +41,7 @@ def test_lines_are_prompts_of_their_own_and_empty_ones_are_none() -> None:
     [
         ([], b"", {"is_terminal": True}, "no prompt"),
         ([""], b"", {}, "empty"),
+        (["models/some.gguf", "hello"], b"", {}, "give it with --model"),
         (["a", " "], b"", {}, "Prompt 2 is empty"),
         ([], b"", {}, "empty"),
         ([], b"\n\n", {"lines": True}, "no line"),

@@ -40,6 +40,8 @@ class FaultyBackend:
         self._fake = FakeBackend(settings or FakeSettings(eos_period=0))
         self.execute_faults: list[Exception | None] = []
         self.reset_faults: list[Exception | None] = []
+        self.check_faults: list[Exception | None] = []
+        self.checked_count = 0
         self.executed_count = 0
         self.reset_count = 0
         self.closed_count = 0
@@ -71,6 +73,12 @@ class FaultyBackend:
         if fault is not None:
             raise fault
         self._fake.reset()
+
+    def check(self) -> None:
+        self.checked_count += 1
+        fault = self.check_faults.pop(0) if self.check_faults else None
+        if fault is not None:
+            raise fault
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         return self._fake.encode(text, special=special)

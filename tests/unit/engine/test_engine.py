@@ -19,7 +19,7 @@ from jitney.core.settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine, EngineState
 from jitney.engine.handle import Handle
-from jitney.engine.records import Record, TickRecord
+from jitney.engine.records import BackendLost, Record, TickRecord
 from jitney.errors import (
     BackendCrashed,
     ContextLengthExceeded,
@@ -41,6 +41,8 @@ class Gated(Backend, Protocol):
     entered: threading.Event
     execute_faults: list[Exception | None]
     reset_faults: list[Exception | None]
+    check_faults: list[Exception | None]
+    reset_count: int
     closed_count: int
 
 
@@ -195,6 +197,26 @@ def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
         engine.submit(make_request())
     assert engine.state is EngineState.STOPPED
     assert isinstance(engine.failure, EngineStopped)
+
+
+def test_a_backend_lost_while_idle_comes_back_without_a_request(
+    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the first request after a quiet night: the backend is looked after before it."""
+    monkeypatch.setattr("jitney.engine.loop.IDLE_S_MAX", 0.01)
+    lost = threading.Event()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, BackendLost):
+            lost.set()
+
+    engine = make_engine()
+    engine.observe(watch)
+    backend.check_faults = [None, BackendCrashed("killed", 9)]
+    assert lost.wait(WAIT_S)
+    engine.look().result(WAIT_S)
+    assert engine.is_backend_ready
+    assert backend.reset_count == 1
 
 
 def test_a_fault_of_our_own_fails_every_live_request_once(

@@ -180,6 +180,26 @@ def test_a_request_that_always_breaks_the_backend_fails_with_the_reason(
     assert world.tick.stopped is None
 
 
+def test_an_idle_backend_that_is_gone_is_brought_back(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards a backend that dies while nothing runs: it is noticed before somebody needs it."""
+    world = make_world()
+    world.backend.check_faults = [None, BackendCrashed("gone")]
+    world.backend.reset_faults = [BackendCrashed("no memory")]
+    world.tick.look_after_backend()
+    assert world.tick.is_backend_ready
+    world.tick.look_after_backend()
+    assert not world.tick.is_backend_ready
+    assert [type(record) for record in world.records] == [BackendLost, BackendLost]
+    world.tick.look_after_backend()
+    assert world.backend.checked_count == 2
+    world.run_dry()
+    world.clock.moment = world.tick.wake_at(world.clock.now()) or 0.0
+    world.tick.run()
+    assert world.tick.is_backend_ready
+
+
 def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_once(
     make_world: MakeWorld, make_request: MakeRequest
 ) -> None:

@@ -127,6 +127,10 @@ class OpenVinoBackend:
         self._living_model()
         self._memory.reset()
 
+    def check(self) -> None:
+        """In this process it lives until it is closed."""
+        self._living_model()
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of a text; the names of control tokens become them only when `special`."""
         return self._tokenizer.encode(text, special=special)
