@@ -24,6 +24,9 @@ from benchmarks.http.wire import Connection
 START_S_MAX = 120.0
 END_S_MAX = 60.0
 FILES_WANTED = 8192
+FILES_USUAL = 1024
+"""What a shell allows the programs that it starts; a server must raise it by itself."""
+
 _ADDRESS = re.compile(rb" at http://[^:]+:(\d+)")
 _SAMPLE = re.compile(r"^([^ ]+(?:\{[^}]*\})?) ([^ ]+)$")
 _PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
@@ -117,7 +120,7 @@ def served(*flags: str, cores: set[int] | None = None) -> Iterator[Served]:
     """A server with these flags on a free port, kept to these cores; it ends with the block."""
     command = [sys.executable, "-m", "jitney", "serve", "--port", "0", *flags]
     with tempfile.TemporaryFile("w+") as log:
-        with _on_cores(cores):
+        with _on_cores(cores), _usual_files():
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         try:
             yield Served(process, _port_of(process, log), log)
@@ -126,7 +129,7 @@ def served(*flags: str, cores: set[int] | None = None) -> Iterator[Served]:
 
 
 def allow_files() -> None:
-    """Raise the limit on open files, for this process and those it starts."""
+    """Raise the limit on open files for this process, which has a client at each connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     if soft < wanted:
@@ -148,6 +151,17 @@ def _on_cores(cores: set[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def _usual_files() -> Iterator[None]:
+    """What is started in here has the usual limit on open files, whatever this process has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, FILES_USUAL), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _port_of(process: "subprocess.Popen[bytes]", log: IO[str]) -> int:

@@ -14,7 +14,14 @@ from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_embedded
 from jitney.cli.verbs import ServeOptions
 from jitney.compose import Assembly, assemble
-from jitney.config import Resolved, ServeSettings, Settings, environment, load_keys
+from jitney.config import (
+    Resolved,
+    ServeSettings,
+    Settings,
+    check_apart,
+    environment,
+    load_keys,
+)
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
 from jitney.server import limits
@@ -53,7 +60,7 @@ def call(options: ServeOptions, given: Given) -> int:
 def serve(
     assembly: Assembly, serving: ServeSettings, keys: tuple[Key, ...], listener: socket.socket
 ) -> None:
-    """Serve on this socket until told to stop."""
+    """Serve on this socket until told to stop. Raises EngineStopped when the engine gave up."""
     service = Service(
         assembly.engine,
         assembly.entrance,
@@ -94,13 +101,8 @@ def read_keys(serving: ServeSettings) -> tuple[Key, ...]:
     keys = plain
     if serving.api_key_file is not None:
         keys = (*plain, *load_keys(serving.api_key_file, environment()))
-    for what in ("name", "secret"):
-        values = [getattr(key, what) for key in keys]
-        if len(set(values)) < len(values):
-            # Keys of flags are called key-1 and so on; the message must not repeat a secret.
-            raise ConfigError(
-                f"Two keys of --api-key and --api-key-file have one {what}; change one of them."
-            )
+    # Keys of flags are called key-1 and so on, and a file may have one of that name.
+    check_apart(keys, "--api-key and --api-key-file together have")
     return keys
 
 

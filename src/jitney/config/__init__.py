@@ -4,7 +4,7 @@ Owns every reading of `os.environ`. Nothing below imports this; parts are handed
 need. Called at start-up, from one thread.
 """
 
-from jitney.config.keyfile import load_keys
+from jitney.config.keyfile import check_apart, load_keys
 from jitney.config.machine import cache_folder, environment, usable_cores
 from jitney.config.reference import config_reference, default_text
 from jitney.config.resolve import Resolved, Serving, nearest, resolve
@@ -25,6 +25,7 @@ __all__ = [
     "Serving",
     "Settings",
     "cache_folder",
+    "check_apart",
     "config_reference",
     "default_text",
     "environment",

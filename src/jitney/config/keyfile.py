@@ -5,7 +5,7 @@ keys:
     key: 6d1f...            # or key_env: the environment variable that holds it
     priority: high          # the highest that it may ask for
     requests_per_minute: 600
-    tokens_per_minute: 100000
+    tokens_per_minute: 100000   # set aside for the most that a request may take, then settled
     cache_scope: shared     # callers with one scope share cached prefixes; default: the name
 """
 
@@ -18,9 +18,13 @@ from jitney.config import file as settings_file
 from jitney.config.resolve import nearest
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
+from jitney.server.limits import RETRY_AFTER_S_MAX
 from jitney.server.settings import Key
 
 KEYS_MAX = 1000
+RATE_MIN = 60 / RETRY_AFTER_S_MAX
+"""One in the longest time that a caller is ever told to wait."""
+
 SECRET_CHARACTERS_MIN = 8
 TEXT_CHARACTERS_MAX = 256
 _FIELDS = (
@@ -38,11 +42,16 @@ def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
     if len(entries) > KEYS_MAX:
         raise ConfigError(f"The key file {file} holds more than {KEYS_MAX} keys.")
     keys = tuple(_read(entry, f"{file}, key {at}", environ) for at, entry in enumerate(entries, 1))
-    for what in ("name", "secret"):
-        values = [getattr(key, what) for key in keys]
-        if len(set(values)) < len(values):
-            raise ConfigError(f"The key file {file} holds two keys with one {what}.")
+    check_apart(keys, f"The key file {file} has")
     return keys
+
+
+def check_apart(keys: tuple[Key, ...], who_has: str) -> None:
+    """That no two keys are called alike, or are alike. Raises ConfigError."""
+    for what in ("name", "secret"):
+        if len({getattr(key, what) for key in keys}) < len(keys):
+            # Without the name, which says little for keys of flags, or the secret.
+            raise ConfigError(f"{who_has} two keys that have one {what}; change one of them.")
 
 
 def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
@@ -94,6 +103,6 @@ def _rate(entry: Mapping[str, Any], name: str, where: str) -> float | None:
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{where}: {name} must be a number above 0.")
+    if not is_number or not math.isfinite(value) or value < RATE_MIN:
+        raise ConfigError(f"{where}: {name} must be a number, and {RATE_MIN:g} at least.")
     return float(value)

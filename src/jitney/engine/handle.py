@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
+from jitney.errors import JitneyError
 
 Shape = TypeVar("Shape")
 """What callers of one edge want answers to look like."""
@@ -58,6 +59,11 @@ class Handle(Generic[Shape]):
         """Ask that the request end; idempotent. What was made until then is its answer."""
         if not self.is_done:
             self._cancel(self.id)
+
+    def abandon(self, error: JitneyError) -> None:
+        """Cancel, and wait no longer for the engine to say so: this error is the end."""
+        self.cancel()
+        self._mailbox.abandon(error)
 
     def result(self, timeout: float | None = None) -> Shape:
         """Wait for the end. Raises TimeoutError (the request goes on) or what went wrong."""

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from jitney.core.batch import Logprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
-from jitney.errors import EngineError
+from jitney.errors import JitneyError
 
 
 class Awaited(Enum):
@@ -102,7 +102,7 @@ class Mailbox:
             self._ending = ending
             self._wake()
 
-    def abandon(self, error: EngineError) -> None:
+    def abandon(self, error: JitneyError) -> None:
         """Any thread: end it from outside, because the engine thread is stuck in native code."""
         with self._changed:
             if self._ending is not None:

@@ -36,7 +36,15 @@ _REASON_CHARACTERS_MAX = 240
 _COMPILES_MAX = 2
 """Compiled at once; the others wait for their turn."""
 _CACHED_MAX = 256
-"""Compiled constraints kept, the least recently used leaving first."""
+_CACHED_CHARACTERS_MAX = 1_000_000
+"""Compiled constraints kept, the least recently used leaving first. One takes up to a hundred times
+the memory of its text."""
+_STACK_BYTES = 2**29
+"""The compiler goes down one level for each rule of a chain; as many as a text can hold must not
+overflow its stack, which would end the process. Only what is used of it takes memory."""
+_ROW_ITEMS_MAX = 50_000
+"""Alternatives that are followed at once. The library's own bound is met by grammars of a few
+thousand, and only after the first token."""
 
 
 class Matcher:
@@ -87,9 +95,17 @@ class ConstraintCompiler:
             state = self._compile_in_time(constraint)
             with self._lock:
                 self._compiled[constraint] = state
-                while len(self._compiled) > _CACHED_MAX:
-                    self._compiled.popitem(last=False)
+                self._forget()
         return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
+
+    def _forget(self) -> None:
+        """Keep to the bounds; the newest one stays whatever its size. Called with the lock held."""
+        size = sum(len(constraint.text) for constraint in self._compiled)
+        while len(self._compiled) > _CACHED_MAX or (
+            len(self._compiled) > 1 and size > _CACHED_CHARACTERS_MAX
+        ):
+            oldest, _ = self._compiled.popitem(last=False)
+            size -= len(oldest.text)
 
     def _compile_in_time(self, constraint: Constraint) -> Any:  # Any: LLMatcher
         tokenizer = self._built_tokenizer()
@@ -109,14 +125,29 @@ class ConstraintCompiler:
             finally:
                 self._turns.release()
 
-        # A daemon: native code cannot be interrupted, and must not hold up the end of the process.
-        threading.Thread(target=work, name="constraint-compile", daemon=True).start()
+        self._begin(work)
         try:
             return done.result(limit_s)
         except TimeoutError:
             raise _refusal(
                 f"it took longer than {limit_s:g} s to compile; make it simpler"
             ) from None
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        # A daemon: native code cannot be interrupted, and must not hold up the end of the process.
+        thread = threading.Thread(target=work, name="constraint-compile", daemon=True)
+        with self._lock:
+            usual = threading.stack_size(_STACK_BYTES)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._turns.release()
+                raise QueueFull(
+                    "there is no memory to compile a constraint; try again later.",
+                    limits.CONSTRAINT_COMPILE_S_MAX,
+                ) from None
+            finally:
+                threading.stack_size(usual)
 
     def _built_tokenizer(self) -> Any:  # Any: LLTokenizer
         with self._tokenizer_lock:
@@ -149,7 +180,10 @@ def _compile(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer
         grammar = _grammar(constraint)
     except RecursionError:
         raise _refusal("it is nested too deeply") from None
-    state = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    bounds = LLParserLimits(
+        max_items_in_row=_ROW_ITEMS_MAX, step_max_items=_ROW_ITEMS_MAX, verbose_errors=False
+    )
+    state = LLMatcher(tokenizer, grammar, log_level=0, limits=bounds)
     if state.is_error():
         raise _refusal(_reason(state.get_error()))
     warnings = state.get_grammar_warnings()

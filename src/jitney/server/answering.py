@@ -3,13 +3,14 @@
 A task of its own waits for the client to leave; when it does, the requests are cancelled, and
 their slots are free within two ticks, whether they ran or waited. A stream's status line waits
 for the first token or a moment, so that an early failure is an HTTP status; after it, a failure
-of any kind is one event, and no `[DONE]`.
+of any kind is one event, and no `[DONE]`. Several prompts are one call: when the engine refuses
+one, the others are given up at once.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.handle import Handle
-from jitney.errors import Draining, JitneyError, QueueFull
+from jitney.errors import DeadlineExceeded, Draining, JitneyError, QueueFull
 from jitney.server import limits, sse
 from jitney.server.errors import SERVER, Refusal
 from jitney.server.keys import Caller
@@ -51,29 +52,60 @@ class Answering:
         self._handles: list[Handle[Answer]] = []
 
     def send(self) -> None:
-        """Hand the requests to the engine. Raises QueueFull and EngineStopped."""
-        service = self._service
-        for request in self._asked.requests:
-            service.bill(request, self._caller)
-            try:
-                handle = service.engine.send(request, streams=self._asked.streams)
-            except BaseException:
+        """Hand the requests to the engine.
+
+        Raises QueueFull and EngineStopped, and what says that the caller's rate is used up.
+        """
+        service, requests = self._service, self._asked.requests
+        service.bill(requests, self._caller)
+        try:
+            for request in requests:
+                self._handles.append(service.engine.send(request, streams=self._asked.streams))
+        except BaseException:
+            for request in requests[len(self._handles) :]:
                 service.unbill(request.id)
-                raise
-            self._handles.append(handle)
+            raise
 
     def cancel(self) -> None:
         """Ask that everything end; idempotent."""
         for handle in self._handles:
             handle.cancel()
 
+    @contextlib.contextmanager
+    def lasting(self) -> Iterator[None]:
+        """While this is open the service knows of the requests, and they end at their deadline.
+
+        It is the engine that ends them, unless it is busy with a batch, or with a new backend.
+        """
+        due_at, timer = self._asked.due_at, None
+        if due_at is not None:
+            wait_s = due_at - self._service.clock.now() + limits.DEADLINE_GRACE_S
+            timer = asyncio.get_running_loop().call_later(wait_s, self._abandon)
+        try:
+            with self._service.ticketed(self.tickets):
+                yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _abandon(self) -> None:
+        for handle in self._handles:
+            handle.abandon(DeadlineExceeded("the request passed its deadline."))
+
+    async def accepted(self) -> None:
+        """Wait until the engine took all of several requests. Raises the refusal of any."""
+        if len(self._handles) > 1:
+            for handle in self._handles:
+                await handle.wait_accepted_async()
+
     async def whole(self, receive: Receive) -> Response:
         """The reply, when all of it is known."""
-        with self._service.ticketed(self.tickets):
+        with self.lasting():
             watcher: asyncio.Task[None] | None = None
             try:
                 self.send()
                 watcher = asyncio.create_task(self._watch(receive))
+                await self.accepted()
                 answers = [await handle.result_async() for handle in self._handles]
             finally:
                 self.cancel()
@@ -116,6 +148,7 @@ class Answering:
             async for delta in self._read(self._handles[0]):
                 yield 0, delta
             return
+        await self.accepted()
         # One place for each: a reader that is behind leaves the rest to be merged.
         queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
         tasks = [
@@ -218,14 +251,14 @@ class EventStream(Response):
         self._deltas = answering.deltas()
         self._first: asyncio.Task[Placed] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._ticketed = contextlib.ExitStack()
+        self._lasting = contextlib.ExitStack()
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._sent_at = 0.0
 
     async def open(self, receive: Receive) -> None:
         """Wait for the first delta, or long enough. Raises what went wrong until then."""
         answering = self._answering
-        self._ticketed.enter_context(self._service.ticketed(answering.tickets))
+        self._lasting.enter_context(answering.lasting())
         try:
             answering.send()
             self._watcher = asyncio.create_task(self._watch(receive))
@@ -319,7 +352,7 @@ class EventStream(Response):
                 await self._first
         await self._deltas.aclose()  # type: ignore[attr-defined]
         self._answering.cancel()
-        self._ticketed.close()
+        self._lasting.close()
 
 
 async def _next(deltas: AsyncIterator[Placed]) -> Placed:

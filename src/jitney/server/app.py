@@ -48,7 +48,7 @@ def create_app(
     for router in (make_state_router(service), make_router(service), *watched, *routers):
         app.include_router(router)
     if lookout is not None:
-        service.answer_listeners.append(lookout.metrics.answered)
+        lookout.metrics.attach(service)
     document = app.openapi
 
     def described() -> dict[str, Any]:

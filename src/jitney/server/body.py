@@ -1,12 +1,14 @@
 """From an HTTP request to a checked body: size, time, type, JSON, fields. Event loop.
 
 Refusals come as early as they can: a body that is too long is not read to its end, and nothing
-of it is kept.
+of it is kept. A request is counted among those that are served once its body is there.
 """
 
 import asyncio
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -14,6 +16,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
+from jitney.errors import Draining
 from jitney.server import fields, limits
 from jitney.server.errors import INVALID, Refusal
 from jitney.server.parse import parse_object
@@ -35,9 +38,10 @@ _EXPECTED = {
 async def read_body(
     request: Request, kind: type[Body], table: Mapping[str, fields.Field], bytes_max: int
 ) -> Body:
-    """The checked body of a request. Raises Refusal."""
+    """The checked body of a request. Raises Refusal, and what a place that is not there raises."""
     _check_type(request)
-    content = await _read(request, bytes_max, request.state.hold)
+    content = await _read(request, bytes_max)
+    request.state.begin()
     if len(content) > limits.INLINE_BYTES_MAX:
         return await asyncio.to_thread(check_body, content, kind, table)
     return check_body(content, kind, table)
@@ -76,31 +80,84 @@ def _check_type(request: Request) -> None:
         raise Refusal(415, "The body must not be compressed.", code="unsupported_media_type")
 
 
-async def _read(request: Request, bytes_max: int, hold: Callable[[int], None]) -> bytes:
+async def _read(request: Request, bytes_max: int) -> bytes:
     length = request.headers.get("content-length")
     if length is not None and length.isdecimal() and int(length[:20]) > bytes_max:
         raise _too_large(bytes_max)
+    intake: Intake = request.state.intake
+    hold: Callable[[int], None] = request.state.hold
     parts: list[bytes] = []
     count = 0
-    try:
-        async with asyncio.timeout(limits.BODY_S_MAX):
-            while True:
-                message = await _received(request.receive)
-                part = message.get("body", b"")
-                count += len(part)
-                if count > bytes_max:
-                    raise _too_large(bytes_max)
-                hold(len(part))
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        raise Refusal(
-            408,
-            f"The body did not arrive within {limits.BODY_S_MAX:g} s.",
-            code="request_timeout",
-            headers={"connection": "close"},
-        ) from None
+    async with intake.reading():
+        while True:
+            message = await _received(request.receive)
+            part = message.get("body", b"")
+            count += len(part)
+            if count > bytes_max:
+                raise _too_large(bytes_max)
+            hold(len(part))
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """One body on its way in; `reason` is why it was ended before its time, if it was."""
+
+    limit: asyncio.Timeout
+    reason: Exception | None = None
+
+    def end(self, reason: Exception) -> None:
+        if not self.limit.expired():
+            self.reason = reason
+            self.limit.reschedule(0.0)
+
+
+class Intake:
+    """The bodies that are on their way in, the oldest first."""
+
+    def __init__(self) -> None:
+        self._arrivals: dict[_Arrival, None] = {}
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._arrivals)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Within this, a body is read. Raises Refusal when it is late or gives way, Draining."""
+        if self.count >= limits.BODIES_READ_MAX:
+            self._take_oldest().end(
+                _timed_out("The body arrived more slowly than those of many others, and gave way.")
+            )
+        arrival = _Arrival(asyncio.timeout(limits.BODY_S_MAX))
+        try:
+            async with arrival.limit:
+                self._arrivals[arrival] = None
+                try:
+                    yield
+                finally:
+                    # Before its limit is left, which cannot be changed after that.
+                    self._arrivals.pop(arrival, None)
+        except TimeoutError:
+            message = f"The body did not arrive within {limits.BODY_S_MAX:g} s."
+            raise arrival.reason or _timed_out(message) from None
+
+    def close(self) -> None:
+        """Read no further: the server is shutting down, and all of them are told so."""
+        while self._arrivals:
+            self._take_oldest().end(Draining("the server is shutting down."))
+
+    def _take_oldest(self) -> _Arrival:
+        oldest = next(iter(self._arrivals))
+        del self._arrivals[oldest]
+        return oldest
+
+
+def _timed_out(message: str) -> Refusal:
+    return Refusal(408, message, code="request_timeout", headers={"connection": "close"})
 
 
 async def _received(receive: Receive) -> Message:

@@ -195,6 +195,10 @@ class CallParser:
             text = "".join(self._space) + self._held
             self._say(text.rstrip(_SPACE) if self.call_count else text)
             self._space, self._held = [], ""
+        elif self._mode is _Mode.CALL:
+            # Its name went out, and perhaps all of its arguments: it was called, though cut off.
+            self.call_count += 1
+            self._mode = _Mode.SHUT
         return self._taken()
 
     def _advance(self) -> None:

@@ -116,6 +116,8 @@ class Refusal(Exception):
         self.param = param
         self.type = type
         self.headers = dict(headers or {})
+        self.reason = code or type
+        """What metrics count it under: the name of the engine's error where it comes from one."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def refusal_of(error: errors.JitneyError) -> Refusal:
     if isinstance(error, errors.QueueFull):
         headers.update(retry_headers(error.retry_after_s))
     param = error.parameter if isinstance(error, errors.RequestError) else None
-    return Refusal(
+    refusal = Refusal(
         told.status,
         told.sentence or sentence(told.opening + str(error)),
         code=told.code,
@@ -145,6 +147,8 @@ def refusal_of(error: errors.JitneyError) -> Refusal:
         type=told.type,
         headers=headers,
     )
+    refusal.reason = type(error).__name__
+    return refusal
 
 
 def hides_message(error: errors.JitneyError) -> bool:

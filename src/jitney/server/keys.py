@@ -1,6 +1,8 @@
 """Who calls: keys compared in constant time, and their rates kept.
 
-Event loop; tokens are counted from the engine thread too, so a bucket has a lock.
+A request reserves the most tokens that it may take before it is let in, and gives back what it
+did not use when it has ended: however many come at once, a key's rate is overdrawn by one of them
+at most. Event loop; tokens are given back on the engine thread, so a bucket has a lock.
 """
 
 import hashlib
@@ -9,7 +11,9 @@ import threading
 from dataclasses import dataclass
 
 from jitney.engine.clock import Clock
+from jitney.errors import InvalidRequest
 from jitney.server.errors import AUTHENTICATION, RATE, Refusal, retry_headers
+from jitney.server.limits import RETRY_AFTER_S_MAX
 from jitney.server.settings import Key
 
 SECRET_BYTES_MAX = 4096
@@ -17,9 +21,14 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="jitney"'}
 
 
 class Bucket:
-    """A rate per minute with a minute's worth of burst. One use may overdraw it."""
+    """A rate per minute with a minute's worth of burst.
+
+    More than that is taken from a full bucket only, which is then overdrawn; no more than
+    `amount_max` may be taken at once, so that it is full again within RETRY_AFTER_S_MAX.
+    """
 
     def __init__(self, per_min: float, clock: Clock) -> None:
+        self.per_min = per_min
         self._per_s = per_min / 60.0
         self._full = max(per_min, 1.0)
         self._clock = clock
@@ -27,17 +36,35 @@ class Bucket:
         self._filled_at = clock.now()
         self._lock = threading.Lock()
 
-    def wait_s(self) -> float:
-        """Seconds until one is there; 0 when it is."""
-        with self._lock:
-            self._fill()
-            return max(1.0 - self._level, 0.0) / self._per_s
+    @property
+    def amount_max(self) -> float:
+        """The most that may be taken at once."""
+        return max(self._per_s * RETRY_AFTER_S_MAX, 1.0)
 
-    def take(self, amount: float) -> None:
-        """Use this much, though it may not be there."""
+    def wait_s(self, amount: float = 1.0) -> float:
+        """Seconds until this much may be taken; 0 when it may be."""
+        with self._lock:
+            return self._missing_s(amount)
+
+    def take(self, amount: float = 1.0) -> float:
+        """Take this much if it is there; else nothing, and the seconds until it is."""
+        assert 0 < amount <= self.amount_max, amount
+        with self._lock:
+            missing_s = self._missing_s(amount)
+            if missing_s == 0:
+                self._level -= amount
+            return missing_s
+
+    def give_back(self, amount: float) -> None:
+        """So much of what was taken was not used."""
+        assert amount >= 0, amount
         with self._lock:
             self._fill()
-            self._level -= amount
+            self._level = min(self._full, self._level + amount)
+
+    def _missing_s(self, amount: float) -> float:
+        self._fill()
+        return max(min(amount, self._full) - self._level, 0.0) / self._per_s
 
     def _fill(self) -> None:
         now = self._clock.now()
@@ -59,24 +86,36 @@ class Caller:
         return self.key.name if self.key is not None else ""
 
     def enter(self) -> None:
-        """Count one request. Raises Refusal with status 429."""
-        for bucket, what in ((self.requests, "requests"), (self.tokens, "tokens")):
-            wait_s = bucket.wait_s() if bucket is not None else 0.0
-            if wait_s > 0:
-                raise Refusal(
-                    429,
-                    f"This key has used up its {what} per minute; try again in {wait_s:.1f} s.",
-                    code="rate_limit_exceeded",
-                    type=RATE,
-                    headers=retry_headers(wait_s),
-                )
-        if self.requests is not None:
-            self.requests.take(1.0)
+        """Count one request. Raises Refusal with status 429.
 
-    def use_tokens(self, count: int) -> None:
-        """Count tokens that were computed for this key. Any thread."""
+        Without a single token left it is not worth to read what is asked for.
+        """
         if self.tokens is not None:
-            self.tokens.take(count)
+            _refuse_until(self.tokens.wait_s(), "tokens")
+        if self.requests is not None:
+            _refuse_until(self.requests.take(), "requests")
+
+    def reserve_tokens(self, count: int) -> None:
+        """Set aside the most that a call may take.
+
+        Raises Refusal with status 429, and InvalidRequest for what will never be let in.
+        """
+        bucket = self.tokens
+        if bucket is None:
+            return
+        if count > bucket.amount_max:
+            raise InvalidRequest(
+                f"the request may take {count} tokens, its prompt included, and this key's rate "
+                f"is {bucket.per_min:g} per minute, of which one request may take "
+                f"{bucket.amount_max:g} at most; give a lower max_tokens.",
+                "max_tokens",
+            )
+        _refuse_until(bucket.take(count), "tokens")
+
+    def give_back_tokens(self, count: int) -> None:
+        """So many of those set aside were not used. Any thread."""
+        if self.tokens is not None:
+            self.tokens.give_back(count)
 
 
 class KeyRing:
@@ -120,6 +159,18 @@ class KeyRing:
                 headers=_CHALLENGE,
             )
         return found
+
+
+def _refuse_until(wait_s: float, what: str) -> None:
+    if wait_s > 0:
+        raise Refusal(
+            429,
+            f"This key's {what} per minute are used up, or set aside for what it runs; "
+            f"try again in {wait_s:.1f} s.",
+            code="rate_limit_exceeded",
+            type=RATE,
+            headers=retry_headers(wait_s),
+        )
 
 
 def _digest(secret: bytes) -> bytes:

@@ -50,11 +50,23 @@ HEADER_S_MAX = 10.0
 BODY_S_MAX = 60.0
 """For a body to arrive whole."""
 
+BODIES_READ_MAX = 4096
+"""Bodies on their way in at once; for one more, the one that has been so the longest gives way.
+Whoever sends slowly, in whatever number, keeps no place from those who do not."""
+
+BODY_BYTES_SPARED = 16_384
+"""The beginning of each body, which does not count among the bytes that are held: what the large
+ones take up is no reason to refuse an ordinary request. Bounded by the number of bodies."""
+
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""
 
 SEND_S_MAX = 30.0
 """A client that takes nothing for so long has left, whatever its socket says."""
+
+UNSENT_BYTES_MAX = 131_072
+"""What the system holds for a client that does not read. Left to itself it takes megabytes for
+each, and a reader who has stopped is not noticed before they are full."""
 
 PING_S = 15.0
 """Between comments on a stream that has nothing to say, so that proxies keep it open."""
@@ -65,6 +77,10 @@ be a status and the time in the queue can still be a header."""
 
 ACCEPT_S_MAX = 60.0
 """For the engine to look at a request: it does so after each forward pass."""
+
+DEADLINE_GRACE_S = 0.5
+"""The engine ends a request that is past its deadline, between two batches; when it has not done
+so after this, the caller is told without it."""
 
 LINGER_S_MAX = 2.0
 """A client whose body is refused may finish sending for so long, so that it reads the answer."""
@@ -77,7 +93,12 @@ BODIES_MAX = 16
 """Bodies of the largest size that are held at once; ordinary ones are far smaller."""
 
 CONNECTIONS_MAX = 8192
-"""Connections at once, idle ones included; the next one is told so and closed."""
+"""Connections at once, idle ones included; the next one is told so and closed. Fewer where the
+limit on open files is lower: see `jitney.server.files`."""
+
+FILES_KEPT = 128
+"""Open files that are not connections: the model, the backend's pipes, the log, and those whom a
+connection too many is told through."""
 
 DOOR_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""

@@ -89,7 +89,7 @@ class Totals:
     )
     """Requests by how they ended."""
     refused: dict[str, int] = field(default_factory=dict)
-    """Requests turned away at the door, by the name of the error."""
+    """Requests turned away by the engine, by the name of the error."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -110,6 +110,8 @@ class Totals:
     """Since when there is at least one live request; None while there is none."""
     http: dict[tuple[str, str], int] = field(default_factory=dict)
     """Answers over HTTP, by route and status."""
+    http_refused: dict[str, int] = field(default_factory=dict)
+    """Of those, refusals by why."""
     first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_S))
     token_gap: Histogram = field(default_factory=lambda: Histogram(TOKEN_GAP_S))
     token_mean: Histogram = field(default_factory=lambda: Histogram(TOKEN_GAP_S))
@@ -177,11 +179,16 @@ class Measures:
                 case _:
                     assert_never(record)
 
-    def answered(self, route: str, status: int) -> None:
-        """An HTTP answer went out. `route` is a pattern such as /v1/models, never a raw path."""
+    def answered(self, route: str, status: int, refused: str | None = None) -> None:
+        """An HTTP answer went out, which says why if it is a refusal.
+
+        `route` is a pattern such as /v1/models, never a raw path, and `refused` a word of ours.
+        """
         with self._lock:
-            counts = self._totals.http
+            counts, refusals = self._totals.http, self._totals.http_refused
             counts[route, str(status)] = counts.get((route, str(status)), 0) + 1
+            if refused is not None:
+                refusals[refused] = refusals.get(refused, 0) + 1
 
     def copied(self) -> Totals:
         """All totals at one moment."""

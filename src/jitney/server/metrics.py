@@ -19,6 +19,7 @@ from jitney.core.counters import NAMES
 from jitney.core.gauges import Gauges, SlotState
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
+from jitney.server import limits as server_limits
 from jitney.server.aliases import llamacpp_series, vllm_series
 from jitney.server.families import (
     counter,
@@ -27,7 +28,9 @@ from jitney.server.families import (
     labelled_counter,
     labelled_gauge,
 )
+from jitney.server.files import connections_max
 from jitney.server.measures import Measures, Totals
+from jitney.server.service import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_GAUGES = Gauges(0, 0, 0, 0, 0, 0, 0, (), dict.fromkeys(NAMES, 0))
@@ -39,15 +42,24 @@ class Metrics:
     def __init__(self, engine: Engine, model_name: str, clock: Clock | None = None) -> None:
         self._engine = engine
         self._model_name = model_name
+        self._service: Service | None = None
         self._clock = clock or SystemClock()
         self._measures = Measures(engine.settings.model_len_max)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         engine.observe(self._measures.take)
 
-    def answered(self, route: str, status: int) -> None:
-        """An HTTP answer went out. `route` is a pattern such as /v1/models, never a raw path."""
-        self._measures.answered(route, status)
+    def attach(self, service: Service) -> None:
+        """Count what this one answers as well, and show how it is and what bounds it."""
+        self._service = service
+        service.answer_listeners.append(self.answered)
+
+    def answered(self, route: str, status: int, refused: str | None = None) -> None:
+        """An HTTP answer went out, which says why if it is a refusal.
+
+        `route` is a pattern such as /v1/models, never a raw path, and `refused` a word of ours.
+        """
+        self._measures.answered(route, status, refused)
 
     def totals(self) -> Totals:
         """Everything that was counted, at one moment."""
@@ -78,6 +90,12 @@ class Metrics:
         yield labelled_gauge("jitney:build_info", "What runs here; always 1.", [(build, 1)])
         states = [({"state": state.value}, int(engine.state is state)) for state in EngineState]
         yield labelled_gauge("jitney:engine_state", "1 for the state the engine is in.", states)
+        if self._service is not None:
+            yield gauge(
+                "jitney:ready",
+                "1 while new work is welcome; /ready says why when it is not.",
+                int(self._service.readiness().is_ok),
+            )
         yield gauge(
             "jitney:stalled_seconds",
             "How long a live request has seen no tick; 0 when ticks run or nothing lives.",
@@ -117,19 +135,24 @@ class Metrics:
         return max(0.0, self._clock.now() - since)
 
     def _limits(self) -> Iterator[Metric]:
-        settings, traits = self._engine.settings, self._engine.backend.traits
-        in_force: dict[str, float] = {
+        traits, service = self._engine.backend.traits, self._service
+        in_force: dict[str, float] = {}
+        for constants in (limits, server_limits):
+            for name, value in inspect.getmembers(constants):
+                if name.isupper() and isinstance(value, int | float):
+                    in_force[name.lower()] = value
+        # After the constants: some are only what a setting is when nobody sets it.
+        for settings in (self._engine.settings, None if service is None else service.settings):
+            for name in getattr(settings, "__slots__", ()):
+                value = getattr(settings, name)
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    in_force[name] = value
+        in_force |= {
             "kv_tokens": traits.kv_tokens,
             "slots": traits.slots_max,
             "block_tokens": traits.block_tokens,
+            "connections_max": connections_max(),
         }
-        for name in settings.__slots__:
-            value = getattr(settings, name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                in_force[name] = value
-        for name, value in inspect.getmembers(limits):
-            if name.isupper() and isinstance(value, int | float):
-                in_force[name.lower()] = value
         yield labelled_gauge(
             "jitney:limit",
             "Every bound in force; a bound that is not set is not listed.",
@@ -146,7 +169,7 @@ def _own_totals(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "jitney:requests_refused",
-        "Requests turned away at the door, by error; not part of accepted.",
+        "Requests turned away by the engine, by error; not part of accepted.",
         [({"error": name}, count) for name, count in sorted(totals.refused.items())],
     )
     yield counter(
@@ -185,6 +208,11 @@ def _own_totals(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
             ({"route": route, "status": status}, count)
             for (route, status), count in sorted(totals.http.items())
         ],
+    )
+    yield labelled_counter(
+        "jitney:http_refusals",
+        "Answers over HTTP that were a refusal, by its error or its code, whoever refused.",
+        [({"error": name}, count) for name, count in sorted(totals.http_refused.items())],
     )
 
 

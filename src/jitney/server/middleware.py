@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jitney.engine.answer import Usage
 from jitney.errors import JitneyError
 from jitney.server import limits
 from jitney.server.body import ClientLeft
@@ -78,8 +79,7 @@ class Front:
         # The pattern that matched, never the path itself: a label must not be a caller's to choose.
         route = getattr(scope.get("route"), "path", "other")
         for listener in self._service.answer_listeners:
-            listener(route, 499 if status is None else status)
-        user = scope["state"].get("user")
+            listener(route, 499 if status is None else status, scope["state"].get("refused"))
         _log.info(
             "%s %s %s %s %.0f ms%s",
             http_id,
@@ -88,7 +88,7 @@ class Front:
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
             status,
             (self._service.clock.now() - started_at) * 1e3,
-            "" if user is None else f" user={user!a}",
+            _known(scope["state"]),
         )
 
 
@@ -117,9 +117,9 @@ class Guard:
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
-            with service.working(), service.holding() as hold:
+            with service.working() as begin, service.holding() as hold:
                 caller.enter()
-                scope["state"]["hold"] = hold
+                scope["state"].update(intake=service.intake, hold=hold, begin=begin)
                 await self._app(scope, receive, send)
         except (Refusal, JitneyError) as error:
             refusal = error if isinstance(error, Refusal) else refusal_of(error)
@@ -147,6 +147,7 @@ def told(error: Exception, http_id: str) -> Refusal:
 
 async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an error; whoever is still sending a body gets a moment to finish."""
+    scope.setdefault("state", {})["refused"] = refusal.reason
     response = JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
     if refusal.code not in _LINGERING or header(scope, b"expect") is not None:
         await response(scope, receive, send)
@@ -170,6 +171,25 @@ async def _discard(receive: Receive) -> None:
                 pass
     except TimeoutError:
         return
+
+
+def _known(state: Mapping[str, Any]) -> str:  # Any: whatever was noted on the way
+    """Who asked, the id that its name on the page begins with, and its tokens, for the log.
+
+    Escaped, because callers choose some of these words.
+    """
+    caller, usages = state.get("caller"), state.get("usages")
+    counted: list[Usage] = [] if usages is None else usages()
+    words = {
+        "key": caller.name if caller is not None and caller.name else None,
+        "user": state.get("user"),
+        "id": state.get("reply_id"),
+    }
+    said = "".join(f" {name}={word!a}" for name, word in words.items() if word is not None)
+    if counted:
+        prompt_count = sum(each.prompt_count for each in counted)
+        said += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
+    return said
 
 
 def _http_id(given: bytes | None) -> str:

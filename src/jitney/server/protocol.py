@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
 from jitney.server.errors import UNAVAILABLE, Refusal
+from jitney.server.files import connections_max
 
 _log = logging.getLogger("jitney.server")
 
@@ -36,7 +37,7 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody called; the headers are awaited."""
         super().connection_made(transport)
-        if len(self.connections) > limits.CONNECTIONS_MAX:
+        if len(self.connections) > connections_max():
             message = "The server has as many connections as it may; try again later."
             self._refuse(Refusal(503, message, code="too_many_connections", type=UNAVAILABLE))
             return

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import assert_never
 
 from jitney.core.events import PreemptReason
@@ -30,6 +30,7 @@ from jitney.engine.records import (
 )
 from jitney.errors import DeadlineExceeded
 from jitney.server.errors import refusal_of
+from jitney.server.viewer import EVERYONE, Viewer
 
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
@@ -200,18 +201,42 @@ class Recorder:
         with self._lock:
             return list(takewhile(lambda record: record.at > at, reversed(self._ticks)))
 
-    def stories(self, count_max: int = REQUESTS_MAX) -> list[Story]:
-        """Live requests, then ended ones, the last to come or to end first."""
+    def stories(self, count_max: int = REQUESTS_MAX, viewer: Viewer = EVERYONE) -> list[Story]:
+        """The viewer's live requests, then ended ones, the last to come or to end first."""
         with self._lock:
-            live = list(islice(reversed(self._live.values()), count_max))
-            ended = list(islice(reversed(self._ended.values()), count_max - len(live)))
-            return [story.copied() for story in live] + ended
+            known = chain(reversed(self._live.values()), reversed(self._ended.values()))
+            theirs = islice((each for each in known if viewer.may_read(each.tenant)), count_max)
+            return [each.copied() if each.ended_at is None else each for each in theirs]
 
     def story(self, request_id: RequestId) -> Story | None:
         """What happened to this request, if it lives or ended not long ago."""
         with self._lock:
             live = self._live.get(request_id)
             return live.copied() if live is not None else self._ended.get(request_id)
+
+    def tenant(self, request_id: RequestId) -> str | None:
+        """Whose request this is; None when it is not known (any more)."""
+        with self._lock:
+            story = self._live.get(request_id) or self._ended.get(request_id)
+            return None if story is None else story.tenant
+
+    def firsts(self) -> list[float]:
+        """From arrival to the first token, of all requests that have one, in seconds."""
+        with self._lock:
+            return [
+                each.first_token_at - each.arrived_at
+                for each in chain(self._live.values(), self._ended.values())
+                if each.first_token_at is not None
+            ]
+
+    def wholes(self) -> list[float]:
+        """From arrival to the end, of requests that were answered in full, in seconds."""
+        with self._lock:
+            return [
+                each.ended_at - each.arrived_at
+                for each in self._ended.values()
+                if each.ended_at is not None and each.ending in ("stop", "length")
+            ]
 
     def gaps(self) -> list[float]:
         """The last times between tokens, in seconds."""

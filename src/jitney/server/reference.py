@@ -65,8 +65,15 @@ time |
 
 With `--api-key` or `--api-key-file`, every path but `/health` and the files of the page wants
 `Authorization: Bearer KEY`. A key's name is its tenant under the policy `fair`, and the boundary
-of prefix reuse unless it was given a `cache_scope` to share. Its rates are counted per minute:
-requests when they arrive, tokens when they are used.
+of prefix reuse unless it was given a `cache_scope` to share.
+
+Its rates are per minute, and a minute's worth may be used at once. Requests are counted when they
+arrive. Tokens are set aside when a call is let in: those of its prompts, and the most that it may
+make, which is `n` times `max_tokens`, or times the rest of the context where there is none; what
+was not used is given back when it ends. A call that may take more than a minute's worth is let in
+when nothing of the last minute's is used; one that may take more than
+{limits.RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
+when the call would be let in if nothing else came.
 
 ## Headers of answers
 

@@ -60,8 +60,9 @@ def make_router(service: Service) -> APIRouter:
         """Complete a prompt, or several."""
         body = await read_body(request, CompletionBody, fields.COMPLETION, bytes_max)
         check_model(service, body.model)
-        make = partial(completion_asked, service, body, _visit(request, body))
-        asked = await service.at_the_door(make, request.receive)
+        visit = _visit(request, body)
+        make = partial(completion_asked, service, body, visit)
+        asked = await service.at_the_door(make, request.receive, visit.due_at)
         return await _answered(service, request, asked, CompletionShape(asked, service.vocabulary))
 
     @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
@@ -69,8 +70,9 @@ def make_router(service: Service) -> APIRouter:
         """Answer a conversation."""
         body = await read_body(request, ChatBody, fields.CHAT, bytes_max)
         check_model(service, body.model)
-        make = partial(chat_asked, service, body, _visit(request, body))
-        asked = await service.at_the_door(make, request.receive)
+        visit = _visit(request, body)
+        make = partial(chat_asked, service, body, visit)
+        asked = await service.at_the_door(make, request.receive, visit.due_at)
         return await _answered(service, request, asked, ChatShape(asked, service.vocabulary))
 
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
@@ -163,15 +165,18 @@ def make_state_router(service: Service) -> APIRouter:
 
 
 def _visit(request: Request, body: SamplingFields) -> Visit:
-    """Who asks; the caller's own word for it goes to the log."""
+    """Who asks, with a time limit that counts from arrival; its own word goes to the log."""
     state = request.state
     state.user = body.user
-    return Visit(state.caller, state.arrived_at)
+    limit_ms = body.deadline_ms
+    return Visit(state.caller, None if limit_ms is None else state.arrived_at + limit_ms / 1e3)
 
 
 async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:
     state = request.state
     answering = Answering(service, asked, shape, state.caller, state.http_id)
+    # For the line in the log.
+    state.reply_id, state.usages = asked.id, answering.usages
     if not asked.streams:
         return await answering.whole(request.receive)
     stream = answering.stream()

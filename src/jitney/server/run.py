@@ -4,7 +4,9 @@
     nothing runs any more, or the time for it is over -> what is left is told, once
     everybody was told -> the socket is closed, the engine ended, and the process may leave
 
-A second signal skips the waiting.
+A second signal skips the waiting. An engine that stops by itself ends the server as well, once
+its callers were told: a server that can serve nothing is worth less than one that is started
+again.
 """
 
 import asyncio
@@ -20,7 +22,9 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from jitney.errors import EngineStopped
 from jitney.server import limits
+from jitney.server.files import allow_files
 from jitney.server.protocol import GuardedProtocol
 from jitney.server.service import Service
 
@@ -30,6 +34,7 @@ TOLD_S_MAX = 5.0
 """For those whose requests were cut short to be told."""
 
 _LOOK_S = 0.02
+_ENGINE_LOOK_S = 0.25
 _GARBAGE_COUNT = 5000
 """Objects made until the collector looks for cycles. A tick makes thousands that die by
 themselves; at Python's 700 the search took a third of the time of a server under load."""
@@ -57,9 +62,13 @@ class Lifecycle:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
-        """Serve until told to stop. The main thread's server has the signals and the process."""
+        """Serve until told to stop. The main thread's server has the signals and the process.
+
+        Raises EngineStopped when the engine gave up.
+        """
         if threading.current_thread() is threading.main_thread():
             _calm_collector()
+            allow_files()
         # A fifth cheaper than asyncio's own loop for each event of a stream.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self.serve(listener, started))
@@ -68,25 +77,34 @@ class Lifecycle:
         """Ask for the end; a second time, for the end at once. Any thread."""
         loop = self._loop
         if loop is not None:
-            loop.call_soon_threadsafe(self._ask)
+            with contextlib.suppress(RuntimeError):  # it has ended already, and its loop with it
+                loop.call_soon_threadsafe(self._ask)
 
     async def serve(
         self, listener: socket.socket, started: Callable[[], None] | None = None
     ) -> None:
-        """The whole life."""
+        """The whole life. Raises EngineStopped when the engine gave up."""
         self._loop = asyncio.get_running_loop()
         self._asked, self._hurried = asyncio.Event(), asyncio.Event()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in SIGNALS:
                 self._loop.add_signal_handler(number, self._ask)
+        # Connections take it over from the socket that they came through.
+        unsent_bytes = self._service.settings.unsent_bytes_max
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes)
         server = _Server(self._config())
         serving = asyncio.create_task(server.serve([listener]))
         asked = asyncio.create_task(self._asked.wait())
+        failing = asyncio.create_task(self._wait_failure())
         watch = asyncio.create_task(_tell_started(server, started))
-        await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+        ends = {serving, asked, failing}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         watch.cancel()
-        if not serving.done():
+        failing.cancel()
+        if self._asked.is_set() and not serving.done():
             await self._drain()
+        # Looked at before we end the engine ourselves.
+        failure = self._service.engine.failure
         await self._end()
         await self._wait_idle(TOLD_S_MAX)
         server.should_exit = True
@@ -94,6 +112,8 @@ class Lifecycle:
             server.force_exit = True
         asked.cancel()
         await serving
+        if failure is not None:
+            raise EngineStopped(str(failure))
 
     def _ask(self) -> None:
         assert self._asked is not None
@@ -105,6 +125,11 @@ class Lifecycle:
         _log.info("asked to stop: finishing what runs")
         self._service.drain()
         self._asked.set()
+
+    async def _wait_failure(self) -> None:
+        while self._service.engine.failure is None:  # noqa: ASYNC110, it stops on its own thread
+            await asyncio.sleep(_ENGINE_LOOK_S)
+        _log.error("the engine has stopped, so the server ends")
 
     async def _drain(self) -> None:
         left_s = self._service.settings.shutdown_s

@@ -7,7 +7,7 @@ every record, so they only write a few fields. Others who want to watch attach w
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ from jitney.engine.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.errors import Draining, QueueFull
+from jitney.errors import DeadlineExceeded, Draining, QueueFull
 from jitney.server import limits
-from jitney.server.body import ClientLeft
+from jitney.server.body import ClientLeft, Intake
 from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
 from jitney.server.keys import Caller, KeyRing
 from jitney.server.settings import ServerSettings
@@ -60,11 +60,17 @@ class Ticket:
 
 @dataclass(slots=True)
 class _Bill:
-    """Whose rate the tokens of a request are counted against, once it has ended."""
+    """Whose tokens were set aside for a request: what it does not use goes back when it ends."""
 
     caller: Caller
     prompt_count: int
+    reserved_count: int
     is_started: bool = False
+
+    def settle(self, generated_count: int) -> None:
+        """It has ended; what never ran has used nothing."""
+        used_count = self.prompt_count + generated_count if self.is_started else 0
+        self.caller.give_back_tokens(max(self.reserved_count - used_count, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +104,13 @@ class Service:
         self.clock = clock or SystemClock()
         self.keys = KeyRing(settings.keys, self.clock)
         self.tickets: dict[RequestId, Ticket] = {}
-        self.answer_listeners: list[Callable[[str, int], None]] = []
-        """Told of every HTTP answer: the pattern of its route, and its status."""
+        self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
+        """Told of every HTTP answer: the pattern of its route, its status, and why it is a
+        refusal if it is one."""
         self.created = now_s()
         self.is_draining = False
         self.is_stopping = False
+        self.intake = Intake()
         self._work_count = 0
         self._bills: dict[RequestId, _Bill] = {}
         self._body_bytes = 0
@@ -139,20 +147,30 @@ class Service:
         """Requests for completions that are being served."""
         return self._work_count
 
-    async def at_the_door(self, make: Callable[[], Made], receive: Receive) -> Made:
+    def left_s(self, due_at: float | None) -> float | None:
+        """Of the time for what is not with the engine yet. Raises DeadlineExceeded."""
+        left_s = None if due_at is None else due_at - self.clock.now()
+        if left_s is not None and left_s <= 0:
+            raise _late()
+        return left_s
+
+    async def at_the_door(
+        self, make: Callable[[], Made], receive: Receive, due_at: float | None = None
+    ) -> Made:
         """Do something slow, such as tokenising, off the event loop, unless the client leaves.
 
-        Raises Draining and ClientLeft.
+        Raises Draining, ClientLeft, and DeadlineExceeded when it is not done at `due_at`.
         """
+        left_s = self.left_s(due_at)
         waiting = asyncio.get_running_loop().run_in_executor(self._door, make)
         leaving = asyncio.create_task(_left(receive))
         try:
             either: set[asyncio.Future[Any]] = {waiting, leaving}  # Any: made, or nothing
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 # Without effect on what is being made already; what waits is not begun.
                 waiting.cancel()
-                raise ClientLeft
+                raise ClientLeft if leaving.done() else _late()
             return await waiting
         except asyncio.CancelledError:
             # Either this task was cancelled, or the door was closed before its turn came.
@@ -163,8 +181,27 @@ class Service:
             leaving.cancel()
 
     @contextmanager
-    def working(self) -> Iterator[None]:
-        """Counts one HTTP request for completions. Raises Draining, or QueueFull."""
+    def working(self) -> Iterator[Callable[[], None]]:
+        """What to call when the body of a request is there: from then on it is counted.
+
+        Raises Draining, or QueueFull, and so does the call: a body takes its time.
+        """
+        self._check_room()
+        count = 0
+
+        def begin() -> None:
+            nonlocal count
+            assert count == 0, "begun twice"
+            self._check_room()
+            count = 1
+            self._work_count += 1
+
+        try:
+            yield begin
+        finally:
+            self._work_count -= count
+
+    def _check_room(self) -> None:
         if self.is_draining:
             raise Draining("the server is shutting down.")
         if self._work_count >= self._work_max:
@@ -173,22 +210,21 @@ class Service:
                 "try again later.",
                 self._retry_s(),
             )
-        self._work_count += 1
-        try:
-            yield
-        finally:
-            self._work_count -= 1
 
     @contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
         """What to call with the bytes of a body as they arrive; it raises Refusal.
 
-        They are counted until the HTTP request has ended, over all requests there are.
+        All but the first are counted until the HTTP request has ended, over all requests there
+        are.
         """
-        held = 0
+        held, spared = 0, limits.BODY_BYTES_SPARED
 
         def hold(count: int) -> None:
-            nonlocal held
+            nonlocal held, spared
+            free = min(count, spared)
+            spared -= free
+            count -= free
             if self._body_bytes + count > self.settings.bodies_bytes_max:
                 raise Refusal(
                     503,
@@ -205,14 +241,20 @@ class Service:
         finally:
             self._body_bytes -= held
 
-    def bill(self, request: Request, caller: Caller) -> None:
-        """Count the tokens of this request against the caller's rate, however it ends."""
-        if caller.tokens is not None:
-            self._bills[request.id] = _Bill(caller, len(request.prompt))
+    def bill(self, requests: Sequence[Request], caller: Caller) -> None:
+        """Set the tokens of one call aside, all or none, until each of its requests has ended.
+
+        Raises Refusal and InvalidRequest.
+        """
+        if caller.tokens is None:
+            return
+        bills = {each.id: _Bill(caller, len(each.prompt), self._most(each)) for each in requests}
+        caller.reserve_tokens(sum(bill.reserved_count for bill in bills.values()))
+        self._bills.update(bills)
 
     def unbill(self, request_id: RequestId) -> None:
         """The request never reached the engine."""
-        self._bills.pop(request_id, None)
+        self._settle(request_id, 0)
 
     @contextmanager
     def ticketed(self, tickets: list[Ticket]) -> Iterator[None]:
@@ -243,13 +285,14 @@ class Service:
 
     def readiness(self) -> Health:
         """Whether new work is welcome."""
-        if self.is_draining or self.engine.state is not EngineState.RUNNING:
+        if self.is_draining or self.engine.state is EngineState.DRAINING:
             return Health("draining", "The server is shutting down.")
         return self.health()
 
     def drain(self) -> None:
-        """Refuse new work from here on; what was taken goes on."""
+        """Refuse new work from here on, bodies on their way included; what was taken goes on."""
         self.is_draining = True
+        self.intake.close()
 
     async def stop(self) -> None:
         """End the engine; what still runs is told so."""
@@ -293,25 +336,41 @@ class Service:
                 pass
 
     def _charge(self, record: Record) -> None:
-        """Engine thread: count the tokens of what ended, before its caller is told."""
+        """Engine thread: give back what was not used by what ended, before its caller is told."""
         match record:
             case RequestStarted():
                 bill = self._bills.get(record.request_id)
                 if bill is not None:
                     bill.is_started = True
             case RequestDone() | RequestFailed():
-                bill = self._bills.pop(record.request_id, None)
-                if bill is not None and bill.is_started:
-                    bill.caller.use_tokens(bill.prompt_count + record.generated_tokens)
+                self._settle(record.request_id, record.generated_tokens)
             case RequestRefused():
-                self._bills.pop(record.request_id, None)
+                self._settle(record.request_id, 0)
             case _:
                 pass
+
+    def _settle(self, request_id: RequestId, generated_count: int) -> None:
+        bill = self._bills.pop(request_id, None)
+        if bill is not None:
+            bill.settle(generated_count)
+
+    def _most(self, request: Request) -> int:
+        """The most tokens that a request may take: its prompt, and all that it may make."""
+        params, prompt_count = request.params, len(request.prompt)
+        room = self.model_len_max - prompt_count
+        made_max = room if params.max_tokens is None else min(params.max_tokens, room)
+        return prompt_count + params.n * made_max
 
 
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the time limit passed before the request reached the engine; raise deadline_ms."
+    )
 
 
 def now_s() -> int:

@@ -46,6 +46,8 @@ class ServerSettings:
     """Without progress for so long while work waits, /health says so."""
     send_s_max: float = limits.SEND_S_MAX
     """How long a client may leave its stream unread."""
+    unsent_bytes_max: int = limits.UNSENT_BYTES_MAX
+    """What the system may hold for a client that does not read."""
     ping_s: float = limits.PING_S
 
     def __post_init__(self) -> None:

@@ -1,16 +1,19 @@
 """The flight recorder in Chrome's trace event format, for Perfetto or chrome://tracing.
 
 One process for the engine, with a lane of ticks, a lane for each slot and counters for memory,
-queue and batch; one for requests, with a row for each. Pure; any thread but the event loop's,
-since a full recorder makes tens of megabytes. Times are microseconds on the engine's clock.
+queue and batch; one for requests, with a row for each that the viewer may read. Pure; any thread
+but the event loop's, since a full recorder makes tens of megabytes. Times are microseconds on the
+engine's clock.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
+from jitney.core.request import RequestId
 from jitney.engine.records import Member, TickRecord
 from jitney.server.explain import explain, phases
 from jitney.server.recorder import Recorder, Story
+from jitney.server.viewer import Viewer
 
 ENGINE, REQUESTS = 1, 2
 TICK_LANE = 0
@@ -21,11 +24,13 @@ TraceEvent = dict[str, object]
 Arguments = dict[str, object]
 
 
-def render_trace(recorder: Recorder, now: float) -> bytes:
-    """Everything that is recorded, as one JSON object."""
+def render_trace(recorder: Recorder, now: float, viewer: Viewer) -> bytes:
+    """Everything that is recorded, as one JSON object; requests of others have no name in it."""
     ticks = recorder.ticks()
-    stories = recorder.stories()
-    events = [*_names(ticks), *_tick_events(ticks), *_story_events(stories, now)]
+    stories = recorder.stories(viewer=viewer)
+    # Ticks may be older than the stories, so without a tenant there is nothing to compare with.
+    named = None if viewer.tenant is None else {each.id for each in stories}
+    events = [*_names(ticks), *_tick_events(ticks, named), *_story_events(stories, now)]
     document = {"displayTimeUnit": "ms", "traceEvents": events}
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -43,7 +48,9 @@ def _named(kind: str, process: int, lane: int, name: str) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}}
 
 
-def _tick_events(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
+def _tick_events(
+    ticks: Iterable[TickRecord], named: Container[RequestId] | None
+) -> Iterator[TraceEvent]:
     for tick in ticks:
         start = tick.at - tick.tick_ms / 1e3
         arguments: Arguments = {
@@ -56,7 +63,8 @@ def _tick_events(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
         }
         yield _slice(f"tick {tick.number}", TICK_LANE, start, tick.at, arguments)
         for member in tick.members:
-            name, arguments = _member(member)
+            is_named = named is None or member.request_id in named
+            name, arguments = _member(member, member.request_id if is_named else None)
             yield _slice(name, SLOT_LANE_FIRST + member.slot, start, tick.at, arguments)
         in_use = {"used": tick.kv_used - tick.kv_cached, "cached": tick.kv_cached}
         yield _counter("kv tokens", tick.at, in_use)
@@ -65,15 +73,15 @@ def _tick_events(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
         yield _counter("batch tokens", tick.at, batch)
 
 
-def _member(member: Member) -> tuple[str, Arguments]:
+def _member(member: Member, request_id: RequestId | None) -> tuple[str, Arguments]:
     kind = "decode" if member.samples and member.length == 1 else f"prefill {member.length}"
     arguments: Arguments = {
-        "request": member.request_id,
+        "request": request_id,
         "completion": member.index,
         "start": member.start,
         "length": member.length,
     }
-    return f"{member.request_id} {kind}", arguments
+    return f"{request_id or 'another key'} {kind}", arguments
 
 
 def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:

@@ -16,7 +16,6 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.entrance import RequestOptions
 from jitney.errors import (
     ContextLengthExceeded,
-    DeadlineExceeded,
     InvalidRequest,
     ModelError,
     RequestError,
@@ -66,14 +65,15 @@ class Asked:
     calling: tools.Calling | None
     streams: bool
     wants_usage: bool
+    due_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Who asks, and since when, on the service's clock."""
+    """Who asks, and until when it is to be done, on the service's clock."""
 
     caller: Caller
-    arrived_at: float
+    due_at: float | None
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -131,18 +131,18 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         service, body.messages, body.tools if body.tool_choice != "none" else None,
         switches=_switches(body),
     )  # fmt: skip
-    params = _params(
-        body,
-        max_tokens=body.max_completion_tokens or body.max_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prompt_logprobs=None,
-        structured=structured,
-    )
-    if calling is not None and calling.shows_control:
-        params = replace(params, skip_special_tokens=False)
     order = _Order(service, body, visit, "chatcmpl")
     renamed = {"prompt": "messages", "structured_outputs": blamed}
     try:
+        params = _params(
+            body,
+            max_tokens=body.max_completion_tokens or body.max_tokens,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            prompt_logprobs=None,
+            structured=structured,
+        )
+        if calling is not None and calling.shows_control:
+            params = replace(params, skip_special_tokens=False)
         tokens = service.entrance.encode(segments)
         return order.asked([Prompt(tokens)], params, calling)
     except RequestError as error:
@@ -214,6 +214,7 @@ class _Order:
             calling=calling,
             streams=bool(body.stream),
             wants_usage=bool(stream_options and stream_options.include_usage),
+            due_at=self.visit.due_at,
         )
 
     def _options(self) -> RequestOptions:
@@ -230,21 +231,8 @@ class _Order:
             priority=priority,
             tenant=key.name if key is not None else body.user or "",
             scope=cache_scope("" if key is None else key.cache_scope, body.cache_salt or ""),
-            total_s_max=self._left_s(),
+            total_s_max=self.service.left_s(self.visit.due_at),
         )
-
-    def _left_s(self) -> float | None:
-        """Of the caller's time limit, which counts from arrival."""
-        if self.body.deadline_ms is None:
-            return None
-        spent_s = self.service.clock.now() - self.visit.arrived_at
-        left_s = self.body.deadline_ms / 1e3 - spent_s
-        if left_s <= 0:
-            raise DeadlineExceeded(
-                f"the time limit of {self.body.deadline_ms:g} ms passed before the request "
-                "reached the engine; raise deadline_ms."
-            )
-        return left_s
 
 
 def cache_scope(key_scope: str, salt: str) -> str:
@@ -361,14 +349,20 @@ def _check_stream(body: SamplingFields) -> None:
 
 def _check_count(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
     """Refuse what could never be accepted, however long one waits. One prompt always can be."""
-    count_max = service.engine.settings.queue_requests_max
-    count = len(prompts) * params.n
-    if len(prompts) > 1 and count > count_max:
-        raise InvalidRequest(
-            f"this call asks for {count} completions, and {count_max} may wait here at once; "
-            "send fewer prompts, or lower n.",
-            "prompt",
-        )
+    if len(prompts) == 1:
+        return
+    settings = service.engine.settings
+    counts = (
+        (len(prompts), settings.queue_requests_max, "completions"),
+        (sum(len(each.tokens) for each in prompts), settings.queue_tokens_max, "tokens of prompts"),
+    )
+    for count, count_max, what in counts:
+        if count * params.n > count_max:
+            raise InvalidRequest(
+                f"this call asks for {count * params.n} {what}, and {count_max} may wait here at "
+                "once; send fewer prompts, or lower n.",
+                "prompt",
+            )
 
 
 def _check_logprob_values(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
@@ -426,9 +420,12 @@ def decode(service: Service, tokens: tuple[int, ...]) -> str:
 
 def _blaming(error: RequestError, renamed: dict[str, str]) -> RequestError:
     """The same error, with the field that this interface knows."""
-    parameter = renamed.get(error.parameter or "", error.parameter)
+    old = error.parameter or ""
+    new, message = renamed.get(old, error.parameter), str(error)
+    if old in renamed and message.startswith(f"{old} "):
+        message = f"{new}{message.removeprefix(old)}"
     if isinstance(error, ContextLengthExceeded):
-        return ContextLengthExceeded(str(error), parameter)
+        return ContextLengthExceeded(message, new)
     if isinstance(error, InvalidRequest):
-        return InvalidRequest(str(error), parameter)
+        return InvalidRequest(message, new)
     return error

@@ -39,9 +39,7 @@ Alternatives = Annotated[int, Field(ge=0, le=engine_limits.LOGPROBS_MAX)]
 class Strict(BaseModel):
     """The manners of every body."""
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", allow_inf_nan=False, frozen=True, populate_by_name=True
-    )
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class StreamOptions(Strict):

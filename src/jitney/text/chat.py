@@ -11,6 +11,7 @@ that hold the beginning of a name are rendered once more with that character rep
 the control tokens of the two differ, the second one counts.
 """
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,8 @@ from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.errors import InvalidRequest, ModelError
 from jitney.text.sandbox import Sandbox
+
+_log = logging.getLogger("jitney.text")
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """Templates build control tokens from roles (`<|user|>`), so a role is one of these."""
@@ -143,14 +146,17 @@ class ChatTemplate:
     def _run(self, values: dict[str, object], count: int) -> str:
         try:
             return self._sandbox.rendered(self._template, values, count)
-        except TemplateError as error:
-            raise _invalid(f"the chat template refuses these messages: {error}") from None
         except ModelError:
             raise
         except Exception as error:
-            # The template is a program of someone else's, and may fail in any way there is.
+            if type(error) is TemplateError:
+                # What a template says by raise_exception; all others are of a kind of their own.
+                raise _invalid(f"the chat template refuses these messages: {error}") from None
+            # It is a program of someone else's, and may fail in any way there is, with any words.
+            _log.info("the chat template failed with %s", type(error).__name__)
             raise _invalid(
-                f"the chat template cannot render these messages: {type(error).__name__}: {error}"
+                "the chat template cannot render these messages; check their roles, their order "
+                "and their fields."
             ) from None
 
     def _marks(self, texts: list[str], hidden: re.Pattern[str] | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ from jitney.server.page import FILES
 from jitney.server.recorder import Recorder
 from jitney.server.settings import Key, ServerSettings
 from jitney.server.trace import render_trace
+from jitney.server.viewer import Viewer
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running
 
 KEY = "first-key"
@@ -117,10 +118,10 @@ def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.Monkey
     """Guards memory: a trace is tens of megabytes, and whoever asks twice is told to wait."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow(recorder: Recorder, now: float) -> bytes:
+    def slow(recorder: Recorder, now: float, viewer: Viewer) -> bytes:
         begun.set()
         assert may_end.wait(WAIT_S), "nobody let it end"
-        return render_trace(recorder, now)
+        return render_trace(recorder, now, viewer)
 
     monkeypatch.setattr("jitney.server.page.routes.render_trace", slow)
     statuses: list[int] = []

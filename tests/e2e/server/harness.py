@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.entrance import Entrance
+from jitney.errors import EngineStopped
 from jitney.server.app import create_app
 from jitney.server.lookout import Lookout
 from jitney.server.run import Lifecycle
@@ -90,12 +92,21 @@ class Running:
     def connect(self) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout=WAIT_S)
 
+    def is_listening(self) -> bool:
+        """Whether it can be connected to."""
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
     def is_idle(self) -> bool:
-        """Whether nothing is held for anyone."""
+        """Whether nothing is held for anyone; memory of cached prefixes is nobody's."""
         stats = self.service.engine.stats()
         return (
             stats.live_requests == 0
             and stats.active_slots == 0
+            and stats.kv_used == stats.kv_cached
             and not self.service.tickets
             and self.service.load == 0
         )
@@ -110,6 +121,45 @@ def wait_until(holds: Callable[[], bool], message: str, limit_s: float = WAIT_S)
     while not holds():
         assert time.monotonic() < deadline, message
         time.sleep(0.005)
+
+
+def memory_bytes(pid: int) -> int:
+    """What a process takes of the machine's memory."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None, pid
+    return int(found[1]) * 1024
+
+
+@dataclass(frozen=True)
+class Bait:
+    """A socket that listens, for a server that should not call it."""
+
+    listener: socket.socket
+
+    @property
+    def port(self) -> int:
+        port: int = self.listener.getsockname()[1]
+        return port
+
+    def was_called(self) -> bool:
+        """Whether anybody connected since the last time; the kernel answers for us."""
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return False
+        connection.close()
+        return True
+
+
+@contextlib.contextmanager
+def bait() -> Iterator[Bait]:
+    """An address of this machine to put into what is sent; it is seen to notice callers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        made = Bait(listener)
+        yield made
+        socket.create_connection(("127.0.0.1", made.port), WAIT_S).close()
+        assert made.was_called(), "it would not have noticed"
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -186,7 +236,12 @@ def running(world: World) -> Iterator[Running]:
     listener.bind(("127.0.0.1", 0))
     host, port = listener.getsockname()
     started = threading.Event()
-    thread = threading.Thread(target=lifecycle.run, args=(listener, started.set), daemon=True)
+
+    def serve() -> None:
+        with contextlib.suppress(EngineStopped):  # a test that breaks the engine says so itself
+            lifecycle.run(listener, started.set)
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert started.wait(WAIT_S), "the server did not start"
     try:

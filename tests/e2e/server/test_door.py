@@ -159,7 +159,8 @@ def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
     server = start(World(backend=SLOW, settings=settings))
     connection = server.connect()
     key = f"Authorization: Bearer {SECRET}"
-    connection.sendall(request_bytes("/v1/completions", {**LONG, "stream": streams}, key))
+    body = {"prompt": "a", "max_tokens": 90, "stream": streams}
+    connection.sendall(request_bytes("/v1/completions", body, key))
     wait_until(lambda: server.service.engine.stats().completion_tokens >= 12, "nothing is made")
     connection.close()
     wait_until(server.is_idle, "the request went on for nobody")
@@ -169,7 +170,7 @@ def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
 
 def test_who_never_ran_pays_nothing(start: Start) -> None:
     """Guards token rates the other way: a prompt that only waited was not computed."""
-    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", tokens_per_min=5))
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", tokens_per_min=50))
     settings = ServerSettings(model_names=(MODEL,), keys=keys)
     server = start(World(backend=SLOW, sequences=1, settings=settings))
     running, waiting = server.connect(), server.connect()
@@ -241,13 +242,13 @@ def test_a_flood_after_a_request_ends_the_connection(start: Start) -> None:
 def test_bodies_are_bounded_all_together(start: Start) -> None:
     """Guards memory: many bodies that are each fine may be too much at once."""
     settings = ServerSettings(
-        model_names=(MODEL,), body_bytes_max=100_000, bodies_bytes_max=150_000
+        model_names=(MODEL,), body_bytes_max=100_000, bodies_bytes_max=140_000
     )
     server = start(World(settings=settings))
     big = {"prompt": "a" * 90_000}
     connection = server.connect()
     connection.sendall(request_bytes("/v1/completions", big)[:-1])
-    wait_until(lambda: server.service.load == 1, "it did not arrive")
+    wait_until(lambda: server.service.intake.count == 1, "it did not arrive")
     wait_until(
         lambda: server.post("/v1/completions", big).status_code == 503, "everything is taken in"
     )
@@ -256,7 +257,7 @@ def test_bodies_are_bounded_all_together(start: Start) -> None:
     assert int(refused.headers["retry-after"]) >= 1
     assert server.complete().status_code == 200
     connection.close()
-    wait_until(lambda: server.service.load == 0, "it is still held")
+    wait_until(lambda: server.service.intake.count == 0, "it is still held")
     assert (
         check_error(server.post("/v1/completions", big), 400)["code"] == "context_length_exceeded"
     )

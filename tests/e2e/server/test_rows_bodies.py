@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.server.harness import JSON, Running, check_error
 
+ANSWER_S = 5.0
+"""A hundred times what any of these takes: a reader that is slower than the body is long shows."""
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
 
 
@@ -20,7 +22,7 @@ def _idle_after(server: Running) -> Iterator[None]:
 
 def send(server: Running, content: bytes, path: str = "/v1/completions") -> httpx.Response:
     with server.client() as client:
-        return client.post(path, content=content, headers=JSON)
+        return client.post(path, content=content, headers=JSON, timeout=ANSWER_S)
 
 
 @pytest.mark.parametrize("path", PATHS)

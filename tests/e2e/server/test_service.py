@@ -336,7 +336,7 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
                 lambda: "asked to stop" in (tmp_path / "log").read_text(), "the signal was lost"
             )
             process.send_signal(signal.SIGTERM)
-            *_, last = events("\n".join(lines) + "\n\n")
+            *_, last = events("\n".join(lines).lstrip() + "\n\n")
             assert "error" in last
         assert process.wait(WAIT_S) == 0
         assert not _is_alive(worker)
@@ -367,6 +367,24 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
             assert re.search(r"^jitney:backend_losses_total\S* 1(\.0)?$", told, re.MULTILINE)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_backend_lost_while_idle_is_seen_and_started_again(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Guards the first request after a quiet night: every request is tokenised by the backend, so
+    that no batch would ever find it dead or stuck."""
+    losses = re.compile(r"^jitney:backend_losses_total\S* 1(\.0)?$", re.MULTILINE)
+    with served(tmp_path) as (process, address), httpx.Client(base_url=address) as client:
+        (worker,) = children(process.pid)
+        os.kill(worker, number)
+        wait_until(lambda: losses.search(client.get("/metrics").text) is not None, "nobody noticed")
+        reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=60)
+        assert reply.status_code == 200
+        assert client.get("/health").json() == {"status": "ok"}
+        assert not _is_alive(worker)
 
 
 def _is_alive(pid: int) -> bool:

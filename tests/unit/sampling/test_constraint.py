@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from jitney.core.backend import Vocabulary
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
+from jitney.sampling import constraint
 from jitney.sampling.constraint import ConstraintCompiler, Matcher
 
 END, END_ALSO, CONTROL = 259, 260, 261
@@ -111,6 +113,41 @@ def test_a_schema_makes_every_greedy_text_parse(compiler: ConstraintCompiler) ->
         assert parsed["s"] in ("x", "yy")
 
 
+DOCUMENT = {"a": [1, {"b": "x  y"}, []], "c": {"d": None}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(DOCUMENT, separators=(",", ":")),
+        json.dumps(DOCUMENT),
+        json.dumps(DOCUMENT, indent=2),
+        json.dumps(DOCUMENT, indent=4),
+        json.dumps(DOCUMENT, indent="\t"),
+        json.dumps(DOCUMENT, indent=2).replace("\n", "\r\n"),
+    ],
+    ids=["compact", "spaced", "indented by 2", "by 4", "by tabs", "with carriage returns"],
+)
+def test_json_may_be_laid_out_as_people_do(compiler: ConstraintCompiler, text: str) -> None:
+    """Guards models that were taught on pretty documents: they may write them as they know."""
+    schema = '{"type":"object","properties":{"a":{},"c":{}},"required":["a","c"]}'
+    for given in ("true", schema):
+        assert accepts(compiled(compiler, "json", given), text)
+
+
+@pytest.mark.parametrize(
+    "space", ["  ", "\t", "\n\n", "\n  \n", " \n", "\r", "\r\n\r\n", "\n" + " " * 41]
+)
+@pytest.mark.parametrize("form", ["[1,%s2]", "[%s1]", "[1%s]", '{"a":%s1}', '{"a"%s:1}', "{%s}"])
+def test_json_takes_no_more_space_than_that(
+    compiler: ConstraintCompiler, form: str, space: str
+) -> None:
+    """Guards answers against space without end: one space, or one new line and its indentation."""
+    assert accepts(compiled(compiler, "json", "true"), form % " ")
+    assert accepts(compiled(compiler, "json", "true"), form % ("\n" + " " * 40))
+    assert not accepts(compiled(compiler, "json", "true"), form % space)
+
+
 DEEP = 300
 
 
@@ -184,6 +221,42 @@ def test_thousands_of_choices_are_followed_to_the_end(compiler: ConstraintCompil
     assert not accepts(compiled(compiler, "choice", choices), "choice number 77777")
 
 
+def test_thousands_of_alternatives_are_followed(compiler: ConstraintCompiler) -> None:
+    """Guards the same limit in a grammar, where alternatives are rules."""
+    assert accepts(compiled(compiler, "gbnf", "root ::= " + '"a" | ' * 3000 + '"b"'), "a")
+
+
+def chained_refs(count: int) -> str:
+    defs: dict[str, Any] = {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(count)}
+    defs[f"d{count}"] = {"type": "integer"}
+    return json.dumps({"$ref": "#/$defs/d0", "$defs": defs})
+
+
+def chained_rules(count: int) -> str:
+    return "start: r0\n" + "".join(f"r{at}: r{at + 1}\n" for at in range(count)) + f'r{count}: "7"'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("lark", chained_rules(10_000)), ("json", chained_refs(5_000))]
+)
+def test_long_chains_of_rules_do_not_end_the_process(
+    compiler: ConstraintCompiler, kind: str, text: str
+) -> None:
+    """Guards the stack of native code, which goes down one level for each rule."""
+    assert accepts(compiled(compiler, kind, text), "7")
+
+
+def test_large_constraints_leave_sooner(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards memory: a few large ones take as much as many small ones."""
+    monkeypatch.setattr(constraint, "_CACHED_CHARACTERS_MAX", 100)
+    for letter in "abc":
+        compiled(compiler, "regex", letter * 60)
+    kept = [each.text for each in compiler._compiled]
+    assert kept == ["c" * 60]
+
+
 def test_a_matcher_is_rebuilt_from_the_tokens_alone(compiler: ConstraintCompiler) -> None:
     """Guards preemption and crashes: one leap, many steps and a step back agree."""
     tokens = encode("12:34")
@@ -219,9 +292,36 @@ def test_a_model_without_an_end_token_takes_no_constraint() -> None:
         compiled(ConstraintCompiler(endless, encode), "regex", "a")
 
 
+def test_the_least_recently_used_constraints_leave(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards memory: more constraints than are kept push out the oldest, and those only."""
+    compile_one, asked = constraint._compile, list[str]()
+
+    def noted(tokenizer: Any, given: Constraint) -> Any:
+        asked.append(given.text)
+        return compile_one(tokenizer, given)
+
+    monkeypatch.setattr(constraint, "_compile", noted)
+    patterns = [f"kept{number}" for number in range(constraint._CACHED_MAX + 1)]
+    first, second, *rest = patterns
+    for pattern in (first, second, *rest[:-1]):
+        compiled(compiler, "regex", pattern)
+    assert asked == patterns[:-1]
+    # All are kept; the first is used once more, so that the second is now the oldest.
+    compiled(compiler, "regex", first)
+    assert asked == patterns[:-1]
+    compiled(compiler, "regex", rest[-1])
+    for pattern in (first, *rest):
+        compiled(compiler, "regex", pattern)
+    assert asked == patterns
+    assert allowed(compiled(compiler, "regex", second)) == {ord("k")}
+    assert asked == [*patterns, second]
+
+
 @pytest.mark.timeout(60)
 def test_many_threads_compile_many_constraints(compiler: ConstraintCompiler) -> None:
-    """Guards the lock and the bound of the cache: more constraints than it holds, at once."""
+    """Guards the lock: many constraints at once, some of them the same."""
     wrong: list[int] = []
 
     def work(offset: int) -> None:

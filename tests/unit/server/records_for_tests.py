@@ -15,7 +15,11 @@ from jitney.errors import JitneyError
 
 
 def accepted(
-    at: float, name: str, prompt_tokens: int, priority: Priority = Priority.NORMAL
+    at: float,
+    name: str,
+    prompt_tokens: int,
+    priority: Priority = Priority.NORMAL,
+    tenant: str = "",
 ) -> RequestAccepted:
     return RequestAccepted(
         at=at,
@@ -25,7 +29,7 @@ def accepted(
         completions=1,
         max_tokens=64,
         priority=priority,
-        tenant="",
+        tenant=tenant,
     )
 
 

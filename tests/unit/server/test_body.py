@@ -56,6 +56,18 @@ def test_what_is_wrong_is_said_with_its_place(
     assert "pydantic" not in refusal.message
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"json_": {}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema_": {}}}},
+    ],
+)
+def test_our_own_names_for_fields_are_nobody_elses(fields: dict[str, Any]) -> None:
+    """Guards the published schema: what it does not name is refused."""
+    assert refused(**fields).code == "unknown_parameter"
+
+
 def test_what_is_missing_is_said() -> None:
     """Guards the one field that must be there."""
     with pytest.raises(Refusal) as caught:

@@ -26,6 +26,7 @@ def read(
                 assert piece.index == len(calls)
                 calls.append([piece.name, ""])
             calls[piece.index][1] += piece.arguments
+    assert parser.call_count == len(calls), "what was told as a call is counted as one"
     return content, [(name, arguments) for name, arguments in calls]
 
 
@@ -46,6 +47,9 @@ CASES: list[tuple[CallFormat, str, Read]] = [
     (HERMES, "<tool_call>no json</tool_call>", ("<tool_call>no json</tool_call>", [])),
     (HERMES, "a < b <tool", ("a < b <tool", [])),
     (HERMES, '<tool_call>{"na', ('<tool_call>{"na', [])),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"a": 1}', ("", [("f", '{"a": 1}')])),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"a', ("", [("f", '{"a')])),
+    (MISTRAL, '[TOOL_CALLS][{"name": "f"}, {"name": "g", ', ("", [("f", "{}"), ("g", "")])),
     (
         HERMES,
         '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',

@@ -10,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core.settings import SchedulerSettings
-from jitney.engine.engine import Engine
+from jitney.engine.engine import STOP_S, Engine
 from jitney.server.metrics import Metrics
+from jitney.server.run import TOLD_S_MAX
+from jitney.server.settings import ServerSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME = re.compile(r"\bjitney:[a-z0-9_]+")
@@ -19,6 +21,8 @@ WANTED = {
     "JitneyDown", "JitneyStuck", "JitneyQueueNearlyFull", "JitneyKvPressure", "JitneyErrorRate",
     "JitneyFirstTokenSlow",
 }  # fmt: skip
+SPANS_S = 10
+"""How long an exporter tries to send what waits, unless it is told otherwise."""
 LABEL = re.compile(r'limit="([a-z_]+)"')
 
 
@@ -70,6 +74,15 @@ def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
     for alert in alerts:
         assert alert["labels"]["severity"] in ("critical", "warning"), alert["alert"]
         assert alert["annotations"]["summary"].endswith("."), alert["alert"]
+
+
+def test_the_unit_waits_for_the_whole_of_a_shutdown() -> None:
+    """Guards the end of a drain: whoever is killed in it tells nobody, and sends no spans."""
+    unit = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
+    found = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert found is not None
+    shutdown_s = ServerSettings(model_names=("tiny",)).shutdown_s
+    assert int(found[1]) > shutdown_s + STOP_S + 2 * TOLD_S_MAX + SPANS_S
 
 
 def test_panels_do_not_overlap() -> None:

@@ -1,11 +1,15 @@
 """Tests of `jitney.server.keys`: who may call, and how often."""
 
+import contextlib
 from dataclasses import dataclass
 
 import pytest
 
+from jitney.config.keyfile import RATE_MIN
+from jitney.errors import InvalidRequest
 from jitney.server.errors import Refusal
 from jitney.server.keys import Bucket, KeyRing
+from jitney.server.limits import RETRY_AFTER_S_MAX
 from jitney.server.settings import Key
 
 
@@ -24,30 +28,65 @@ def test_a_bucket_refills_at_its_rate() -> None:
     clock = HandClock()
     bucket = Bucket(60, clock)
     for _ in range(60):
-        assert bucket.wait_s() == 0
-        bucket.take(1)
-    assert bucket.wait_s() == pytest.approx(1.0)
+        assert bucket.take() == 0
+    assert bucket.take() == pytest.approx(1.0)
     clock.at += 0.5
-    assert bucket.wait_s() == pytest.approx(0.5)
+    assert bucket.take() == pytest.approx(0.5)
     clock.at += 3600
-    bucket.take(60)
+    assert bucket.take(60) == 0
     assert bucket.wait_s() == pytest.approx(1.0)
 
 
-def test_a_bucket_may_be_overdrawn_and_pays_back() -> None:
-    """Guards tokens, which are known only when they are used."""
+def test_more_than_a_minutes_worth_is_taken_from_a_full_bucket_and_paid_back() -> None:
+    """Guards large requests: they are neither refused for ever nor a way around the rate."""
     clock = HandClock()
     bucket = Bucket(60, clock)
-    bucket.take(120)
+    assert bucket.take(1) == 0
+    assert bucket.take(120) == pytest.approx(1.0)
+    clock.at += 1.0
+    assert bucket.take(120) == 0
     assert bucket.wait_s() == pytest.approx(61.0)
+    bucket.give_back(100)
+    assert bucket.wait_s(40) == 0
+    assert bucket.wait_s(41) == pytest.approx(1.0)
+    bucket.give_back(1000)
+    assert bucket.take(60) == 0
+    assert bucket.take(1) == pytest.approx(1.0)
+
+
+def test_the_wait_is_never_longer_than_what_callers_can_be_told() -> None:
+    """Guards Retry-After, which has a bound: beyond it, it would be a lie."""
+    for per_min in (RATE_MIN, 7, 60_000):
+        bucket = Bucket(per_min, HandClock())
+        assert bucket.take(bucket.amount_max) == 0
+        assert bucket.wait_s(bucket.amount_max) <= RETRY_AFTER_S_MAX * (1 + 1e-9)
+
+
+def test_concurrent_requests_cannot_overrun_a_token_rate() -> None:
+    """Guards the rate against a crowd, whose tokens are not known before the end."""
+    clock = HandClock()
+    ring = KeyRing((Key(name="a", secret="secret-a", tokens_per_min=1000),), clock)
+    caller = ring.caller(b"Bearer secret-a")
+    let_in = 0
+    for _ in range(100):
+        with contextlib.suppress(Refusal):
+            caller.reserve_tokens(4000)
+            let_in += 1
+    assert let_in == 1
+    with pytest.raises(Refusal, match="tokens per minute") as refused:
+        caller.enter()
+    assert refused.value.headers["retry-after"] == "181"
+    caller.give_back_tokens(3900)
+    caller.reserve_tokens(900)
+    with pytest.raises(InvalidRequest, match="10000 at most"):
+        caller.reserve_tokens(10_001)
 
 
 def test_a_rate_below_one_lets_one_through() -> None:
     """Guards slow rates: one in two minutes is not never."""
     bucket = Bucket(0.5, HandClock())
-    assert bucket.wait_s() == 0
-    bucket.take(1)
-    assert bucket.wait_s() == pytest.approx(120.0)
+    assert bucket.take() == 0
+    assert bucket.take() == pytest.approx(120.0)
 
 
 def test_a_key_is_found_by_its_secret_only() -> None:

@@ -7,12 +7,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.core import limits as core_limits
 from jitney.core.counters import NAMES
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.errors import ContextLengthExceeded
+from jitney.server import limits
+from jitney.server.files import connections_max
 from jitney.server.measures import Histogram, Measures, token_bounds
 from jitney.server.metrics import Metrics
 from tests.unit.server.records_for_tests import accepted, done, member, started, tick
@@ -155,6 +158,13 @@ def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
         value = getattr(watched.engine.settings, field.name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             assert values[f"jitney:limit{{limit={field.name}}}"] == value
+    for module in (core_limits, limits):
+        for name, value in vars(module).items():
+            if name.isupper():
+                found = values[f"jitney:limit{{limit={name.lower()}}}"]
+                assert found == (
+                    connections_max() if name == "CONNECTIONS_MAX" else float(value)
+                ), name
     assert values["jitney:limit{limit=kv_tokens}"] == 400
     assert values["jitney:limit{limit=stop_strings_max}"] == 16
     for name in NAMES:
@@ -175,7 +185,9 @@ def test_answers_over_http_are_counted_by_route_and_status(watched: Watched) -> 
     """Guards the error rate that alerts are made of."""
     for status in (200, 200, 503):
         watched.metrics.answered("/v1/models", status)
+    watched.metrics.answered("/v1/completions", 429, "QueueFull")
     values = watched.values()
+    assert values["jitney:http_refusals_total{error=QueueFull}"] == 1
     assert values["jitney:http_responses_total{route=/v1/models,status=200}"] == 2
     assert values["jitney:http_responses_total{route=/v1/models,status=503}"] == 1
 

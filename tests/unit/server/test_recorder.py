@@ -8,6 +8,7 @@ from jitney.engine.records import BackendLost
 from jitney.errors import BackendFailed, DeadlineExceeded
 from jitney.server import recorder as recorder_module
 from jitney.server.recorder import Recorder, Story
+from jitney.server.viewer import Viewer
 from tests.unit.server.records_for_tests import (
     accepted,
     done,
@@ -170,6 +171,24 @@ def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
     assert [each.number for each in recorder.ticks(after=7)] == [8, 9, 10]
     assert [each.number for each in recorder.ticks(after=0, count_max=2)] == [9, 10]
     assert [each.number for each in recorder.ticks_since(8.5)] == [10, 9]
+
+
+def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
+    """Guards tenants against each other, and percentiles against what they may not read."""
+    recorder = Recorder()
+    for number, tenant in enumerate(("one", "two", "one", "two")):
+        recorder.take(accepted(float(number), str(number), 4, tenant=tenant))
+        recorder.take(started(float(number), str(number), 0.0))
+        recorder.take(tick(number + 0.5, number + 1, member(str(number), 0, 4, samples=True)))
+    recorder.take(done(10.0, "0"))
+    recorder.take(done(11.0, "1", cancelled=True))
+    assert [each.id for each in recorder.stories(viewer=Viewer("one"))] == ["2", "0"]
+    assert [each.id for each in recorder.stories(1, Viewer("two"))] == ["3"]
+    assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
+    owners = [recorder.tenant(RequestId(name)) for name in ("0", "3", "none")]
+    assert owners == ["one", "two", None]
+    assert sorted(recorder.firsts()) == [0.5] * 4
+    assert recorder.wholes() == [10.0]
 
 
 def test_reading_while_the_engine_writes_gives_whole_stories() -> None:

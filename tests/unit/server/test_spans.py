@@ -69,6 +69,26 @@ def test_a_failed_request_is_a_failed_span() -> None:
     assert span.attributes["error.type"] == "error"
 
 
+@pytest.mark.parametrize(
+    ("name", "operation", "reply"),
+    [
+        (f"chatcmpl-{'0a' * 16}", "chat", f"chatcmpl-{'0a' * 16}"),
+        (f"cmpl-{'12' * 16}-7", "text_completion", f"cmpl-{'12' * 16}"),
+        ("chatcmpl-mine-0123456789ab", "chat", "chatcmpl-mine"),
+        ("cmpl-my-1-0123456789ab-127", "text_completion", "cmpl-my-1"),
+        (f"cmpl-{'12' * 16}-0123456789ab", "text_completion", f"cmpl-{'12' * 16}"),
+    ],
+)
+def test_a_span_is_found_by_the_id_of_the_reply(name: str, operation: str, reply: str) -> None:
+    """Guards whoever looks for a slow call by the id that its caller has."""
+    exporter = told(accepted(1.0, name, 4), done(2.0, name))
+    (span,) = exporter.get_finished_spans()
+    assert span.name == f"{operation} tiny"
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.operation.name"] == operation
+    assert span.attributes["gen_ai.response.id"] == reply
+
+
 def test_ticks_and_live_requests_make_no_span() -> None:
     """Guards the collector against a span per tick."""
     exporter = told(accepted(1.0, "a", 4), tick(2.0, 1, member("a", 0, 4, samples=True)))

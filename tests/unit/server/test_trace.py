@@ -5,15 +5,16 @@ from typing import Any
 
 from jitney.server.recorder import Recorder
 from jitney.server.trace import ENGINE, REQUESTS, render_trace
+from jitney.server.viewer import EVERYONE, Viewer
 from tests.unit.server.records_for_tests import accepted, done, member, started, tick
 
 
 def recorded() -> Recorder:
     recorder = Recorder()
-    recorder.take(accepted(0.0, "a", 4))
+    recorder.take(accepted(0.0, "a", 4, tenant="one"))
     recorder.take(started(0.5, "a", 0.5))
     recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True, slot=2), took_s=0.4))
-    recorder.take(accepted(1.0, "b", 2))
+    recorder.take(accepted(1.0, "b", 2, tenant="two"))
     recorder.take(started(1.0, "b", 0.0))
     recorder.take(
         tick(
@@ -28,8 +29,9 @@ def recorded() -> Recorder:
     return recorder
 
 
-def events(recorder: Recorder, now: float = 3.0) -> list[dict[str, Any]]:  # Any: as JSON has it
-    document = json.loads(render_trace(recorder, now))
+# Any: as JSON has it
+def events(recorder: Recorder, viewer: Viewer = EVERYONE) -> list[dict[str, Any]]:
+    document = json.loads(render_trace(recorder, 3.0, viewer))
     assert document["displayTimeUnit"] == "ms"
     found: list[dict[str, Any]] = document["traceEvents"]
     return found
@@ -71,6 +73,20 @@ def test_every_request_has_a_row_with_its_words_and_phases() -> None:
     assert whole["a"]["args"]["why"].startswith("Queued 500 ms")
     assert whole["b"]["dur"] == 2.0e6
     assert {each["name"] for each in rows} == {"a", "b", "queued", "prefill", "generating"}
+
+
+def test_a_tenants_trace_names_no_request_of_another() -> None:
+    """Guards tenants against each other: of the other one there are numbers only."""
+    found = events(recorded(), Viewer("two"))
+    rows = [each for each in found if each["ph"] == "X" and each["pid"] == REQUESTS]
+    assert [each["name"] for each in rows if "why" in each["args"]] == ["b"]
+    members = [each for each in found if each["ph"] == "X" and "request" in each["args"]]
+    assert [(each["name"], each["args"]["request"]) for each in members] == [
+        ("another key prefill 4", None),
+        ("another key decode", None),
+        ("b prefill 2", "b"),
+    ]
+    assert [each["name"] for each in found if each["name"].startswith("tick ")]
 
 
 def test_counters_show_memory_queue_and_batch() -> None:

@@ -154,8 +154,29 @@ def test_a_template_that_fails_on_a_message_is_a_refusal() -> None:
     """Guards templates that expect a field which the message does not have."""
     with pytest.raises(InvalidRequest, match="cannot render"):
         rendered("{{ 1 // 0 }}")
-    with pytest.raises(InvalidRequest, match="no attribute"):
+    with pytest.raises(InvalidRequest, match="cannot render"):
         rendered("{{ messages[0].nothing.more }}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ 1 // 0 }}", "{{ messages[0].nothing.more }}", "{{ messages + 1 }}"],
+)
+def test_the_insides_of_a_template_are_not_told(
+    source: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards our own side: what Python says of a failure is for the log, and only its kind."""
+    caplog.set_level("INFO", "jitney.text")
+    with pytest.raises(InvalidRequest) as caught:
+        rendered(source)
+    (record,) = caplog.records
+    kind = record.getMessage().rsplit(" ", 1)[1]
+    assert kind.endswith("Error")
+    assert kind not in str(caught.value)
+    assert str(caught.value) == (
+        "the chat template cannot render these messages; check their roles, their order "
+        "and their fields."
+    )
 
 
 def test_what_real_templates_use_works() -> None:

@@ -9,8 +9,10 @@ export class Chat {
   constructor(call, model) {
     this.call = call;
     this.model = model;
+    // A new list for each conversation: by it an answer knows whether its own was cleared.
     this.messages = [];
     this.running = null;
+    this.empty = byId("talk-empty");
     byId("chat-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -27,8 +29,9 @@ export class Chat {
 
   clear() {
     this.running?.abort();
+    this.setRunning(null);
     this.messages = [];
-    byId("talk").replaceChildren(byId("talk-empty") ?? make("p", "note", "Ask something."));
+    byId("talk").replaceChildren(this.empty);
     byId("chat-figures").textContent = "";
   }
 
@@ -37,28 +40,34 @@ export class Chat {
     const text = input.value.trim();
     if (!text || this.running) return;
     input.value = "";
-    byId("talk-empty")?.remove();
+    this.empty.remove();
     this.messages.push({ role: "user", content: text });
     this.say("user", text);
     const bubble = this.say("assistant", "");
-    this.setRunning(new AbortController());
-    const run = { id: null, text: "", started: performance.now(), first: null, last: null,
-      usage: null, wrong: null };
+    const controller = new AbortController();
+    this.setRunning(controller);
+    const run = { messages: this.messages, id: null, text: "", started: performance.now(),
+      first: null, last: null, usage: null, wrong: null };
     try {
-      await this.stream(run, bubble);
+      await this.stream(run, bubble, controller.signal);
     } catch (error) {
       if (error.name !== "AbortError") run.wrong = "The connection broke before the answer was done.";
     }
+    if (this.isCleared(run)) return;
     this.setRunning(null);
     this.finish(run, bubble);
   }
 
-  async stream(run, bubble) {
+  isCleared(run) {
+    return run.messages !== this.messages;
+  }
+
+  async stream(run, bubble, signal) {
     const response = await this.call("/v1/chat/completions", {
       method: "POST",
       headers: { "content-type": "application/json" },
       body: JSON.stringify(this.body()),
-      signal: this.running.signal,
+      signal,
     });
     if (!response.ok) {
       const refused = await response.json().catch(() => null);
@@ -69,7 +78,7 @@ export class Chat {
     let rest = "";
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) return;
+      if (done || this.isCleared(run)) return;
       const events = (rest + value).split(/\r?\n\r?\n/);
       rest = events.pop();
       for (const event of events) this.take(event, run, bubble);
@@ -99,7 +108,7 @@ export class Chat {
 
   async finish(run, bubble) {
     if (run.text) this.messages.push({ role: "assistant", content: run.text });
-    else bubble.remove();
+    else this.takeBack(bubble);
     if (run.wrong) this.say("wrong", run.wrong);
     this.figures(run);
     if (run.id === null) return;
@@ -107,12 +116,21 @@ export class Chat {
     for (let attempt = 0; attempt < 4; attempt += 1) {
       const response = await this.call(`/page/requests/${encodeURIComponent(run.id)}`).catch(() => null);
       const told = response?.ok ? await response.json() : null;
+      if (this.isCleared(run)) return;
       if (told?.ending) {
         this.say("why note", told.words);
         return;
       }
       await new Promise((resolve) => setTimeout(resolve, 250));
     }
+  }
+
+  // There was no answer: the question is to be asked again, and is no turn of the conversation.
+  takeBack(bubble) {
+    bubble.remove();
+    const { content } = this.messages.pop();
+    const input = byId("chat-input");
+    if (!input.value) input.value = content;
   }
 
   figures(run) {

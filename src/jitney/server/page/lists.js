@@ -27,10 +27,11 @@ export function whole(value) {
   return Math.round(value).toLocaleString("en");
 }
 
+// Keys must differ: of two rows with one key, the list would forget the first and never remove it.
 function keep(list, items, keyOf, build, update, emptyWords) {
   const known = new Map([...list.children].map((row) => [row.dataset.key, row]));
-  const rows = items.map((item) => {
-    const key = keyOf(item);
+  const rows = items.map((item, place) => {
+    const key = keyOf(item, place);
     const row = known.get(key) ?? build(item);
     row.dataset.key = key;
     known.delete(key);
@@ -75,19 +76,27 @@ function updateSlot(row, each) {
   chip.style.background = slotColor(each.slot, 0.25);
   chip.style.borderColor = slotColor(each.slot);
   const [line, tail] = body.children;
-  setText(line.children[0], each.index ? `${each.request} (${each.index})` : each.request);
-  line.children[0].title = each.request;
+  showName(line.children[0], each);
   const isPrefilling = each.state === "prefilling";
   const made = each.limit ? `${each.made} of ${each.limit} tokens` : `${each.made ?? 0} tokens`;
   setText(line.children[1],
     isPrefilling ? `prefill ${each.tokens} of ${each.prompt ?? "?"}` : made);
   const isPrivate = each.text === null;
   tail.classList.toggle("private", isPrivate);
-  setText(tail.firstElementChild, isPrivate ? "another key's text" : (each.text ?? "").trimStart());
+  setText(tail.firstElementChild, isPrivate ? "its text is not shown" : (each.text ?? "").trimStart());
+}
+
+// Requests of other keys have no name.
+function showName(node, { request, index }) {
+  const name = request ?? "another key's request";
+  node.classList.toggle("private", request === null);
+  setText(node, index ? `${name} (${index})` : name);
+  node.title = name;
 }
 
 export function showQueue(list, queue) {
-  keep(list, queue, (each) => `${each.request}`, buildQueued, updateQueued, "Nobody waits.");
+  keep(list, queue, (each, place) => `${each.request ?? place} ${each.index}`, buildQueued,
+    updateQueued, "Nobody waits.");
 }
 
 function buildQueued() {
@@ -100,7 +109,7 @@ function buildQueued() {
 
 function updateQueued(row, each) {
   const [line, note] = row.children;
-  setText(line.children[0], each.request);
+  showName(line.children[0], each);
   const badge = line.children[1];
   badge.hidden = !each.preempted && each.priority === "normal";
   setText(badge, each.preempted ? "preempted" : each.priority);

@@ -9,6 +9,7 @@ const IDLE_MS = 1000;
 const LOST_MS = 2000;
 const REQUESTS_EVERY_MS = 1000;
 const TICKS_KEPT = 600;
+const LEVELS = { draining: "warn", restarting: "warn" };
 
 const byId = (id) => document.getElementById(id);
 
@@ -83,9 +84,7 @@ function show(state) {
 }
 
 function healthWords({ health, counts, seen_s_ago: seen }) {
-  if (health.state === "stopped") return ["bad", health.failure ?? "stopped"];
-  if (health.stalled_s > 5) return ["bad", `stuck for ${seconds(health.stalled_s)}`];
-  if (health.state === "draining") return ["warn", "draining: takes no new requests"];
+  if (health.status !== "ok") return [LEVELS[health.status] ?? "bad", health.reason ?? health.status];
   if (seen > 3) return ["warn", `last seen ${seconds(seen)} ago`];
   return ["good", counts.running ? "running" : `idle, up ${seconds(health.uptime_s)}`];
 }

@@ -3,8 +3,9 @@
 Event loop, but for the trace, which is made on a thread.
 
 The page itself holds nothing of anyone and is open to everyone, so that it can ask for a key;
-whatever it shows comes from routes that stand behind the keys. No inline script or style, and a
-policy that forbids them: text of strangers can never become markup that runs.
+whatever it shows comes from routes that stand behind the keys, and each key sees its own. No inline
+script or style, and a policy that forbids them: text of strangers can never become markup that
+runs.
 """
 
 import hashlib
@@ -20,9 +21,10 @@ from jitney.server.errors import RATE, Refusal, retry_headers
 from jitney.server.keys import Caller
 from jitney.server.lookout import Lookout
 from jitney.server.page import FILES
-from jitney.server.page.state import PageState, Viewer
+from jitney.server.page.state import PageState
 from jitney.server.service import Service
 from jitney.server.trace import render_trace
+from jitney.server.viewer import EVERYONE, Viewer
 
 OPEN_PATHS = frozenset(FILES)
 """Paths that need no key: files of the package, the same for everyone."""
@@ -43,7 +45,7 @@ _LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 def make_router(service: Service, lookout: Lookout) -> APIRouter:
     """The page, what it asks for, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
-    state = PageState(service.engine, lookout, service.model_name)
+    state = PageState(service, lookout)
     # A full recorder makes tens of megabytes.
     tracing = threading.Lock()
     for path, (name, kind) in FILES.items():
@@ -60,8 +62,8 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
         return JSONResponse(fields, headers=_LIVE)
 
     @router.get("/page/requests/{request_id}")
-    async def page_request(request_id: str) -> Response:
-        fields = state.request(RequestId(request_id))
+    async def page_request(request: Request, request_id: str) -> Response:
+        fields = state.request(_viewer(service, request), RequestId(request_id))
         if fields is None:
             raise Refusal(
                 404,
@@ -72,7 +74,7 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
         return JSONResponse(fields, headers=_LIVE)
 
     @router.get("/debug/trace")
-    def debug_trace() -> Response:
+    def debug_trace(request: Request) -> Response:
         if not tracing.acquire(blocking=False):
             raise Refusal(
                 429,
@@ -82,7 +84,8 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
                 headers=retry_headers(1.0),
             )
         try:
-            content = render_trace(lookout.recorder, lookout.clock.now())
+            viewer = _viewer(service, request)
+            content = render_trace(lookout.recorder, lookout.clock.now(), viewer)
         finally:
             tracing.release()
         return Response(content, media_type="application/json", headers=_LIVE)
@@ -91,9 +94,9 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
 
 
 def _viewer(service: Service, request: Request) -> Viewer:
-    """Without keys everyone sees everything; with keys, the texts of one's own key."""
+    """Without keys everyone sees everything; with keys, what is one's own key's."""
     if service.keys.is_open:
-        return Viewer()
+        return EVERYONE
     caller: Caller = request.state.caller
     return Viewer(caller.name)
 

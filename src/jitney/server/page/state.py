@@ -2,22 +2,25 @@
 
 Asks the engine for a sight of itself at most every FRESH_S seconds, however many pages are open,
 and never when none is. An engine that is stuck does not answer; then the last sight is shown, and
-its age says so. Texts are shown of the tenant that asks only; None stands for everyone.
+its age says so. Whoever asks sees requests of its own by name, and with their text and story; of
+others it sees that they run or wait, in numbers. How the server is, the service says.
 """
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from jitney.core.gauges import SlotState
 from jitney.core.picture import Waiting, WaitReason
 from jitney.core.request import RequestId
-from jitney.engine.engine import Engine, EngineState
+from jitney.engine.engine import EngineState
 from jitney.engine.records import TickRecord
 from jitney.engine.sight import Sight
+from jitney.engine.stats import Stats
 from jitney.server.explain import duration_text, explain, phases
 from jitney.server.lookout import Lookout
-from jitney.server.recorder import Story
+from jitney.server.recorder import Loss, Story
+from jitney.server.service import Service
+from jitney.server.viewer import Viewer
 
 FRESH_S = 0.2
 LOOK_S_MAX = 1.0
@@ -43,24 +46,13 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """Who looks: with a tenant, only that tenant's texts are shown."""
-
-    tenant: str | None = None
-
-    def may_read(self, story: Story | None) -> bool:
-        """Whether the text of this request is theirs to see."""
-        return self.tenant is None or (story is not None and story.tenant == self.tenant)
-
-
 class PageState:
     """Makes what the page asks for."""
 
-    def __init__(self, engine: Engine, lookout: Lookout, model_name: str) -> None:
-        self._engine = engine
+    def __init__(self, service: Service, lookout: Lookout) -> None:
+        self._service = service
+        self._engine = service.engine
         self._lookout = lookout
-        self._model_name = model_name
         self._sight: Sight | None = None
         self._looking: asyncio.Future[Sight] | None = None
 
@@ -68,14 +60,15 @@ class PageState:
         """The whole page; ticks after the given one, requests only when wanted."""
         sight = await self._look()
         now = self._lookout.clock.now()
+        stats = self._engine.stats()
         fields: Fields = {
             "at": now,
-            "model": self._model_name,
+            "model": self._service.model_name,
             "backend": self._engine.backend.traits.name,
-            "health": self._health(),
+            "health": self._health(stats),
             "limits": self._limits(),
-            "counts": self._counts(),
-            "rate": self._rate(now),
+            "counts": _counts(stats),
+            "rate": self._rate(now, stats.uptime_s),
             "ticks": [_tick(each) for each in self._ticks(ticks_after)],
         }
         if sight is not None:
@@ -84,19 +77,21 @@ class PageState:
             fields["memory"] = [
                 [each.start, each.end, list(each.slots)] for each in sight.picture.stretches
             ]
-            fields["queue"] = [_waiting(each, now) for each in sight.picture.waiting]
+            fields["queue"] = [self._waiting(each, viewer, now) for each in sight.picture.waiting]
         if wants_requests:
-            stories = self._lookout.recorder.stories()
-            fields["requests"] = [story_fields(each, now) for each in stories[:STORIES_SHOWN]]
-            fields["latency"] = self._latency(stories)
+            stories = self._lookout.recorder.stories(STORIES_SHOWN, viewer)
+            fields["requests"] = [story_fields(each, now) for each in stories]
+            fields["latency"] = self._latency()
         return fields
 
-    def request(self, request_id: RequestId) -> Fields | None:
-        """All that is known of one request; None when it is not known (any more)."""
+    def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
+        """All that is known of one request; None when it is not known (any more), or another's."""
         story = self._lookout.recorder.story(request_id)
-        if story is None:
+        if story is None or not viewer.may_read(story.tenant):
             return None
-        return {**story_fields(story, self._lookout.clock.now()), **_details(story)}
+        losses: list[Value] = [self._loss(each, story, viewer) for each in story.losses]
+        now = self._lookout.clock.now()
+        return {**story_fields(story, now), **_details(story), "losses": losses}
 
     async def _look(self) -> Sight | None:
         now = self._lookout.clock.now()
@@ -112,15 +107,9 @@ class PageState:
             return self._sight
         return self._sight
 
-    def _health(self) -> Fields:
-        engine, metrics = self._engine, self._lookout.metrics
-        failure = engine.failure
-        return {
-            "state": engine.state.value,
-            "stalled_s": metrics.stalled_s(metrics.totals()),
-            "uptime_s": engine.stats().uptime_s,
-            "failure": None if failure is None else "The engine has stopped.",
-        }
+    def _health(self, stats: Stats) -> Fields:
+        health = self._service.readiness()
+        return {"status": health.status, "reason": health.reason, "uptime_s": stats.uptime_s}
 
     def _limits(self) -> Fields:
         settings = self._engine.settings
@@ -131,52 +120,23 @@ class PageState:
             "model_len_max": settings.model_len_max,
         }
 
-    def _counts(self) -> Fields:
-        stats = self._engine.stats()
-        return {
-            "running": stats.active_slots,
-            "waiting": stats.current_queue_size,
-            "kv_tokens": stats.kv_tokens,
-            "kv_used": stats.kv_used,
-            "kv_cached": stats.kv_cached,
-            "accepted": stats.total_requests,
-            "completed": stats.completed_requests,
-            "cancelled": stats.cancelled_requests,
-            "failed": stats.failed_requests,
-            "refused": stats.refused_requests,
-            "preempted": stats.preemption_count,
-            "evicted": stats.eviction_count,
-            "backend_losses": stats.backend_failure_count,
-            "prompt_tokens": stats.prompt_tokens,
-            "cached_tokens": stats.cached_tokens,
-            "completion_tokens": stats.completion_tokens,
-        }
-
     def _ticks(self, after: int) -> list[TickRecord]:
         return self._lookout.recorder.ticks(after, TICKS_SHOWN)
 
-    def _rate(self, now: float) -> Fields:
+    def _rate(self, now: float, uptime_s: float) -> Fields:
         recent = self._lookout.recorder.ticks_since(now - RATE_WINDOW_S)
         made = sum(each.sampled_tokens for each in recent)
         prefilled = sum(each.prefill_tokens for each in recent)
         # Right after the start the window is shorter than it will be.
-        window_s = min(RATE_WINDOW_S, max(self._engine.stats().uptime_s, 0.5))
+        window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
-    def _latency(self, stories: list[Story]) -> Fields:
-        firsts = [
-            each.first_token_at - each.arrived_at
-            for each in stories
-            if each.first_token_at is not None
-        ]
-        wholes = [
-            each.ended_at - each.arrived_at
-            for each in stories
-            if each.ended_at is not None and each.ending in ("stop", "length")
-        ]
+    def _latency(self) -> Fields:
+        recorder = self._lookout.recorder
+        wholes = recorder.wholes()
         return {
-            "first_token": percentiles(firsts),
-            "gap": percentiles(self._lookout.recorder.gaps()),
+            "first_token": percentiles(recorder.firsts()),
+            "gap": percentiles(recorder.gaps()),
             "whole": percentiles(wholes),
             "count": len(wholes),
         }
@@ -190,8 +150,8 @@ class PageState:
                 tails = sight.tails.get(view.request_id, ())
                 index = view.index or 0
                 text = tails[index] if index < len(tails) else ""
-                row |= {"request": view.request_id, "index": index}
-                row["text"] = text if viewer.may_read(story) else None
+                name = self._name(view.request_id, viewer)
+                row |= {"request": name, "index": index, "text": None if name is None else text}
                 if story is not None:
                     row |= {
                         "prompt": story.prompt_tokens,
@@ -200,6 +160,50 @@ class PageState:
                     }
             rows.append(row)
         return rows
+
+    def _waiting(self, waiting: Waiting, viewer: Viewer, now: float) -> Fields:
+        return {
+            "request": self._name(waiting.request_id, viewer),
+            "index": waiting.index,
+            "waited_s": now - waiting.arrived_at,
+            "tokens": waiting.token_count,
+            "priority": waiting.priority.name.lower(),
+            "preempted": waiting.was_preempted,
+            "reason": _REASONS[waiting.reason],
+        }
+
+    def _loss(self, loss: Loss, story: Story, viewer: Viewer) -> Fields:
+        return {
+            "at_s": loss.at - story.arrived_at,
+            "reason": "backend lost" if loss.reason is None else loss.reason.value,
+            "by": None if loss.by is None else self._name(loss.by, viewer),
+        }
+
+    def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
+        """The request's id, which its caller may have chosen; None when it is another's."""
+        tenant = self._lookout.recorder.tenant(request_id)
+        return request_id if viewer.may_read(tenant) else None
+
+
+def _counts(stats: Stats) -> Fields:
+    return {
+        "running": stats.active_slots,
+        "waiting": stats.current_queue_size,
+        "kv_tokens": stats.kv_tokens,
+        "kv_used": stats.kv_used,
+        "kv_cached": stats.kv_cached,
+        "accepted": stats.total_requests,
+        "completed": stats.completed_requests,
+        "cancelled": stats.cancelled_requests,
+        "failed": stats.failed_requests,
+        "refused": stats.refused_requests,
+        "preempted": stats.preemption_count,
+        "evicted": stats.eviction_count,
+        "backend_losses": stats.backend_failure_count,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "completion_tokens": stats.completion_tokens,
+    }
 
 
 def story_fields(story: Story, now: float) -> Fields:
@@ -237,31 +241,12 @@ def _tick(record: TickRecord) -> Value:
     ]
 
 
-def _waiting(waiting: Waiting, now: float) -> Fields:
-    return {
-        "request": waiting.request_id,
-        "waited_s": now - waiting.arrived_at,
-        "tokens": waiting.token_count,
-        "priority": waiting.priority.name.lower(),
-        "preempted": waiting.was_preempted,
-        "reason": _REASONS[waiting.reason],
-    }
-
-
 def _details(story: Story) -> Fields:
     origin = story.arrived_at
 
     def since(at: float | None) -> Value:
         return None if at is None else at - origin
 
-    losses: list[Value] = [
-        {
-            "at_s": loss.at - origin,
-            "reason": "backend lost" if loss.reason is None else loss.reason.value,
-            "by": loss.by,
-        }
-        for loss in story.losses
-    ]
     spans: list[Value] = [
         [each.tick, each.at - origin, each.start, each.length, each.seconds] for each in story.spans
     ]
@@ -275,6 +260,5 @@ def _details(story: Story) -> Fields:
         "first_token_s": since(story.first_token_at),
         "last_token_s": since(story.last_token_at),
         "slowest_gap": None if story.gap is None else duration_text(story.gap.seconds),
-        "losses": losses,
         "spans": spans,
     }

@@ -1,0 +1,38 @@
+"""Open files: as many as the connections need, and as many connections as there are files.
+
+Every connection is an open file, and shells and service managers often allow a process 1,024.
+`allow_files` is called once, at the start; `connections_max` may be called at any time.
+"""
+
+import logging
+import resource
+
+from jitney.server import limits
+
+_log = logging.getLogger("jitney.server")
+
+
+def allow_files() -> None:
+    """Raise this process's own limit to what the connections need, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limits.CONNECTIONS_MAX + limits.FILES_KEPT
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            _log.debug("the limit on open files stays at %d", soft)
+    if connections_max() < limits.CONNECTIONS_MAX:
+        _log.warning(
+            "at most %d connections at once: the limit on open files allows no more",
+            connections_max(),
+        )
+
+
+def connections_max() -> int:
+    """Connections at once, idle ones included, under the limit on open files as it is now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits.CONNECTIONS_MAX
+    # Under a tiny limit, half: there is little to keep, but never nothing.
+    return max(1, min(limits.CONNECTIONS_MAX, max(soft - limits.FILES_KEPT, soft // 2)))

@@ -1,0 +1,87 @@
+"""How the server is, as the page has it: always what /ready says, in every state there is."""
+
+import threading
+from typing import Any
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.batch import Batch, Outcome
+from jitney.errors import BackendCrashed
+from jitney.server.settings import ServerSettings
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
+
+SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
+
+
+class Fragile:
+    """A backend that stands still or falls, and comes back, when told so."""
+
+    def __init__(self, backend: Any) -> None:  # Any: a backend
+        self._backend = backend
+        self.may_run, self.may_return = threading.Event(), threading.Event()
+        self.may_run.set()
+        self.falls = False
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
+        return getattr(self._backend, name)
+
+    def execute(self, batch: Batch) -> Outcome:
+        assert self.may_run.wait(WAIT_S), "nobody let it run"
+        if self.falls:
+            raise BackendCrashed("it fell.")
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
+
+    def reset(self) -> None:
+        assert self.may_return.wait(WAIT_S), "nobody let it return"
+        self.falls = False
+        self._backend.reset()
+
+
+def told(server: Running) -> dict[str, Any]:
+    """What the page shows; it is what /ready says, unless that changed in between."""
+    before = server.get("/ready").json()
+    health: dict[str, Any] = server.get("/page/state").json()["health"]
+    after = server.get("/ready").json()
+    assert health["status"] in (before["status"], after["status"])
+    assert bool(health["reason"]) == (health["status"] != "ok")
+    return health
+
+
+def test_a_drain_is_shown_while_it_lasts() -> None:
+    """Guards the operator of a restart: the page says so while streams still run."""
+    with running(World(backend=SLOW)) as server:
+        assert told(server)["status"] == "ok"
+        body = {"prompt": "a", "max_tokens": 3000, "stream": True}
+        with server.client() as client, client.stream("POST", "/v1/completions", json=body) as kept:
+            lines = kept.iter_lines()
+            next(lines)
+            server.service.drain()
+            assert told(server)["status"] == "draining"
+            assert server.get("/page/state").json()["counts"]["running"] == 1
+
+
+def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
+    """Guards the page against an idea of its own of what is stuck, and against hiding a loss."""
+    made: list[Fragile] = []
+
+    def wrap(backend: Any) -> Fragile:  # Any: a backend
+        made.append(Fragile(backend))
+        return made[0]
+
+    settings = ServerSettings(model_names=(MODEL,), stall_s_max=0.2)
+    with running(World(wrap=wrap, settings=settings)) as server:
+        fragile = made[0]
+        fragile.may_run.clear()
+        caller = threading.Thread(target=server.complete, daemon=True)
+        caller.start()
+        try:
+            wait_until(lambda: told(server)["status"] == "stalled", "nobody saw that it is stuck")
+            fragile.falls = True
+            fragile.may_run.set()
+            wait_until(lambda: told(server)["status"] == "restarting", "nobody saw that it fell")
+        finally:
+            fragile.may_run.set()
+            fragile.may_return.set()
+            caller.join(WAIT_S)
+        wait_until(lambda: told(server)["status"] == "ok", "it did not come back")
+        assert server.get("/page/state").json()["counts"]["backend_losses"] == 1

@@ -1,0 +1,107 @@
+"""What one key sees of another's requests: that they run and wait, in numbers, and no more."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.settings import Policy
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running, wait_until
+
+KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
+SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
+
+
+def headers(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {KEYS[name]}"}
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    """One slot, and two keys."""
+    keys = tuple(Key(name=name, secret=secret) for name, secret in KEYS.items())
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    world = World(backend=SLOW, settings=settings, sequences=1, policy=Policy.PRIORITY)
+    with running(world) as made:
+        yield made
+
+
+@contextmanager
+def asking(server: Running, name: str, **fields: Any) -> Iterator[None]:
+    """A request that runs or waits until the block is left."""
+    leaving = threading.Event()
+
+    def ask() -> None:
+        body = {"prompt": "hello", "max_tokens": 3000, "stream": True, **fields}
+        with (
+            server.client(headers=headers(name)) as client,
+            client.stream("POST", "/v1/completions", json=body) as response,
+        ):
+            for _ in response.iter_lines():
+                if leaving.is_set():
+                    return
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        leaving.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), "the request did not end"
+
+
+def state(server: Running, name: str) -> Any:
+    return server.get("/page/state?requests=true", **headers(name)).json()
+
+
+def names(rows: list[Any]) -> list[str | None]:
+    return [row["request"] for row in rows if "request" in row]
+
+
+def test_another_keys_requests_have_numbers_and_no_name(server: Running) -> None:
+    """Guards tenants: ids are their callers' to choose, and a story tells what they sent."""
+    with asking(server, "one", request_id="private-one"):
+        wait_until(lambda: names(state(server, "one").get("slots", [])) != [], "nothing ran")
+        with asking(server, "two", request_id="private-two"):
+            wait_until(lambda: len(state(server, "two").get("queue", [])) == 1, "nothing waited")
+            for name, other in (("one", "two"), ("two", "one")):
+                shown = state(server, name)
+                (slot,) = (row for row in shown["slots"] if row["state"] != "cached")
+                (waiting,) = shown["queue"]
+                assert (slot["request"] is None) == (slot["text"] is None) == (name == "two")
+                assert (waiting["request"] is None) == (name == "one")
+                assert slot["tokens"] > 0
+                assert waiting["tokens"] > 0
+                (story,) = names(shown["requests"])
+                assert story is not None
+                assert f"private-{name}" in story
+                trace = server.get("/debug/trace", **headers(name)).text
+                assert f"private-{other}" not in trace + str(shown)
+                assert f"private-{name}" in trace + str(shown)
+
+
+def test_another_keys_request_is_not_found(server: Running) -> None:
+    """Guards the story of a request against whoever knows or guesses its id."""
+    body = {"prompt": "hello", "max_tokens": 4}
+    request_id = server.post("/v1/completions", body, **headers("one")).json()["id"]
+    path = f"/page/requests/{request_id}"
+    assert server.get(path, **headers("one")).json()["completion_tokens"] == 4
+    error = check_error(server.get(path, **headers("two")), 404)
+    assert error == check_error(server.get("/page/requests/none", **headers("two")), 404)
+
+
+def test_a_preemption_does_not_name_who_came_first(server: Running) -> None:
+    """Guards the other end of a preemption, which stands in the story of this one."""
+    with asking(server, "one", request_id="private-one", priority="low"):
+        wait_until(lambda: names(state(server, "one").get("slots", [])) != [], "nothing ran")
+        body = {"prompt": "hello", "max_tokens": 4, "priority": "high"}
+        reply = server.post("/v1/completions", body, **headers("two"))
+        assert reply.status_code == 200, reply.text
+        (story,) = names(state(server, "one")["requests"])
+        told = server.get(f"/page/requests/{story}", **headers("one")).json()
+        assert [loss["by"] for loss in told["losses"]] == [None]

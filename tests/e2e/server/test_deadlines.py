@@ -1,0 +1,99 @@
+"""`deadline_ms` while our own side is stuck: the caller is told in time all the same."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from jitney.core.batch import Batch, Outcome
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import WAIT_S, Running, World, check_error, events
+
+LONG = {"prompt": "a", "max_tokens": 3000}
+
+
+class Stuck:
+    """A backend that neither tokenises nor computes while it may not, or after some batches."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.batches_left: int | None = None
+        self.may_encode = threading.Event()
+        self.may_execute = threading.Event()
+        self.may_encode.set()
+        self.may_execute.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        assert self.may_encode.wait(2 * WAIT_S), "nobody let it go"
+        tokens: list[int] = self._backend.encode(text, special=special)
+        return tokens
+
+    def execute(self, batch: Batch) -> Outcome:
+        if self.batches_left == 0:
+            self.may_execute.clear()
+        if self.batches_left is not None:
+            self.batches_left -= 1
+        assert self.may_execute.wait(2 * WAIT_S), "nobody let it go"
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
+
+
+Made = tuple[Running, Stuck]
+
+
+@pytest.fixture
+def made(start: Start) -> Made:
+    """A server, and its backend."""
+    backends: list[Stuck] = []
+
+    def wrap(backend: Any) -> Stuck:
+        backends.append(Stuck(backend))
+        return backends[-1]
+
+    return start(World(wrap=wrap)), backends[0]
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"prompt": ["a", "b"]}])
+def test_a_batch_that_does_not_return_keeps_nobody(made: Made, fields: dict[str, Any]) -> None:
+    """Guards the promise: a deadline holds though the engine cannot look at it."""
+    server, backend = made
+    backend.may_execute.clear()
+    try:
+        reply = server.post("/v1/completions", {**LONG, "deadline_ms": 200, **fields})
+        assert check_error(reply, 408)["code"] == "deadline_exceeded"
+        assert server.service.load == 0
+    finally:
+        backend.may_execute.set()
+    server.check_idle()
+    assert server.complete().status_code == 200
+
+
+def test_a_stream_that_stands_still_gets_one_error(made: Made) -> None:
+    """Guards what was sent already: it keeps its end, which is one event."""
+    server, backend = made
+    backend.batches_left = 5
+    try:
+        told = events(server.complete(max_tokens=3000, deadline_ms=1500, stream=True).text)
+    finally:
+        backend.may_execute.set()
+    assert told[-1]["error"]["code"] == "deadline_exceeded"
+    assert "".join(each["choices"][0]["text"] for each in told[:-1])
+    server.check_idle()
+
+
+def test_a_tokenizer_that_does_not_return_keeps_nobody(made: Made) -> None:
+    """Guards the door: time that passes there is the caller's time."""
+    server, backend = made
+    backend.may_encode.clear()
+    try:
+        reply = server.post("/v1/completions", {**LONG, "deadline_ms": 100})
+        error = check_error(reply, 408)
+        assert error["code"] == "deadline_exceeded"
+        assert "deadline_ms" in error["message"]
+    finally:
+        backend.may_encode.set()
+    server.check_idle()
+    assert server.service.engine.stats().completed_requests == 0

@@ -1,0 +1,91 @@
+"""Rates of keys, refusals and bounds as a whole server has them, and what metrics tell of them."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import MODEL, Running, World, check_error, request_bytes, wait_until
+
+SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+SECRET = "a-secret-of-the-tests"
+HEADER = {"authorization": f"Bearer {SECRET}"}
+
+
+def rated(start: Start, tokens_per_min: float, sequences: int = 32) -> Running:
+    """A server with one key, which has this rate."""
+    keys = (Key(name="a", secret=SECRET, tokens_per_min=tokens_per_min),)
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    return start(World(backend=SLOW, sequences=sequences, settings=settings))
+
+
+def ask(server: Running, prompt: Any = "a", **fields: Any) -> httpx.Response:
+    return server.post("/v1/completions", {"prompt": prompt, **fields}, **HEADER)
+
+
+def sample(server: Running, name: str) -> float:
+    """The value of a metric; 0 when nothing was counted under it yet."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", server.get("/metrics", **HEADER).text, re.M)
+    return 0.0 if found is None else float(found[1])
+
+
+def test_a_crowd_cannot_overrun_the_token_rate_of_its_key(start: Start) -> None:
+    """Guards the rate: what runs has its tokens set aside, so that its size is known in time."""
+    server = rated(start, tokens_per_min=100)
+    with ThreadPoolExecutor(20) as pool:
+        replies = list(pool.map(lambda _: ask(server, max_tokens=49), range(20)))
+    statuses = [reply.status_code for reply in replies]
+    assert statuses.count(200) == 2
+    assert statuses.count(429) == 18
+    refused = replies[statuses.index(429)]
+    assert "tokens per minute" in check_error(refused, 429)["message"]
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+    assert sample(server, 'jitney:http_refusals_total{error="rate_limit_exceeded"}') == 18
+
+
+def test_what_was_set_aside_and_not_used_is_given_back(start: Start) -> None:
+    """Guards callers who ask for much and use little: one of these is not worth two."""
+    server = rated(start, tokens_per_min=100)
+    for _ in range(3):
+        with server.connect() as connection:
+            body = {"prompt": "a", "max_tokens": 60, "stream": True}
+            key = f"Authorization: Bearer {SECRET}"
+            connection.sendall(request_bytes("/v1/completions", body, key))
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        wait_until(server.is_idle, "the request went on for nobody")
+    assert ask(server, max_tokens=4).status_code == 200
+
+
+def test_the_prompts_of_a_call_are_let_in_together_or_not_at_all(start: Start) -> None:
+    """Guards the engine: no part of a call runs that is refused for its size."""
+    server = rated(start, tokens_per_min=100)
+    assert ask(server, max_tokens=20).status_code == 200
+    check_error(ask(server, ["a"] * 8, max_tokens=20), 429)
+    assert server.service.engine.stats().total_requests == 1
+    assert "1000 at most" in check_error(ask(server, max_tokens=1000), 400, "max_tokens")["message"]
+    assert "max_tokens" in check_error(ask(server, "a", max_tokens=500, n=2), 400)["message"]
+    assert server.service.engine.stats().total_requests == 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) -> None:
+    """Guards operators: the HTTP side refuses too, and its bounds are in force as well."""
+    server = rated(start, tokens_per_min=1e6, sequences=1)
+    check_error(ask(server, max_tokens=-1, stream=streams), 400)
+    check_error(ask(server, "a" * 5000, stream=streams), 400)
+    server.get("/v1/models")
+    for error in ("invalid_value", "ContextLengthExceeded", "missing_api_key"):
+        assert sample(server, f'jitney:http_refusals_total{{error="{error}"}}') == 1, error
+    for name in ("body_bytes_max", "bodies_bytes_max", "shutdown_s", "stall_s_max", "send_s_max"):
+        value = getattr(server.service.settings, name)
+        assert sample(server, f'jitney:limit{{limit="{name}"}}') == value, name
+    assert sample(server, "jitney:ready") == 1
+    server.service.drain()
+    assert sample(server, "jitney:ready") == 0
+    check_error(ask(server, stream=streams), 503)
+    assert sample(server, 'jitney:http_refusals_total{error="Draining"}') == 1

@@ -1,0 +1,203 @@
+"""Clients that are slow, idle, too many or gone, by the numbered rows of expected answers."""
+
+import contextlib
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.batch import Batch, Outcome
+from jitney.server import limits
+from jitney.server.settings import ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    WAIT_S,
+    Running,
+    World,
+    check_error,
+    memory_bytes,
+    read_all,
+    request_bytes,
+    wait_until,
+)
+
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+LONG = {"prompt": "a", "max_tokens": 4000}
+
+
+@pytest.fixture
+def start(start: Start) -> Iterator[Start]:
+    """Starts servers that hold nothing when the test is over."""
+    made: list[Running] = []
+
+    def begin(world: World) -> Running:
+        made.append(start(world))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.check_idle()
+
+
+def test_row_43_slow_headers_and_bodies(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards connections: whoever does not come to the point is told so, and closed."""
+    monkeypatch.setattr(limits, "HEADER_S_MAX", 0.3)
+    monkeypatch.setattr(limits, "BODY_S_MAX", 0.3)
+    server = start(World())
+    assert server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nX-").startswith(b"HTTP/1.1 408 ")
+    assert server.raw(b"") == b""
+    head = request_bytes("/v1/completions", {"prompt": "a"}, close=False)
+    assert server.raw(head[:-3]).startswith(b"HTTP/1.1 408 ")
+    assert server.complete().status_code == 200
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_row_44_readers_that_stop(start: Start) -> None:
+    """Guards the slots of clients that read no more: cut, at little cost, and unnoticed by others.
+
+    The kernel may keep but little for them: by itself it would take a whole answer.
+    """
+    count, long = 8, 50_000
+    backend = FakeSettings(slots=32, eos_period=0, kv_tokens=16 * long, model_len_max=2 * long)
+    settings = ServerSettings(model_names=(MODEL,), send_s_max=0.5, unsent_bytes_max=16_384)
+    world = World(backend=backend, settings=settings, sequences=16, model_len=2 * long)
+    server = start(world)
+    expected = server.complete("others", temperature=0).json()["choices"][0]["text"]
+    body = {"prompt": "a", "max_tokens": long, "stream": True, "logprobs": 10, "ignore_eos": True}
+    before, taken = memory_bytes(os.getpid()), 0
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((server.host, server.port))
+            connection.sendall(request_bytes("/v1/completions", body))
+        wait_until(lambda: server.service.load == count, "the streams did not start")
+
+        def are_cut() -> bool:
+            nonlocal taken
+            reply = server.complete("others", temperature=0)
+            assert reply.json()["choices"][0]["text"] == expected
+            taken = max(taken, memory_bytes(os.getpid()) - before)
+            return server.service.engine.stats().cancelled_requests == count
+
+        wait_until(are_cut, "readers that stopped were not cut", limit_s=60)
+        server.check_idle()
+    assert taken < 64 * 2**20
+
+
+def test_row_45_idle_connections(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards connections: kept for a moment after an answer, then closed; busy ones are not."""
+    monkeypatch.setattr(limits, "KEEP_ALIVE_S", 0.3)
+    server = start(World(backend=SLOW))
+    get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        busy = stack.enter_context(server.connect())
+        body = {"prompt": "a", "max_tokens": 50, "stream": True, "ignore_eos": True}
+        busy.sendall(request_bytes("/v1/completions", body))
+        idle = [stack.enter_context(server.connect()) for _ in range(300)]
+        for connection in idle:
+            connection.sendall(get)
+        for connection in idle:
+            assert read_all(connection).count(b"HTTP/1.1 200 ") == 1
+        kept = stack.enter_context(server.connect())
+        kept.sendall(get)
+        assert kept.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        kept.sendall(get)
+        assert read_all(kept).startswith(b"HTTP/1.1 200 ")
+        assert b"data: [DONE]" in read_all(busy)
+
+
+def test_row_45_more_than_may_wait(start: Start) -> None:
+    """Guards the queue: past its bound everyone is told when to come back."""
+    server = start(World(backend=SLOW, sequences=1, queue=2))
+    answers: list[int] = []
+    retries: list[str] = []
+
+    def ask() -> None:
+        reply = server.post("/v1/completions", {"prompt": "a", "max_tokens": 40})
+        answers.append(reply.status_code)
+        if reply.status_code == 429:
+            assert check_error(reply, 429)["code"] == "rate_limit_exceeded"
+            retries.append(reply.headers["retry-after"])
+            assert int(reply.headers["retry-after-ms"]) > 0
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(set(answers)) == [200, 429]
+    assert len(answers) == 12
+    assert answers.count(200) >= 3
+    assert all(int(each) >= 1 for each in retries)
+    server.check_idle()
+
+
+class Held:
+    """A backend that waits before each batch while it is told to, and counts them."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.waits = threading.Event()
+        self.batch_count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def execute(self, batch: Batch) -> Outcome:
+        self.batch_count += 1
+        if not self.may_go.is_set():
+            self.waits.set()
+            assert self.may_go.wait(WAIT_S), "nobody let it go"
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("way", ["close", "reset", "half"])
+def test_row_51_clients_that_leave(
+    start: Start, caplog: pytest.LogCaptureFixture, streams: bool, way: str
+) -> None:
+    """Guards slots: however a client leaves, its slot is free within two ticks, and quietly."""
+    made: list[Held] = []
+
+    def wrap(backend: Any) -> Held:
+        made.append(Held(backend))
+        return made[0]
+
+    server = start(World(backend=SLOW, wrap=wrap))
+    connection = server.connect()
+    connection.sendall(request_bytes("/v1/completions", {**LONG, "stream": streams}, close=False))
+    wait_until(lambda: server.service.engine.stats().completion_tokens > 2, "it did not start")
+    made[0].may_go.clear()
+    assert made[0].waits.wait(WAIT_S), "no batch came"
+    if way == "half":
+        connection.shutdown(socket.SHUT_WR)
+    elif way == "reset":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    else:
+        connection.close()
+    # The event loop, which answers these, has met the end of the connection on the way.
+    for _ in range(3):
+        assert server.get("/health").status_code == 200
+    count = made[0].batch_count
+    made[0].may_go.set()
+    wait_until(server.is_idle, "the request went on for nobody")
+    assert server.service.engine.stats().cancelled_requests == 1
+    # The one that waited, and at most one more.
+    assert made[0].batch_count <= count + 1
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    if way == "half":
+        read_all(connection)
+        connection.close()

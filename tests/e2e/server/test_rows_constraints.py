@@ -1,0 +1,186 @@
+"""Grammars and schemas of strangers, by the numbered rows 27 to 30 of expected answers."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.server.harness import Running, bait, check_error, memory_bytes
+from tests.e2e.server.test_service import children, served
+
+GROWTH_BYTES_MAX = 64 * 2**20
+
+
+@pytest.fixture(autouse=True)
+def _idle_after(server: Running) -> Iterator[None]:
+    yield
+    server.check_idle()
+
+
+def nested(depth: int) -> str:
+    """The schema of objects that each hold the next one, with so many levels."""
+    inner = '"required":["a"],"additionalProperties":false,"properties":{"a":'
+    return ('{"type":"object",' + inner) * depth + '{"type":"object"}' + "}}" * depth
+
+
+def chain(count: int, end: str) -> str:
+    """A grammar of so many rules, each of which is the next one."""
+    rules = "\n".join(f"r{at} ::= r{at + 1}" for at in range(count))
+    return f"root ::= r0\n{rules}\n{end}"
+
+
+GRAMMARS: dict[str, tuple[str, str | None]] = {
+    "stars": ("root ::= ( [x]* )*", "x*"),
+    "counts": ('root ::= "a"{1,999999999}', "a{1,64}"),
+    "alternatives": ("root ::= " + '"a" | ' * 1500 + '"b"', "a|b"),
+    "too many alternatives": ("root ::= " + '"a" | ' * 60_000 + '"b"', None),
+    "rules": (chain(1000, 'r1000 ::= "a"'), "a"),
+    "rules without end": (chain(10_000, ""), None),
+    "megabyte": ('root ::= "' + "a" * 1_000_000 + '"', None),
+}
+"""What is made to hurt, with what may be written by it; None where it can only be refused."""
+
+SCHEMAS: dict[str, tuple[Any, str | None]] = {
+    "itself": ({"$ref": "#"}, None),
+    "stars": ({"type": "string", "pattern": "^((a+)+)+$"}, '"a+"?'),
+    "enum": ({"enum": [f"value {at}" for at in range(10_000)]}, r'"value \d{1,4}"'),
+    "long": ({"type": "string", "minLength": 10**9}, r'"([^"\\]|\\.)*\\?'),
+    "20 deep": (json.loads(nested(20)), r'(\{|"a"|"a?$|:|\s)+'),
+    "60 deep, as a text": (nested(60), r'(\{|"a"|"a?$|:|\s)+'),
+    "60 deep": (json.loads(nested(60)), None),
+    "300 deep": (nested(300), None),
+    "5000 deep": (nested(5000), None),
+}
+
+
+def check_followed(reply: httpx.Response, text: Any, pattern: str | None) -> None:
+    """That it was refused in a sentence, or followed to the letter."""
+    if pattern is None or reply.status_code != 200:
+        check_error(reply, 400)
+        return
+    assert re.fullmatch(pattern, text(reply.json()["choices"][0]), re.DOTALL), reply.text[:500]
+
+
+@pytest.mark.parametrize("grammar", ["root ::= (", 'x ::= "a"', "root ::= root", "start: (", ""])
+def test_row_27_grammars_that_are_none(server: Running, grammar: str) -> None:
+    """Guards the compiler: one request fails, and says why."""
+    error = check_error(server.complete(structured_outputs={"grammar": grammar}), 400)
+    assert error["param"] == "structured_outputs"
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_row_28_grammars_made_to_hurt(server: Running, name: str) -> None:
+    """Guards the compiler: refused by the name of the field, or followed to the letter."""
+    grammar, pattern = GRAMMARS[name]
+    reply = server.complete(structured_outputs={"grammar": grammar}, max_tokens=64)
+    check_followed(reply, lambda choice: choice["text"], pattern)
+    if reply.status_code == 400:
+        check_error(reply, 400, "structured_outputs")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
+    """Guards the machine: neither the server nor its backend grows by it, and neither dies."""
+    hostile = [{"grammar": grammar} for grammar, _ in GRAMMARS.values()]
+    hostile += [{"json": schema} for schema, _ in SCHEMAS.values()]
+    with served(tmp_path) as (process, address), httpx.Client(base_url=address) as client:
+        (worker,) = children(process.pid)
+
+        def ask(constraint: dict[str, Any]) -> int:
+            body = {"prompt": "a", "max_tokens": 8, "structured_outputs": constraint}
+            return client.post("/v1/completions", json=body, timeout=60).status_code
+
+        # The first constraint of all builds tables that stay.
+        assert ask({"grammar": 'root ::= "a"'}) == 200
+        before = memory_bytes(process.pid) + memory_bytes(worker)
+        for constraint in hostile * 2:
+            assert ask(constraint) in (200, 400)
+        assert children(process.pid) == [worker], "the backend died of it"
+        grown = memory_bytes(process.pid) + memory_bytes(worker) - before
+        assert grown < GROWTH_BYTES_MAX
+        assert client.get("/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "hiccup"},
+        {"type": 123},
+        {"type": "string", "pattern": "^[a-$("},
+        {"type": "object", "properties": {"a": {"type": 123}}},
+    ],
+)
+def test_row_29_schemas_that_cannot_be_enforced(server: Running, schema: dict[str, Any]) -> None:
+    """Guards the promise: what cannot be enforced is refused, wherever the schema stands."""
+    check_refused_everywhere(server, schema)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_row_29_schemas_that_point_elsewhere(server: Running, is_inside: bool) -> None:
+    """Guards the network: a schema that stands elsewhere is refused, and never fetched."""
+    with bait() as caught:
+        schema: dict[str, Any] = {"$ref": f"http://127.0.0.1:{caught.port}/schema.json"}
+        if is_inside:
+            schema = {"type": "object", "properties": {"a": schema}}
+        check_refused_everywhere(server, schema)
+        assert not caught.was_called()
+
+
+def check_refused_everywhere(server: Running, schema: dict[str, Any]) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    check_error(server.chat(response_format=form), 400, "response_format")
+    check_error(server.complete(structured_outputs={"json": schema}), 400, "structured_outputs")
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    for choice in ("required", "auto", "none", None):
+        error = check_error(server.chat(tools=[tool], tool_choice=choice), 400, "tools")
+    assert "function f" in error["message"]
+
+
+def test_row_29_tools_as_clients_write_them(server: Running) -> None:
+    """Guards ordinary clients: titles, defaults, definitions and formats are no mistake."""
+    schema = {
+        "$defs": {"Unit": {"enum": ["c", "f"], "title": "Unit", "type": "string"}},
+        "title": "Weather",
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "title": "City", "description": "Where."},
+            "unit": {"$ref": "#/$defs/Unit", "default": "c"},
+            "days": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+            "when": {"type": "string", "format": "date-time"},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+    for choice in ("auto", "none", "required"):
+        reply = server.chat(tools=[tool], tool_choice=choice)
+        assert reply.status_code == 200, (choice, reply.text)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_row_29_schemas_made_to_hurt(server: Running, name: str) -> None:
+    """Guards the compiler: refused, or followed to the letter, in either place for a schema."""
+    schema, pattern = SCHEMAS[name]
+    reply = server.complete(structured_outputs={"json": schema}, max_tokens=32)
+    check_followed(reply, lambda choice: choice["text"], pattern)
+    if not isinstance(schema, str):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        reply = server.chat(response_format=form, max_tokens=32)
+        check_followed(reply, lambda choice: choice["message"]["content"], pattern)
+
+
+def test_row_30_many_schemas(server: Running) -> None:
+    """Guards the cache of compiled constraints: it serves as many as come.
+
+    That it is bounded is told by tests/unit/sampling/test_constraint.py.
+    """
+    with server.client() as client:
+        for at in range(1000):
+            constraint = {"choice": [f"x{at}"]}
+            body = {"prompt": "a", "structured_outputs": constraint, "max_tokens": 8}
+            answer = client.post("/v1/completions", json=body)
+            assert answer.json()["choices"][0]["text"] == f"x{at}"

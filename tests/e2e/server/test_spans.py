@@ -1,0 +1,36 @@
+"""Spans of a whole server: each is found by what its caller knows."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from jitney.server.recorder import Recorder
+from jitney.server.spans import Spans
+from tests.e2e.server.harness import Running
+
+
+@pytest.mark.parametrize("name", [{}, {"request_id": "mine-1"}, {"request_id": "ab" * 16}])
+def test_a_span_has_the_id_of_the_reply(server: Running, name: dict[str, Any]) -> None:
+    """Guards the names that requests have inside, which say more than the reply's id."""
+    exporter, recorder = InMemorySpanExporter(), Recorder()
+    spans = Spans(recorder, "fake", exporter)
+    watching = (recorder.take, spans.take)
+    for observer in watching:
+        server.service.engine.observe(observer)
+    try:
+        chat = server.chat(**name).json()
+        completion = server.complete(["a", "b"], **name).json()
+    finally:
+        for observer in watching:
+            server.service.engine.unobserve(observer)
+        spans.close()
+    told = [span.attributes or {} for span in exporter.get_finished_spans()]
+    assert [(each["gen_ai.operation.name"], each["gen_ai.response.id"]) for each in told] == [
+        ("chat", chat["id"]),
+        ("text_completion", completion["id"]),
+        ("text_completion", completion["id"]),
+    ]
