@@ -95,14 +95,21 @@ class BackendCrashed(EngineError):
 
     `signal` is the number of the signal that ended the process, when one did. `was_reached` is
     false when it was gone before the batch came: then nothing in the batch is to blame.
+    `is_wanted` is true when it was closed by us, so that there is nothing to report.
     """
 
     def __init__(
-        self, message: str, signal: int | None = None, *, was_reached: bool = True
+        self,
+        message: str,
+        signal: int | None = None,
+        *,
+        was_reached: bool = True,
+        is_wanted: bool = False,
     ) -> None:
         super().__init__(message)
         self.signal = signal
         self.was_reached = was_reached
+        self.is_wanted = is_wanted
 
 
 class EngineStopped(EngineError):

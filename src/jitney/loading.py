@@ -108,6 +108,20 @@ def installed_backends() -> frozenset[str]:
     )
 
 
+def openvino_numbers(settings: Settings) -> str:
+    """What OpenVINO would compute with, in words: the choices that `auto` amounts to."""
+    dtypes = _dtypes(settings)
+    names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8"}
+    threads = settings.threads or usable_cores()
+    told = f"{names[dtypes.inference]}, keys and values in {names[dtypes.kv]}"
+    if dtypes.activation_group:
+        told += ", activations rounded to 8 bits"
+    model = settings.model
+    if model is not None and not families.is_exported(model):
+        told += f", weights {dtypes.weights(read_header(model).parameter_count)}"
+    return f"{told}, {threads} threads" if threads > 1 else f"{told}, one thread"
+
+
 def library_version(backend: str) -> str | None:
     """The version of the backend's first library; None where it is not known."""
     try:
@@ -268,6 +282,11 @@ def _openvino_values(settings: Settings) -> Values:
     model = _ready("openvino", source, settings)
     facts = families.facts(source)
     dtypes = _dtypes(settings)
+    if dtypes.inference == "f32" and settings.dtype == "auto" and read_processor().has_bfloat16:
+        _log.warning(
+            "on one thread OpenVINO computes with float32 and rounded activations, since its "
+            "bfloat16 needs two; answers differ a little from those on more threads"
+        )
     token_bytes = facts.kv_values_per_token * dtypes.kv_bytes
     sizes = size_paged(settings, facts.model_len_max, token_bytes, _free_beside(model))
     return {

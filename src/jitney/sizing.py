@@ -22,9 +22,11 @@ anybody wants to pay for."""
 SLOTS_MAX = 256
 """llama.cpp tells at most so many sequences apart."""
 
+PAGED_SPARE_MIN = 64
 POOL_SPARE_MIN = 16
 OWN_SPARE_MIN = 4
-"""Slots beyond those that run, for cached prefixes. In a pool they cost nothing."""
+"""Slots beyond those that run, for cached prefixes. In a pool they cost nothing, but llama.cpp
+looks at each of them."""
 
 OWN_SHARE = 0.25
 POOL_SHARE = 0.5
@@ -74,7 +76,7 @@ def size_paged(
     Unless a budget was given there is room for as many of the longest sequences as may run, or for
     what a share of the free memory holds.
     """
-    slots = pool_slots(settings.max_num_seqs)
+    slots = settings.max_num_seqs + max(PAGED_SPARE_MIN, settings.max_num_seqs)
     budget = _budget_given(settings, token_bytes, BLOCK_TOKENS)
     if budget is not None:
         _check_free(budget * token_bytes, settings, free_bytes)

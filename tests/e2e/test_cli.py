@@ -201,18 +201,25 @@ def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
     """Guards operators: default, file, environment and flag are told apart."""
     file = tmp_path / "jitney.toml"
     file.write_text("max_num_seqs = 3\nprefill_chunk = 5\n", encoding="utf-8")
-    words = ("config", "show", "--config", file, "--kv-tokens", "99")
-    environ = {"JITNEY_PREFILL_CHUNK": "7"}
+    words = ("config", "show", "--config", file, "--kv-tokens", "99", "--port", "9000")
+    environ = {"JITNEY_PREFILL_CHUNK": "7", "JITNEY_API_KEY": "hush-hush"}
     found = json.loads(jitney(*words, "--json", environ=environ).stdout)
     assert found["max_num_seqs"] == {"value": 3, "source": f"file {file}"}
     assert found["prefill_chunk"] == {"value": 7, "source": "environment JITNEY_PREFILL_CHUNK"}
     assert found["kv_tokens"] == {"value": 99, "source": "flag --kv-tokens"}
     assert found["policy"] == {"value": "fifo", "source": "default"}
+    assert found["port"] == {"value": 9000, "source": "flag --port"}
+    assert found["shutdown_timeout"] == {"value": 30.0, "source": "default"}
+    assert found["api_key"]["source"] == "environment JITNEY_API_KEY"
+    assert "hush" not in json.dumps(found)
     table = jitney(*words, environ=environ)
     assert "\x1b" not in table.stdout
     rows = {line.split()[0]: line for line in table.stdout.splitlines()}
     assert set(found) <= set(rows)
     assert "flag --kv-tokens" in rows["kv_tokens"]
+    assert "flag --port" in rows["port"]
+    assert "the name of its file" in rows["served_model_name"]
+    assert "hush" not in table.stdout
 
 
 def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:
@@ -234,6 +241,8 @@ def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:
         (["run", "--kv-token", "9", "hi"], 2, "the nearest is --kv-tokens"),
         (["run", "--max-tokns", "9", "hi"], 2, "the nearest is --max-tokens"),
         (["rum", "hi"], 2, "the nearest is run"),
+        (["run", "--bogus", "hi"], 2, "jitney run --help lists them"),
+        (["zzzzzz"], 2, "there are run, "),
         (["config", "shew"], 2, "the nearest is show"),
         (["run", "--kv-tokens"], 2, "--kv-tokens"),
         (["run", "--kv-tokens", "many", "hi"], 2, "expected a whole number"),

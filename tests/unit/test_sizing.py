@@ -70,14 +70,14 @@ def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> N
 @pytest.mark.parametrize(
     ("given", "free_bytes", "expected"),
     [
-        ({}, None, Sizes(16 * 4096, 32, 0)),
-        ({}, 10**12, Sizes(16 * 4096, 32, 0)),
+        ({}, None, Sizes(16 * 4096, 80, 0)),
+        ({}, 10**12, Sizes(16 * 4096, 80, 0)),
         ({"max_num_seqs": 100}, None, Sizes(100 * 4096, 200, 0)),
-        ({"max_model_len": 100}, None, Sizes(16 * 128, 32, 0)),
-        ({"max_model_len": 100}, 10**6, Sizes(224, 32, 0)),
-        ({"max_model_len": 100}, 130_000, Sizes(128, 32, 0)),
-        ({"kv_tokens": 5000}, 10**12, Sizes(5000, 32, 0)),
-        ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1984, 32, 0)),
+        ({"max_model_len": 100}, None, Sizes(16 * 128, 80, 0)),
+        ({"max_model_len": 100}, 10**6, Sizes(224, 80, 0)),
+        ({"max_model_len": 100}, 130_000, Sizes(128, 80, 0)),
+        ({"kv_tokens": 5000}, 10**12, Sizes(5000, 80, 0)),
+        ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1984, 80, 0)),
         (
             {"max_num_seqs": 4096, "max_model_len": 10**6, "max_num_batched_tokens": 4096},
             None,
@@ -94,7 +94,7 @@ def test_a_pool_of_blocks_has_room_for_all_sequences_or_for_what_fits(
 
 def test_a_pool_of_blocks_is_no_longer_than_the_model_was_trained_for() -> None:
     """Guards against memory that no sequence can ever use."""
-    assert size_paged(Settings(), 50, 1000, None) == Sizes(16 * 64, 32, 0)
+    assert size_paged(Settings(), 50, 1000, None) == Sizes(16 * 64, 80, 0)
 
 
 @pytest.mark.parametrize(

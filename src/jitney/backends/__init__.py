@@ -85,7 +85,7 @@ def missing(name: str, error: ImportError) -> Exception:
         return error
     return MissingDependency(
         f"the {name} backend needs {package}, which is not installed: "
-        f"install jitney with the extra `{extra}`."
+        f"install jitney with the extra `{extra}`{', or run `make llama`' * (extra == 'llama')}."
     )
 
 

@@ -182,7 +182,7 @@ class ProcessBackend:
             self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
             child = self._ready_child
         if self._is_closed:
-            raise BackendCrashed("the backend is closed.")
+            raise BackendCrashed("the backend is closed.", is_wanted=True)
         if child is None or child.has_ended:
             raise BackendCrashed("the backend is gone and is being started again.")
         return child
@@ -224,7 +224,7 @@ class ProcessBackend:
 
     def _crash(self, child: Child) -> BackendCrashed:
         if self._is_closed:
-            return BackendCrashed("the backend is closed.")
+            return BackendCrashed("the backend is closed.", is_wanted=True)
         return child.crash(can_fall_back=self._can_fall_back)
 
     def _out_of_turn(self, child: Child) -> BackendCrashed:
@@ -259,7 +259,7 @@ class ProcessBackend:
         # Looked at after the line above: `close` ends the child that it finds.
         if self._is_closed:
             child.end()
-            raise BackendCrashed("the backend is closed.")
+            raise BackendCrashed("the backend is closed.", is_wanted=True)
         hello = Hello(self._spec.name, self._spec.settings)
         try:
             answer = self._ask(child, child.batches, hello, self._spec.start_s_max)

@@ -20,7 +20,13 @@ from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
-from jitney.loading import foreseen_backend, installed_backends, library_version, select_backend
+from jitney.loading import (
+    foreseen_backend,
+    installed_backends,
+    library_version,
+    openvino_numbers,
+    select_backend,
+)
 from jitney.models import embedded
 from jitney.models.gguf import read_header
 from jitney.selection import FEW_SEQUENCES
@@ -116,6 +122,8 @@ class Overview:
     listed: tuple[Listed, ...]
     chosen: str | None
     reason: str
+    numbers: str | None = None
+    """What it would compute with, where that is a choice."""
 
 
 def call(options: BackendsOptions, given: Given) -> int:
@@ -163,6 +171,7 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         listed=listed,
         chosen=chosen,
         reason=reason + _obstacle(chosen, listed),
+        numbers=openvino_numbers(settings) if chosen == "openvino" else None,
     )
 
 
@@ -177,7 +186,12 @@ def overview_json(found: Overview) -> str:
         }
         for each in found.listed
     ]
-    told = {"model": found.model, "chosen": found.chosen, "reason": found.reason}
+    told = {
+        "model": found.model,
+        "chosen": found.chosen,
+        "reason": found.reason,
+        "numbers": found.numbers,
+    }
     return json.dumps({"backends": backends, **told}, indent=2)
 
 
@@ -242,12 +256,14 @@ def _rows(found: Overview) -> list[_Row]:
             rows.append(_Row("  refuses", f"this model: {printable(each.refusal)}"))
         rows.append(_Row("", ""))
     name = found.chosen or ("not known yet" if found.reason == NOT_MEASURED else "none")
-    return [
-        *rows,
+    rows += [
         _Row("model", printable(found.model)),
         _Row("chosen", name, "bold"),
         _Row("  because", printable(found.reason)),
     ]
+    if found.numbers is not None:
+        rows.append(_Row("  with", found.numbers))
+    return rows
 
 
 def _table(found: Overview) -> Table:

@@ -77,7 +77,7 @@ def sentence_of(error: JitneyError) -> str:
 
 
 def _usage_sentence(error: typer.TyperException) -> str:
-    """What typer found wrong, in one sentence, with the nearest name for an unknown one."""
+    """What typer found wrong, in one sentence, with the nearest name where one is near."""
     unknown = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
     message = error.format_message().strip()
@@ -91,11 +91,15 @@ def _usage_sentence(error: typer.TyperException) -> str:
             if name.startswith("--")
         ]
         verb = context.command_path
-        return f"There is no option {unknown} of {verb}; the nearest is {nearest(unknown, known)}."
+        close = nearest(unknown, known)
+        hint = f"{verb} --help lists them" if close is None else f"the nearest is {close}"
+        return f"There is no option {unknown} of {verb}; {hint}."
     if message.lower().startswith("no such command") and context is not None:
         word = message.split("'")[1] if "'" in message else ""
-        close = nearest(word, context.command.list_commands(context))
-        return f"There is no command {word}; the nearest is {close}."
+        commands = context.command.list_commands(context)
+        close = nearest(word, commands)
+        hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
+        return f"There is no command {word}; {hint}."
     return message if message.endswith((".", ")")) else message + "."
 
 

@@ -23,7 +23,17 @@ from jitney.config import (
     known_settings,
     resolve,
 )
-from jitney.config.forms import Choice, Form, Listed, Location, Number, Size, Switch, Whole
+from jitney.config.forms import (
+    Choice,
+    Form,
+    Listed,
+    Location,
+    Number,
+    Origins,
+    Size,
+    Switch,
+    Whole,
+)
 
 COMMAND = "Command"
 SETTINGS = "Settings: "
@@ -180,7 +190,7 @@ def _setting(known: Known, short: str | None = None) -> Flag:
 def _kind(known: Known) -> Any:  # Any: a type, or a list of one
     if known.flag_off is not None:
         return bool
-    return list[str] if isinstance(known.option.form, Listed) else str
+    return list[str] if isinstance(known.option.form, Listed | Origins) else str
 
 
 def _other_name(alias: str, known: Known) -> Flag:
@@ -204,6 +214,8 @@ def _metavar(form: Form) -> str | None:
             return "PATH"
         case Listed():
             return "NAME,..."
+        case Origins():
+            return "ORIGIN,..."
         case Switch():
             return None
         case _:

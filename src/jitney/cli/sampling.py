@@ -22,6 +22,8 @@ def sampling(options: RunOptions) -> SamplingParams:
     return SamplingParams(
         max_tokens=options.max_tokens,
         temperature=choose_temperature(options.temperature, options.greedy),
+        top_p=1.0 if options.top_p is None else options.top_p,
+        top_k=options.top_k or 0,
         stop=options.stop or None,
         structured_outputs=structured,
     )

@@ -56,7 +56,12 @@ def fetch_trace(url: str, api_key: str | None) -> bytes:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 401:
-            raise ConfigError(f"The server at {url} asks for a key; give --api-key.") from None
+            asks = (
+                "asks for a key; give"
+                if api_key is None
+                else "does not know this key; give another"
+            )
+            raise ConfigError(f"The server at {url} {asks} --api-key.") from None
         raise SetupError(
             f"The server at {url} answered with status {error.code}; is it jitney serve?"
         ) from None

@@ -93,6 +93,24 @@ class RunOptions:
     ] = RUN_TOKENS_MAX
     temperature: Temperature = None
     greedy: Greedy = False
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p",
+            metavar="SHARE",
+            help="Draw from the likeliest tokens that make up this share; 1 is all of them.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k",
+            metavar="N",
+            help="Draw from the N likeliest tokens; 0 is all of them.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
     stop: Annotated[
         list[str] | None,
         typer.Option(
@@ -247,6 +265,16 @@ class ShowOptions:
     ] = False
 
 
+SHORTS = (
+    ("model", "-m"),
+    ("kv_tokens", "-c"),
+    ("max_num_seqs", "-np"),
+    ("max_num_batched_tokens", "-b"),
+    ("threads", "-t"),
+    ("gpu_layers", "-ngl"),
+)
+"""llama-server's, for those whose fingers know them."""
+
 VERBS = (
     Verb(
         path=("run",),
@@ -254,7 +282,8 @@ VERBS = (
         options=RunOptions,
         about="""Answer prompts; several are batched and computed together.
 
-        Only answers go to standard output; everything else goes to standard error. Without a
+        Answers go to standard output, several with their prompts above them (--json has one object
+        for each instead); everything else goes to standard error. Without a
         prompt, standard input is the prompt. Without --model, the embedded model answers; it is
         fetched first when it is not there.""",
         examples=(
@@ -263,6 +292,7 @@ VERBS = (
             "jitney run --lines --json < prompts.txt > answers.jsonl",
             "git diff | jitney run --system 'Describe this change.'",
         ),
+        shorts=SHORTS,
     ),
     Verb(
         path=("serve",),
@@ -279,14 +309,7 @@ VERBS = (
             "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
         ),
         serves=True,
-        shorts=(
-            ("model", "-m"),
-            ("kv_tokens", "-c"),
-            ("max_num_seqs", "-np"),
-            ("max_num_batched_tokens", "-b"),
-            ("threads", "-t"),
-            ("gpu_layers", "-ngl"),
-        ),
+        shorts=SHORTS,
     ),
     Verb(
         path=("chat",),
@@ -296,6 +319,7 @@ VERBS = (
 
         Ctrl-C stops an answer, Ctrl-D leaves, and /help lists what else can be typed.""",
         examples=('jitney chat --model model.gguf --system "You are brief."',),
+        shorts=SHORTS,
     ),
     Verb(
         path=("demo",),
@@ -349,8 +373,10 @@ VERBS = (
         options=ShowOptions,
         about="""Show every setting that is in force, and where it came from.
 
-        It takes the same settings as run, chat and demo, so that a command line can be tried.""",
+        It takes the same settings as run, chat, demo and serve, so that a command line can be
+        tried; those of the server stand last. Keys are not shown.""",
         examples=("jitney config show --config jitney.yaml --max-num-seqs 32",),
+        serves=True,
     ),
 )
 """All commands, in the order of the help."""

@@ -1,4 +1,4 @@
-"""Reads a settings file, YAML or TOML by its ending, into plain keys and values.
+"""Reads a file of settings or of keys, YAML or TOML by its ending, into plain keys and values.
 
 Refuses what is not such a file in one sentence; knows nothing of the settings. Called at
 start-up, from one thread.
@@ -16,46 +16,49 @@ FILE_BYTES_MAX = 65_536
 """A settings file is a page of text; anything larger is the wrong file."""
 
 
-def load(file: Path) -> dict[str, object]:
-    """The keys and values at the top of the file; an empty file has none."""
+def load(file: Path, kind: str = "settings") -> dict[str, object]:
+    """The keys and values at the top of the file; an empty file has none.
+
+    `kind` is what errors call it.
+    """
+    text = _read(file, kind)
     ending = file.suffix.lower()
     if ending not in (".yaml", ".yml", ".toml"):
         raise ConfigError(
-            f"The settings file {file} must end in .yaml, .yml or .toml, so that its form is known."
+            f"The {kind} file {file} must end in .yaml, .yml or .toml, so that its form is known."
         )
-    text = _read(file)
     try:
         tree = tomllib.loads(text) if ending == ".toml" else _parse_yaml(text)
     except RecursionError:
-        raise ConfigError(f"The settings file {file} is nested too deeply.") from None
+        raise ConfigError(f"The {kind} file {file} is nested too deeply.") from None
     except (yaml.YAMLError, ValueError) as error:
         form = "TOML" if ending == ".toml" else "YAML"
         reason = " ".join(str(error).split())
-        raise ConfigError(f"The settings file {file} is not valid {form}: {reason[:200]}") from None
+        raise ConfigError(f"The {kind} file {file} is not valid {form}: {reason[:200]}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise ConfigError(f"The settings file {file} must hold names of settings with values.")
+        raise ConfigError(f"The {kind} file {file} must hold names with values.")
     return tree
 
 
-def _read(file: Path) -> str:
+def _read(file: Path, kind: str) -> str:
     if not file.is_file():
-        raise ConfigError(f"There is no settings file {file}.")
+        raise ConfigError(f"There is no {kind} file {file}.")
     try:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"The settings file {file} cannot be read: {error.strerror}.") from None
+        raise ConfigError(f"The {kind} file {file} cannot be read: {error.strerror}.") from None
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(
-            f"The settings file {file} is larger than {FILE_BYTES_MAX} bytes; "
+            f"The {kind} file {file} is larger than {FILE_BYTES_MAX} bytes; "
             "it does not look like one."
         )
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise ConfigError(f"The settings file {file} is not text in UTF-8.") from None
+        raise ConfigError(f"The {kind} file {file} is not text in UTF-8.") from None
 
 
 def _parse_yaml(text: str) -> Any:  # Any: YAML holds anything

@@ -15,6 +15,10 @@ from typing import Protocol
 NUMBER_CHARACTERS_MAX = 40
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*", re.ASCII)
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
+_ORIGIN = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.ASCII
+)
+_OWN_PORTS = {"http": 80, "https": 443}
 _UNITS = {
     "b": 1,
     "kb": 10**3,
@@ -237,6 +241,34 @@ class Listed:
         return words
 
 
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins as browsers send them, between commas or as a list; `*` is any.
+
+    A browser sends lower case, no path and no port that is the scheme's own; anything else would
+    never match.
+    """
+
+    highest: int
+
+    @property
+    def expected(self) -> str:
+        """The spelling, in words."""
+        return (
+            "origins as browsers send them, such as https://app.example or http://127.0.0.1:3000, "
+            "in lower case and without a path, with commas between them; or *"
+        )
+
+    def read(self, value: object) -> tuple[str, ...]:
+        """The origins, in their order."""
+        origins = Listed(self.highest).read(value)
+        for origin in origins:
+            matched = _ORIGIN.fullmatch(origin)
+            if origin != "*" and (matched is None or not _is_sent(matched[1], matched[2])):
+                raise ValueError(value)
+        return origins
+
+
 def value_text(value: object) -> str:
     """A refused value for a message. A small file may hold one that is vast to print."""
     if isinstance(value, dict | list):
@@ -252,6 +284,11 @@ def size_text(count: int) -> str:
         if count and count % factor == 0:
             return f"{count // factor}{unit}"
     return str(count)
+
+
+def _is_sent(scheme: str, port: str | None) -> bool:
+    """Whether a browser writes this port behind an origin."""
+    return port is None or (0 < int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
 
 
 def _whole(text: str) -> int:

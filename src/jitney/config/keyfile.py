@@ -1,17 +1,12 @@
 """Reads a file of keys for the server. Called at start-up, from one thread.
 
-keys:
-  - name: search
-    key: 6d1f...            # or key_env: the environment variable that holds it
-    priority: high          # the highest that it may ask for
-    requests_per_minute: 600
-    tokens_per_minute: 100000   # set aside for the most that a request may take, then settled
-    cache_scope: shared     # callers with one scope share cached prefixes; default: the name
+`EXAMPLE` shows one, and `FIELDS` says what each field means.
 """
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jitney.config import file as settings_file
@@ -21,21 +16,39 @@ from jitney.errors import ConfigError
 from jitney.server.limits import RETRY_AFTER_S_MAX
 from jitney.server.settings import Key
 
+EXAMPLE = """\
+keys:
+  - {name: search, key: a-secret-of-search, priority: high, requests_per_minute: 600}
+  - name: nightly
+    key_env: NIGHTLY_KEY
+    tokens_per_minute: 100000
+"""
+
 KEYS_MAX = 1000
 RATE_MIN = 60 / RETRY_AFTER_S_MAX
 """One in the longest time that a caller is ever told to wait."""
 
 SECRET_CHARACTERS_MIN = 8
 TEXT_CHARACTERS_MAX = 256
-_FIELDS = (
-    *("name", "key", "key_env", "priority", "requests_per_minute", "tokens_per_minute"),
-    "cache_scope",
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "name": "Who it is: in the log, on the page, and as a tenant of the policy `fair`.",
+        "key": f"The secret that callers send, of {SECRET_CHARACTERS_MIN} characters or more.",
+        "key_env": "In place of `key`: the environment variable that holds the secret.",
+        "priority": "The highest that it may ask for: `low`, `normal`, `high` or `critical`. "
+        "Default: `critical`.",
+        "requests_per_minute": "Requests that it may send in a minute. Default: no limit.",
+        "tokens_per_minute": "Tokens that it may use in a minute, of prompts and completions. "
+        "Default: no limit.",
+        "cache_scope": "Keys of one scope share cached prefixes. Default: its name.",
+    }
 )
+"""What a key may have, and what the reference page says of it."""
 
 
 def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
     """The keys in this file. Raises ConfigError; it never repeats a key."""
-    tree = settings_file.load(file)
+    tree = settings_file.load(file, "key")
     entries = tree.get("keys")
     if set(tree) != {"keys"} or not isinstance(entries, list) or not entries:
         raise ConfigError(f"The key file {file} must hold a list under the name keys.")
@@ -58,8 +71,11 @@ def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
         raise ConfigError(f"{where} must have a name and a key.")
     for name in entry:
-        if name not in _FIELDS:
-            raise ConfigError(f"{where} has {name!r:.80}; the nearest is {nearest(name, _FIELDS)}.")
+        if name not in FIELDS:
+            close = nearest(name, FIELDS)
+            known = ", ".join(FIELDS)
+            hint = f"the nearest is {close}" if close is not None else f"a key has {known}"
+            raise ConfigError(f"{where} has {name!r:.80}; {hint}.")
     priority = entry.get("priority", "critical")
     if not isinstance(priority, str) or priority.upper() not in Priority.__members__:
         raise ConfigError(f"{where}: priority is low, normal, high or critical.")

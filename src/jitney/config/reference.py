@@ -1,6 +1,7 @@
 """The settings for people: the reference page, made from the definitions. Pure; any thread."""
 
 from jitney.config.forms import Size, size_text
+from jitney.config.keyfile import EXAMPLE, FIELDS
 from jitney.config.options import Group
 from jitney.config.settings import (
     Known,
@@ -63,7 +64,7 @@ def config_reference() -> str:
                 )
             )
         )
-    parts.append(_other_names())
+    parts += [_key_file(), _other_names()]
     return "\n".join(parts)
 
 
@@ -74,6 +75,27 @@ def _all_known() -> tuple[Known, ...]:
 def _row(known: Known) -> str:
     cells = (f"`{known.name}`", known.option.help, known.expected, default_text(known))
     return "| " + " | ".join(cells) + " |"
+
+
+def _key_file() -> str:
+    rows = [f"| `{name}` | {note} |" for name, note in FIELDS.items()]
+    return "\n".join(
+        (
+            "## Key file",
+            "",
+            "`jitney serve --api-key-file keys.yaml` reads the keys of its callers from a file. "
+            "Each has a",
+            "`name` and a secret; [api.md](api.md#keys) says how rates are counted.",
+            "",
+            "```yaml",
+            EXAMPLE + "```",
+            "",
+            "| field | meaning |",
+            "| --- | --- |",
+            *rows,
+            "",
+        )
+    )
 
 
 def _other_names() -> str:

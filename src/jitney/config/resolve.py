@@ -27,6 +27,9 @@ from jitney.errors import ConfigError
 
 DEFAULT = "default"
 
+PART_CHARACTERS_MIN = 3
+"""A word of so many letters that stands within a known one is near to it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -90,12 +93,24 @@ def resolve(
     return Resolved(Settings(**values), engine_sources, serving)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that looks most like the one given."""
-    candidates = sorted(known)
-    assert candidates, "there is always something known"
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like the one given; None where none is near."""
     lowered = word.lower()
-    return max(candidates, key=lambda each: difflib.SequenceMatcher(None, lowered, each).ratio())
+    found = [each for each in sorted(known) if _is_near(lowered.strip("-"), each.strip("-"))]
+    return max(
+        found,
+        key=lambda each: difflib.SequenceMatcher(None, lowered, each).ratio(),
+        default=None,
+    )
+
+
+def _is_near(word: str, known: str) -> bool:
+    """Whether one was meant for the other: a part of it, or a third of the letters wrong."""
+    if len(word) >= PART_CHARACTERS_MIN and word in known:
+        return True
+    blocks = difflib.SequenceMatcher(None, word, known).get_matching_blocks()
+    longer = max(len(word), len(known))
+    return longer - sum(block.size for block in blocks) <= max(1, longer // 3)
 
 
 def _names(given_as: str = "flag") -> dict[str, str]:
@@ -124,10 +139,9 @@ def _from_environment(environ: Mapping[str, str]) -> list[_Given]:
         if not variable.startswith("JITNEY_") or not value.strip():
             continue
         if variable not in spellings:
-            close = variable_name(nearest(variable.removeprefix("JITNEY_"), _names()))
-            raise ConfigError(
-                f"Unknown setting {variable} in the environment; the nearest known one is {close}."
-            )
+            close = nearest(variable.removeprefix("JITNEY_"), _names())
+            hint = _hint(None if close is None else variable_name(close))
+            raise ConfigError(f"Unknown setting {variable} in the environment; {hint}.")
         found.append(_Given(spellings[variable], value, f"environment {variable}"))
     return found
 
@@ -147,11 +161,15 @@ def _named(key: str, spelled: str, place: str, given_as: str = "flag") -> str:
     if key in spellings:
         return spellings[key]
     close = nearest(key, spellings)
-    if spelled.startswith("--"):
+    if spelled.startswith("--") and close is not None:
         close = "--" + close.replace("_", "-")
-    raise ConfigError(
-        f"Unknown setting {spelled[:80]} in {_place(place)}; the nearest known one is {close}."
-    )
+    raise ConfigError(f"Unknown setting {spelled[:80]} in {_place(place)}; {_hint(close)}.")
+
+
+def _hint(close: str | None) -> str:
+    if close is None:
+        return "`jitney config show` lists those that there are"
+    return f"the nearest known one is {close}"
 
 
 def _place(source: str) -> str:

@@ -7,7 +7,7 @@ them be. Frozen; checked when they are read.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jitney.config.forms import Listed, Location, Number, Size, Text, Whole
+from jitney.config.forms import Listed, Location, Number, Origins, Size, Text, Whole
 from jitney.config.options import Group, about
 
 NAME_MAX = 256
@@ -56,7 +56,8 @@ class ServeSettings:
         metadata=about(
             Group.SERVER,
             Location(),
-            "A YAML file of keys with names, rates, priorities and cache scopes.",
+            "A YAML file of keys with names, rates, priorities and cache scopes; "
+            "docs/reference/config.md shows one.",
         ),
     )
     allowed_host: tuple[str, ...] = field(
@@ -73,8 +74,8 @@ class ServeSettings:
         default=(),
         metadata=about(
             Group.SERVER,
-            Listed(NAME_MAX),
-            "Origins whose pages may call from a browser.",
+            Origins(NAME_MAX),
+            "Origins whose pages may call from a browser, such as https://app.example; `*` is any.",
             default_text="none",
         ),
     )

@@ -18,7 +18,7 @@ from jitney.core.settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
 BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Dtype = Literal["auto", "float32", "bfloat16"]
 KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
 FlashAttention = Literal["auto", "on", "off"]
 
@@ -60,7 +60,8 @@ class Settings:
         metadata=about(
             Group.MODEL,
             Choice(get_args(Dtype)),
-            "Numbers that OpenVINO computes with; auto is what the processor is fastest at.",
+            "Numbers that OpenVINO computes with; auto is bfloat16 where the processor has it and "
+            "there are two threads or more, and float32 with rounded activations elsewhere.",
         ),
     )
     kv_cache_dtype: KvCacheDtype = field(
@@ -77,6 +78,7 @@ class Settings:
             Group.MODEL,
             Switch(),
             "Run the backend in a process of its own, which is restarted when it crashes.",
+            default_text="true for jitney serve, else false",
         ),
     )
     threads: int | None = field(
@@ -151,7 +153,8 @@ class Settings:
             _tokens(2),
             "The memory budget: tokens whose keys and values are kept, over all sequences.",
             ("max_total_tokens", "n_ctx", "ctx_size"),
-            f"{KV_TOKENS_DEFAULT} or max_model_len; more where each slot can have its own cells",
+            f"as many of the longest sequences as may run, within a quarter of the free memory; "
+            f"{KV_TOKENS_DEFAULT} or max_model_len where that is not known",
         ),
     )
     memory_limit: int | None = field(

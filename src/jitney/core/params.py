@@ -25,6 +25,11 @@ class ConstraintKind(StrEnum):
     GBNF = "gbnf"
 
 
+CONSTRAINT_REFUSED = "The constraint is refused"
+"""Begins every sentence that says so. Some constraints are found out only when they are followed,
+where a sample carries a sentence and nothing else: it is the caller's mistake all the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A language that the completion must belong to. `text` is the source; choices are JSON."""
@@ -95,10 +100,11 @@ def _choices(choices: Iterable[str]) -> Constraint:
 def _sized(kind: ConstraintKind, text: str) -> Constraint:
     if not isinstance(text, str) or not text:
         raise InvalidRequest(f"{kind} takes a non-empty string.", "structured_outputs")
-    if len(text) > limits.CONSTRAINT_CHARACTERS_MAX:
+    is_regex = kind is ConstraintKind.REGEX
+    length_max = limits.REGEX_CHARACTERS_MAX if is_regex else limits.CONSTRAINT_CHARACTERS_MAX
+    if len(text) > length_max:
         raise InvalidRequest(
-            f"the {kind} constraint has {len(text)} characters; "
-            f"the limit is {limits.CONSTRAINT_CHARACTERS_MAX}.",
+            f"the {kind} constraint has {len(text)} characters; the limit is {length_max}.",
             "structured_outputs",
         )
     return Constraint(kind, text)

@@ -158,7 +158,8 @@ def make_sequences(
     if prompt_count >= model_len_max:
         raise ContextLengthExceeded(
             f"the prompt has {prompt_count} tokens and the context is {model_len_max}, of which "
-            "one must be left for the completion; shorten the prompt or raise max_model_len.",
+            "one must be left for the completion; shorten the prompt; whoever loads the model can "
+            "raise max_model_len.",
             "prompt",
         )
     params = request.params

@@ -41,11 +41,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds since the request was handed in; None for a moment that never came."""
+    """Seconds since the request arrived; None for a moment that never came.
+
+    Of them it spent the first `door_s` on its way to the engine, and then `queue_s` waiting.
+    """
 
     queue_s: float | None
     first_token_s: float | None
     total_s: float
+    door_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ class Answer:
             queue_s=min(starts, default=None),
             first_token_s=min(firsts, default=None),
             total_s=self.total_s,
+            door_s=timings[0].door_s,
         )
 
     @property

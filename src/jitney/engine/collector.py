@@ -20,10 +20,17 @@ from jitney.core.events import (
     StartEvent,
     TokenEvent,
 )
+from jitney.core.params import CONSTRAINT_REFUSED
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
-from jitney.errors import BackendFailed, DeadlineExceeded, EngineError, JitneyError
+from jitney.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    EngineError,
+    InvalidRequest,
+    JitneyError,
+)
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
 
@@ -60,11 +67,17 @@ class Collector:
     """Follows one request from acceptance to its ending."""
 
     def __init__(
-        self, request: Request, vocabulary: Vocabulary, mailbox: Mailbox, arrived_at: float
+        self,
+        request: Request,
+        vocabulary: Vocabulary,
+        mailbox: Mailbox,
+        sent_at: float,
+        arrived_at: float | None = None,
     ) -> None:
         params = request.params
         self.request = request
-        self.arrived_at = arrived_at
+        self.sent_at = sent_at
+        self.arrived_at = sent_at if arrived_at is None else min(arrived_at, sent_at)
         self._mailbox = mailbox
         self._tracks = [
             _Track(
@@ -232,7 +245,8 @@ class Collector:
                 cached_count=event.cached_count,
             ),
             timing=Timing(
-                queue_s=_since(self.arrived_at, track.started_at),
+                door_s=self.sent_at - self.arrived_at,
+                queue_s=_since(self.sent_at, track.started_at),
                 first_token_s=_since(self.arrived_at, track.first_token_at),
                 total_s=event.at - self.arrived_at,
             ),
@@ -261,6 +275,8 @@ def _error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
     by_reason = {each.finish_reason: each for each in reversed(completions)}
     failed = by_reason.get(FinishReason.FAILED)
     if failed is not None:
+        if failed.message is not None and failed.message.startswith(CONSTRAINT_REFUSED):
+            return InvalidRequest(failed.message, "structured_outputs")
         return BackendFailed(failed.message or "The backend failed while it ran this request.")
     late = by_reason.get(FinishReason.DEADLINE)
     if late is not None:

@@ -104,15 +104,18 @@ class Engine:
                 "make an LLM in this process."
             )
 
-    def send(self, request: Request, *, streams: bool = True) -> Handle[Answer]:
+    def send(
+        self, request: Request, *, streams: bool = True, arrived_at: float | None = None
+    ) -> Handle[Answer]:
         """Hand a request in without waiting; a refusal comes through the handle.
 
-        Without `streams` only its end is kept for the caller, which is cheaper. Raises QueueFull
+        Without `streams` only its end is kept for the caller, which is cheaper. Latencies count
+        from `arrived_at` on the engine's clock, waits and time limits from now. Raises QueueFull
         when even the inbox is full, and EngineStopped.
         """
         self.check_process()
         mailbox = Mailbox(streams=streams)
-        self._inbox.submit(Submit(request, mailbox, self._clock.now()))
+        self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
         return Handle(request, mailbox, self.cancel, _as_it_is)
 
     def submit(self, request: Request) -> Handle[Answer]:

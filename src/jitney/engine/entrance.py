@@ -51,6 +51,11 @@ class Entrance:
         self._vocabulary = backend.vocabulary
         self._model_len_max = model_len_max
         self._draw_seed = draw_seed
+        # What the longest prompt that fits can be made of.
+        control = self._vocabulary.control
+        pieces = enumerate(self._vocabulary.pieces)
+        longest = max((len(piece) for token, piece in pieces if token not in control), default=1)
+        self._prompt_bytes_max = model_len_max * max(longest, 1)
 
     def encode(self, segments: tuple[Segment, ...]) -> tuple[int, ...]:
         """Tokens of a prompt, with the model's first token where it wants one and has none."""
@@ -61,10 +66,17 @@ class Entrance:
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
                 "prompt",
             )
+        byte_count = sum(_byte_count(segment.text) for segment in segments)
+        if byte_count > self._prompt_bytes_max:
+            # Refused before it is tokenised, which would take its time for nothing.
+            raise ContextLengthExceeded(
+                f"the prompt has {byte_count} bytes, which {self._model_len_max} tokens, all that "
+                "the context holds, cannot stand for; shorten the prompt.",
+                "prompt",
+            )
         tokens: list[int] = []
         for segment in segments:
             if segment.text:
-                _check_text(segment.text)
                 tokens.extend(self._backend.encode(segment.text, special=segment.special))
         bos_token = self._vocabulary.bos_token
         if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
@@ -108,7 +120,7 @@ class Entrance:
             raise ContextLengthExceeded(
                 f"the prompt has {len(prompt)} tokens and the context holds "
                 f"{self._model_len_max}, of which the completion needs at least one; "
-                "shorten the prompt or raise max_model_len.",
+                "shorten the prompt; whoever loads the model can raise max_model_len.",
                 "prompt",
             )
         self._check_tokens("prompt", prompt)
@@ -127,9 +139,9 @@ class Entrance:
                 )
 
 
-def _check_text(text: str) -> None:
+def _byte_count(text: str) -> int:
     try:
-        text.encode("utf-8")
+        return len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise InvalidRequest(
             "the prompt has half of a surrogate pair, which is no character; "

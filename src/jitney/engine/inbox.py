@@ -20,11 +20,15 @@ RETRY_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Take this request; its deltas and its ending go to the mailbox."""
+    """Take this request; its deltas and its ending go to the mailbox.
+
+    `arrived_at` is when its caller came, where that was earlier than the sending.
+    """
 
     request: Request
     mailbox: Mailbox
-    arrived_at: float
+    sent_at: float
+    arrived_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,9 @@ class Loop:
         match command:
             case Submit():
                 try:
-                    self._tick.submit(command.request, command.mailbox, command.arrived_at)
+                    self._tick.submit(
+                        command.request, command.mailbox, command.sent_at, command.arrived_at
+                    )
                 except JitneyError as error:
                     command.mailbox.end(Ending(None, error))
             case Cancel():

@@ -52,12 +52,17 @@ class TickRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAccepted:
-    """A request was taken: it will end exactly once. Latencies count from `arrived_at`."""
+    """A request was taken: it will end exactly once.
+
+    Latencies count from `arrived_at`, the wait for a slot from `sent_at`; between the two it was
+    read and tokenised.
+    """
 
     at: float
     request_id: RequestId
     prompt_tokens: int
     arrived_at: float
+    sent_at: float
     completions: int
     max_tokens: int | None
     priority: Priority
@@ -172,13 +177,16 @@ class Turn:
     members: tuple[Member, ...]
 
 
-def record_accepted(request: Request, arrived_at: float, now: float) -> RequestAccepted:
+def record_accepted(
+    request: Request, arrived_at: float, sent_at: float, now: float
+) -> RequestAccepted:
     """The record of a request that was taken."""
     return RequestAccepted(
         at=now,
         request_id=request.id,
         prompt_tokens=len(request.prompt),
         arrived_at=arrived_at,
+        sent_at=sent_at,
         completions=request.params.n,
         max_tokens=request.params.max_tokens,
         priority=request.priority,
@@ -222,7 +230,9 @@ def record_done(answer: Answer, now: float) -> RequestDone:
     """The record of a request that ended without an error."""
     usage, timing = answer.usage, answer.timing
     first_s, queue_s = timing.first_token_s, timing.queue_s
-    prompt_s = first_s - queue_s if first_s is not None and queue_s is not None else 0.0
+    prompt_s = 0.0
+    if first_s is not None and queue_s is not None:
+        prompt_s = first_s - queue_s - timing.door_s
     generation_s = timing.total_s - first_s if first_s is not None else 0.0
     later_count = usage.completion_count - len(answer.completions)
     return RequestDone(

@@ -18,7 +18,8 @@ class Recovery:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._lost_at: float | None = None
+        self.lost_at: float | None = None
+        """When the backend was lost; None while it takes batches."""
         self.is_hopeless = False
         """Whether attempts failed so often, and over so long, that there will be no other."""
         self.failed_count = 0
@@ -28,7 +29,7 @@ class Recovery:
 
     def lose(self, now: float) -> None:
         """The backend failed or crashed: its memory is worth nothing."""
-        self._lost_at = now
+        self.lost_at = now
 
     def attempt(self, now: float) -> Exception | None:
         """Reset a lost backend if the pause is over; the error of an attempt that failed.
@@ -36,17 +37,17 @@ class Recovery:
         Any exception counts: a backend that cannot be reset is gone whatever it says.
         """
         assert not self.is_hopeless, "gave up already"
-        if self._lost_at is None or (self.retry_at is not None and now < self.retry_at):
+        if self.lost_at is None or (self.retry_at is not None and now < self.retry_at):
             return None
         try:
             self._backend.reset()
         except Exception as error:
             self.retry_at = now + min(PAUSE_S * 2**self.failed_count, PAUSE_S_MAX)
             self.failed_count += 1
-            was_long = now - self._lost_at >= limits.GIVE_UP_S
+            was_long = now - self.lost_at >= limits.GIVE_UP_S
             self.is_hopeless = was_long and self.failed_count >= limits.GIVE_UP_ATTEMPTS
             return error
-        self._lost_at = None
+        self.lost_at = None
         self.retry_at = None
         self.failed_count = 0
         return None
@@ -54,4 +55,4 @@ class Recovery:
     @property
     def is_ready(self) -> bool:
         """Whether a batch may be sent."""
-        return self._lost_at is None
+        return self.lost_at is None

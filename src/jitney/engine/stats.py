@@ -43,7 +43,7 @@ class Stats:
     avg_latency_ms: float
     """From arrival to the end, of completed requests."""
     avg_queue_time_ms: float
-    """From arrival to the first slot, of started requests."""
+    """From its sending to the first slot, of started requests."""
     requests_per_second: float
     """Completed requests per second of busy time."""
     tokens_per_second: float

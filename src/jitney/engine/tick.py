@@ -102,8 +102,15 @@ class Tick:
         """Whether any request lives."""
         return bool(self._collectors or self._ended)
 
-    def submit(self, request: Request, mailbox: Mailbox, arrived_at: float | None = None) -> None:
-        """Take a request, or raise its refusal; latency is counted from `arrived_at`."""
+    def submit(
+        self,
+        request: Request,
+        mailbox: Mailbox,
+        sent_at: float | None = None,
+        arrived_at: float | None = None,
+    ) -> None:
+        """Take a request, or raise its refusal; its wait counts from `sent_at`, its latency from
+        `arrived_at`."""
         now = self._clock.now()
         try:
             self._raise_stopped()
@@ -112,10 +119,11 @@ class Tick:
             self._tell(RequestRefused(at=now, request_id=request.id, error=error))
             raise
         assert request.id not in self._collectors, f"{request.id} lives already"
-        arrived_at = now if arrived_at is None else min(arrived_at, now)
-        self._collectors[request.id] = Collector(request, self._vocabulary, mailbox, arrived_at)
+        sent_at = now if sent_at is None else min(sent_at, now)
+        collector = Collector(request, self._vocabulary, mailbox, sent_at, arrived_at)
+        self._collectors[request.id] = collector
         self._is_stale = True
-        self._tell(record_accepted(request, arrived_at, now))
+        self._tell(record_accepted(request, collector.arrived_at, collector.sent_at, now))
         mailbox.accept()
 
     def cancel(self, request_id: RequestId) -> None:
@@ -225,9 +233,8 @@ class Tick:
             outcome = self._backend.execute(batch)
         except Exception as error:
             # Whatever comes out of a backend, the sequences can be resumed without it.
-            _log.warning(
-                "batch %d failed, and what ran is resumed: %s", batch.number, _sentence(error)
-            )
+            said = "batch %d failed, and what ran is resumed: %s"
+            _log.log(_level(error, logging.WARNING), said, batch.number, _sentence(error))
             was_reached = not isinstance(error, BackendCrashed) or error.was_reached
             return _Lost(_sentence(error), was_reached)
         if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):
@@ -246,11 +253,15 @@ class Tick:
 
     def _recover(self, now: float) -> bool:
         """Bring the backend back if it is lost; whether a batch may be sent."""
+        lost_at = self._recovery.lost_at
         error = self._recovery.attempt(now)
         if error is None:
+            if lost_at is not None and self._recovery.is_ready:
+                _log.warning("the backend is back after %.1f s", self._clock.now() - lost_at)
             return self._recovery.is_ready
         failed_count = self._recovery.failed_count
-        _log.error("the backend could not be started (%d): %s", failed_count, _sentence(error))
+        said = "the backend could not be started (%d): %s"
+        _log.log(_level(error, logging.ERROR), said, failed_count, _sentence(error))
         self._tell(BackendLost(at=now, error=_sentence(error), restarts_failed=failed_count))
         if self._recovery.is_hopeless:
             self.stop(
@@ -371,7 +382,7 @@ class Tick:
                 request_id=event.request_id,
                 prompt_tokens=len(collector.request.prompt),
                 prefix_cache_tokens=event.cached_count,
-                waited_ms=(event.at - collector.arrived_at) * 1e3,
+                waited_ms=(event.at - collector.sent_at) * 1e3,
             )
         )
 
@@ -393,6 +404,12 @@ class Tick:
     def _raise_stopped(self) -> None:
         if self.stopped is not None:
             raise EngineStopped(str(self.stopped))
+
+
+def _level(error: Exception, level: int) -> int:
+    """How loud a failure is logged: one that we wanted is none."""
+    is_wanted = isinstance(error, BackendCrashed) and error.is_wanted
+    return logging.DEBUG if is_wanted else level
 
 
 def _sentence(error: BaseException) -> str:

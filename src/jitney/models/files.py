@@ -7,6 +7,7 @@ the disk become ModelError sentences in `disk_errors`.
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from jitney.errors import ModelError
 
 LOCK_WAIT_S = 900.0
 LOCK_POLL_S = 0.1
+NOTICE_POLLS = 10
 CHUNK_BYTES = 1 << 20
+
+_log = logging.getLogger("jitney")
 
 
 @contextmanager
@@ -27,11 +31,13 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     The file stays: removing it would let two processes hold locks on different files of one name.
     """
     with path.open("ab") as file:
-        for _ in range(max(1, int(wait_s / LOCK_POLL_S))):
+        for poll in range(max(1, int(wait_s / LOCK_POLL_S))):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                if poll == NOTICE_POLLS:
+                    _log.warning("another process is making %s; waiting for it", path.stem)
                 threading.Event().wait(LOCK_POLL_S)
         else:
             raise ModelError(
@@ -51,6 +57,8 @@ def disk_errors(what: str) -> Iterator[None]:
             reason = "the disk is full; make room, or choose another cache folder"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             reason = "the folder is not writable; choose another cache folder"
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            reason = "a file stands where a folder should be; choose another cache folder"
         else:
             reason = error.strerror or type(error).__name__
         raise ModelError(f"{what}: {reason}.") from error

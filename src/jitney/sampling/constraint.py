@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.params import Constraint, ConstraintKind
+from jitney.core.params import CONSTRAINT_REFUSED, Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
 
 # Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
@@ -191,6 +191,8 @@ def _compile(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer
         raise _refusal(f"it cannot be enforced to the letter ({_reason(warnings[0])})")
     # The first mask shows a language without a single text, such as that of `root ::= root`.
     bits = state.compute_bitmask()
+    if state.is_error() and "too many" in state.get_error():
+        raise _refusal(f"it is too large ({_reason(state.get_error())})")
     if state.is_error() or not any(bits):
         raise _refusal("no text satisfies it")
     return state
@@ -225,7 +227,7 @@ def _grammar(constraint: Constraint) -> str:
 
 
 def _refusal(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"The constraint is refused: {reason}.", "structured_outputs")
+    return InvalidRequest(f"{CONSTRAINT_REFUSED}: {reason}.", "structured_outputs")
 
 
 def _reason(error: str) -> str:

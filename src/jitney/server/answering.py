@@ -22,7 +22,7 @@ from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.handle import Handle
 from jitney.errors import DeadlineExceeded, Draining, JitneyError, QueueFull
 from jitney.server import limits, sse
-from jitney.server.errors import SERVER, Refusal
+from jitney.server.errors import SERVER, Refusal, refusal_of
 from jitney.server.keys import Caller
 from jitney.server.middleware import told
 from jitney.server.replies import Shape
@@ -56,11 +56,14 @@ class Answering:
 
         Raises QueueFull and EngineStopped, and what says that the caller's rate is used up.
         """
-        service, requests = self._service, self._asked.requests
+        service, asked, requests = self._service, self._asked, self._asked.requests
         service.bill(requests, self._caller)
         try:
             for request in requests:
-                self._handles.append(service.engine.send(request, streams=self._asked.streams))
+                handle = service.engine.send(
+                    request, streams=asked.streams, arrived_at=asked.arrived_at
+                )
+                self._handles.append(handle)
         except BaseException:
             for request in requests[len(self._handles) :]:
                 service.unbill(request.id)
@@ -139,7 +142,9 @@ class Answering:
     def cancelled(self) -> Exception:
         """Why a request that nobody here gave up has ended."""
         if self._service.is_stopping:
-            return Draining("the server was shut down.")
+            refusal = refusal_of(Draining("the server was shut down."))
+            refusal.message = "The answer was cut short by a shutdown of the server; ask again."
+            return refusal
         return Refusal(499, "The request was cancelled.", code="cancelled", type=SERVER)
 
     async def deltas(self) -> AsyncIterator[Placed]:

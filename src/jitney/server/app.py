@@ -14,6 +14,7 @@ from jitney.server.errors import Refusal
 from jitney.server.lookout import Lookout
 from jitney.server.metrics import CONTENT_TYPE
 from jitney.server.middleware import Front, Guard, answer, error_headers, told
+from jitney.server.origins import EXPOSED, METHODS, Preflight
 from jitney.server.page import routes as page
 from jitney.server.replies import VERSION
 from jitney.server.routes import BODIES, make_router, make_state_router, not_found
@@ -64,17 +65,10 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=[
-                "x-request-id",
-                "x-jitney-queue-position",
-                "x-jitney-queue-ms",
-                "x-jitney-first-token-ms",
-                "x-jitney-total-ms",
-                "retry-after",
-            ],
+            allow_methods=METHODS,
+            expose_headers=EXPOSED,
         )
+        app.add_middleware(Preflight, origins=origins)
     app.add_middleware(Front, service=service)
     return app
 

@@ -34,6 +34,9 @@ _EXPECTED = {
 }
 """For fields of several forms, where pydantic would complain about each form in turn."""
 
+_OBJECT_TYPES = frozenset({"dict_type", "model_type", "model_attributes_type"})
+"""What pydantic calls it when something is no object."""
+
 
 async def read_body(
     request: Request, kind: type[Body], table: Mapping[str, fields.Field], bytes_max: int
@@ -183,7 +186,7 @@ def _too_large(bytes_max: int) -> Refusal:
 def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     """The first thing that is wrong, in a sentence, with the field in OpenAI's spelling."""
     found = error.errors(include_url=False, include_context=True, include_input=False)[0]
-    places = list(found["loc"])
+    places = _without_tag(list(found["loc"]))
     is_extra = found["type"] == "extra_forbidden"
     # The last part of a field that is not known is its name, whatever it looks like.
     last = [str(places.pop())[: limits.NAME_CHARACTERS_MAX]] if is_extra else []
@@ -198,7 +201,10 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     if found["type"] == "missing":
         return _refusal(f"{param} is missing.", "missing_required_parameter", param)
     message = _message(found)
-    if top in _EXPECTED and found["type"] != "value_error":
+    if found["type"] in _OBJECT_TYPES and param is not None and len(names) > 1:
+        return _refusal(f"{param} must be an object.", "invalid_type", param)
+    is_told = top != "response_format" or len(names) == 1
+    if top in _EXPECTED and is_told and found["type"] != "value_error":
         return _refusal(f"{top} must be {_EXPECTED[top]}.", "invalid_value", top)
     if param is None:
         return _refusal(f"The body is wrong: {message}.", "invalid_value", None)
@@ -213,6 +219,11 @@ def _refusal(message: str, code: str, param: str | None) -> Refusal:
 def _message(found: ErrorDetails) -> str:
     message = str(found["msg"]).removeprefix("Value error, ").rstrip(".")
     return message[:1].lower() + message[1:]
+
+
+def _without_tag(places: list[int | str]) -> list[int | str]:
+    """A place without what pydantic writes behind a field whose form depends on its type."""
+    return [*places[:1], *places[2:]] if places[:1] == ["response_format"] else places
 
 
 def _is_name(part: str) -> bool:

@@ -3,7 +3,8 @@
 Models write calls as JSON inside marks of their own (`CallFormat`). The parser gives content and
 calls in pieces, each as early as it is certain: text that may turn out to be a mark is held back,
 and arguments are passed on while they are being written. What looked like a call and is none (no
-JSON, no such tool) comes back as content, whole.
+JSON, no such tool) comes back as content, whole; unless the model could write nothing but calls,
+where it is a call that was cut off, and no answer.
 """
 
 import json
@@ -153,7 +154,10 @@ class _Reader:
 
 
 class CallParser:
-    """The text of one completion, in pieces. `names` are those of the tools there are."""
+    """The text of one completion, in pieces. `names` are those of the tools there are.
+
+    With `only_calls` there is no content: the text is calls, the last perhaps cut off.
+    """
 
     def __init__(
         self,
@@ -162,10 +166,12 @@ class CallParser:
         *,
         parallel: bool = True,
         starts_inside: bool = False,
+        only_calls: bool = False,
     ) -> None:
         self._form = form
         self._names = frozenset(names)
         self._parallel = parallel
+        self._only_calls = only_calls
         self._held = ""
         self._space: list[str] = []
         self._skips_space = False
@@ -345,7 +351,7 @@ class CallParser:
         self._mode = _Mode.TEXT
 
     def _say(self, text: str) -> None:
-        if text:
+        if text and not self._only_calls:
             self._pieces.append(ContentPiece(text))
 
     def _taken(self) -> list[Piece]:

@@ -15,6 +15,8 @@ GAP_FACTOR = 2.0
 """The slowest gap is mentioned from this length on, when it is so many times the mean."""
 
 QUEUE_WORTH_A_WORD_S = 0.001
+DOOR_WORTH_A_WORD_S = 0.005
+"""Reading and tokenising always takes a moment; a shorter one counts as waiting."""
 
 _ENDINGS = {
     "stop": "",
@@ -27,7 +29,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a request's life: queued, prefill, generating, or preempted. Seconds."""
+    """A part of a request's life: reading, queued, prefill, generating, or preempted. Seconds."""
 
     kind: str
     start_s: float
@@ -36,7 +38,7 @@ class Phase:
 
 def explain(story: Story, now: float) -> str:
     """One or two sentences; `now` is used for a request that still lives."""
-    parts = [_queue(story, now)]
+    parts = [_door(story), _queue(story, now)]
     if story.started_at is not None:
         parts.append(_prefill(story))
         parts += _losses(story)
@@ -58,9 +60,11 @@ def phases(story: Story, now: float) -> list[Phase]:
     """The parts of its life in order, without overlap, from arrival to the end or to now."""
     origin = story.arrived_at
     end = story.ended_at if story.ended_at is not None else now
-    if story.started_at is None:
-        return [Phase("queued", 0.0, end - origin)]
-    marks: list[tuple[float, str]] = [(origin, "queued"), (story.started_at, "prefill")]
+    door_s = _door_s(story)
+    marks: list[tuple[float, str]] = [(origin, "reading")] if door_s else []
+    marks.append((origin + door_s, "queued"))
+    if story.started_at is not None:
+        marks.append((story.started_at, "prefill"))
     for number, loss in enumerate(story.losses):
         marks.append((loss.at, "preempted"))
         if number < len(story.resumed_at):
@@ -109,12 +113,23 @@ def _next_progress(story: Story, resumed_at: float) -> float | None:
     return caught_up if story.last_token_at >= caught_up else None
 
 
+def _door_s(story: Story) -> float:
+    """The time before it was handed to the engine, if that is worth telling."""
+    seconds = story.sent_at - story.arrived_at
+    return seconds if seconds >= DOOR_WORTH_A_WORD_S else 0.0
+
+
+def _door(story: Story) -> str:
+    seconds = _door_s(story)
+    return f"read and tokenised in {duration_text(seconds)}" if seconds else ""
+
+
 def _queue(story: Story, now: float) -> str:
     is_waiting = story.started_at is None
     until = story.started_at
     if until is None:
         until = story.ended_at if story.ended_at is not None else now
-    seconds = until - story.arrived_at
+    seconds = until - story.sent_at
     if seconds < QUEUE_WORTH_A_WORD_S and not is_waiting:
         return "started at once"
     verb = "queued"

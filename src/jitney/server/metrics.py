@@ -221,7 +221,7 @@ def _own_histograms(totals: Totals) -> Iterator[Metric]:
         "first_token_seconds": (totals.first_token, "From arrival to the first token."),
         "token_gap_seconds": (totals.token_gap, "Between successive tokens of a completion."),
         "request_seconds": (totals.whole, "From arrival to the end."),
-        "queue_seconds": (totals.queued, "From arrival to the first slot."),
+        "queue_seconds": (totals.queued, "Waiting for the first slot."),
         "prefill_seconds": (totals.prefilled, "From the first slot to the first token."),
         "generation_seconds": (totals.generated, "From the first token to the last."),
         "tick_seconds": (totals.tick, "One turn of the engine that ran a batch."),

@@ -86,6 +86,8 @@ class Story:
 
     id: RequestId
     arrived_at: float
+    sent_at: float
+    """When it was read and tokenised, and began to wait for a slot."""
     accepted_at: float
     prompt_tokens: int
     completions: int
@@ -258,6 +260,7 @@ class Recorder:
         return Story(
             id=record.request_id,
             arrived_at=record.arrived_at,
+            sent_at=record.sent_at,
             accepted_at=record.at,
             prompt_tokens=record.prompt_tokens,
             completions=record.completions,

@@ -14,6 +14,7 @@ REFUSALS = (
     Told(400, INVALID, "unknown_parameter"),
     Told(401, AUTHENTICATION, "invalid_api_key"),
     Told(401, AUTHENTICATION, "missing_api_key"),
+    Told(403, INVALID, "origin_not_allowed"),
     Told(404, INVALID, "model_not_found"),
     Told(404, INVALID, "not_found"),
     Told(404, INVALID, "request_not_found"),
@@ -64,8 +65,9 @@ time |
 ## Keys
 
 With `--api-key` or `--api-key-file`, every path but `/health` and the files of the page wants
-`Authorization: Bearer KEY`. A key's name is its tenant under the policy `fair`, and the boundary
-of prefix reuse unless it was given a `cache_scope` to share.
+`Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file of keys. A key's name is
+its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
+`cache_scope` to share.
 
 Its rates are per minute, and a minute's worth may be used at once. Requests are counted when they
 arrive. Tokens are set aside when a call is let in: those of its prompts, and the most that it may

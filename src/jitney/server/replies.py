@@ -266,9 +266,11 @@ class ChatShape:
             else:
                 calls[piece.index]["function"]["arguments"] += piece.arguments
         content = "".join(contents)
+        calling = self._asked.calling
+        has_content = bool(content) or not (calls or (calling is not None and calling.is_enforced))
         message: Json = {
             "role": "assistant",
-            "content": None if calls and not content else content,
+            "content": content if has_content else None,
             "refusal": None,
         }
         if calls:

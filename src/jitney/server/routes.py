@@ -168,8 +168,9 @@ def _visit(request: Request, body: SamplingFields) -> Visit:
     """Who asks, with a time limit that counts from arrival; its own word goes to the log."""
     state = request.state
     state.user = body.user
-    limit_ms = body.deadline_ms
-    return Visit(state.caller, None if limit_ms is None else state.arrived_at + limit_ms / 1e3)
+    limit_ms, arrived_at = body.deadline_ms, state.arrived_at
+    due_at = None if limit_ms is None else arrived_at + limit_ms / 1e3
+    return Visit(state.caller, arrived_at, due_at)
 
 
 async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:

@@ -113,6 +113,7 @@ def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
         "gen_ai.usage.cache_read.input_tokens": story.cached_tokens,
         "gen_ai.response.finish_reasons": (story.ending or "",),
         "jitney.priority": story.priority.name.lower(),
+        "jitney.door_seconds": story.sent_at - story.arrived_at,
         "jitney.preempted_count": story.preempted_count,
         "jitney.recomputed_tokens": story.recomputed_tokens,
         "jitney.why": explain(story, story.ended_at),
@@ -120,7 +121,7 @@ def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
     if story.max_tokens is not None:
         found["gen_ai.request.max_tokens"] = story.max_tokens
     if story.started_at is not None:
-        found["jitney.queue_seconds"] = story.started_at - story.arrived_at
+        found["jitney.queue_seconds"] = story.started_at - story.sent_at
     if story.first_token_at is not None:
         first_s = story.first_token_at - story.arrived_at
         found["gen_ai.server.time_to_first_token"] = first_s

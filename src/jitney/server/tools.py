@@ -75,7 +75,11 @@ class Calling:
     def parser(self) -> CallParser:
         """For one completion."""
         return CallParser(
-            self.form, self.names, parallel=self.parallel, starts_inside=self.starts_inside
+            self.form,
+            self.names,
+            parallel=self.parallel,
+            starts_inside=self.starts_inside,
+            only_calls=self.is_enforced,
         )
 
     def new_id(self) -> str:

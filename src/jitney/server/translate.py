@@ -65,14 +65,16 @@ class Asked:
     calling: tools.Calling | None
     streams: bool
     wants_usage: bool
+    arrived_at: float
     due_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Who asks, and until when it is to be done, on the service's clock."""
+    """Who asks, since when, and until when it is to be done, on the service's clock."""
 
     caller: Caller
+    arrived_at: float
     due_at: float | None
 
 
@@ -214,6 +216,7 @@ class _Order:
             calling=calling,
             streams=bool(body.stream),
             wants_usage=bool(stream_options and stream_options.include_usage),
+            arrived_at=self.visit.arrived_at,
             due_at=self.visit.due_at,
         )
 

@@ -126,11 +126,11 @@ def _bounded(value: Any) -> Any:  # Any: not yet checked
     if isinstance(value[0], int):
         if len(value) > limits.TOKENS_LISTED_MAX:
             raise ValueError(
-                f"prompt has {len(value)} tokens; the limit is {limits.TOKENS_LISTED_MAX}"
+                f"there are {len(value)} tokens; the limit is {limits.TOKENS_LISTED_MAX}"
             )
     elif len(value) > limits.PROMPTS_MAX:
         raise ValueError(
-            f"prompt has {len(value)} prompts; the limit is {limits.PROMPTS_MAX} in one call"
+            f"there are {len(value)} prompts; the limit is {limits.PROMPTS_MAX} in one call"
         )
     return value
 

@@ -106,7 +106,7 @@ def test_the_page_shows_slots_queue_and_ticks_while_requests_run(
     with load(server, 7):
         page = open_page(server)
         expect(page.locator(".slot-row").first).to_be_visible()
-        expect(page.locator("#slots-note")).to_have_text("4 of 4 run")
+        expect(page.locator("#slots-note")).to_contain_text("4 of 4 run")
         expect(page.locator(".queue-row").first).to_contain_text("every slot is taken")
         before = page.locator("#batch-note").inner_text()
         expect(page.locator("#batch-note")).not_to_have_text(before)
@@ -322,3 +322,31 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(server: Running, open_page:
         expect(page.locator("#chat-input")).to_be_visible()
         expect(page.locator("#batch")).to_be_hidden()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("width", [390, 1180, 1280, 1340, 1360, 1440, 1920])
+def test_long_latencies_are_seen_whole(server: Running, open_page: Open, width: int) -> None:
+    """Guards the last column: under load, p99 is what people came for."""
+    page = open_page(server, viewport={"width": width, "height": 900})
+    expect(page.locator("#model")).to_contain_text(MODEL)
+    hidden_px = page.evaluate(
+        """() => {
+          const cells = [...document.querySelectorAll(".latency tbody td")];
+          for (const cell of cells) cell.textContent = "59 min 59 s";
+          const edge = document.querySelector(".figure.wide").getBoundingClientRect().right;
+          const figures = document.querySelector(".figures").getBoundingClientRect().right;
+          const right = Math.max(...cells.map((cell) => cell.getBoundingClientRect().right));
+          return Math.max(right - edge, right - figures, document.body.scrollWidth - innerWidth);
+        }"""
+    )
+    assert hidden_px <= 0
+
+
+def test_one_sequence_is_one_and_cached_prefixes_are_counted(
+    server: Running, open_page: Open
+) -> None:
+    """Guards the words about a lone request, and those about slots that do not run."""
+    server.complete("a prefix that stays " * 4, max_tokens=2).raise_for_status()
+    page = open_page(server)
+    expect(page.locator("#batch-note")).to_contain_text(": 1 sequence, ")
+    expect(page.locator("#slots-note")).to_have_text("0 of 4 run, prefixes cached in 1 more")

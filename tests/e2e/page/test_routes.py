@@ -151,5 +151,7 @@ def test_the_command_fetches_the_trace(server: Running, locked: Running) -> None
     assert json.loads(fetch_trace(locked.url, KEY))["traceEvents"]
     with pytest.raises(ConfigError, match="--api-key"):
         fetch_trace(locked.url, None)
+    with pytest.raises(ConfigError, match="does not know this key"):
+        fetch_trace(locked.url, "wrongwrong")
     with pytest.raises(SetupError, match="--url"):
         fetch_trace("http://127.0.0.1:9", None)

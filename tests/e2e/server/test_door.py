@@ -1,5 +1,6 @@
 """The way in: who leaves at the door, who is refused there, and what it costs them."""
 
+import re
 import socket
 import threading
 import time
@@ -76,6 +77,33 @@ def test_who_leaves_at_the_door_is_not_waited_for(start: Start, door: Doors) -> 
     server.check_idle()
     assert server.service.engine.stats().completed_requests == 0
     assert server.service.engine.stats().cancelled_requests == 0
+
+
+def test_time_at_the_door_is_part_of_the_story_and_of_the_latency(
+    start: Start, door: Doors
+) -> None:
+    """Guards the figures of a request that was long in coming: they are those of its caller."""
+    server = start(World(wrap=door[0]))
+    door[1][0].is_open.clear()
+    replies: list[httpx.Response] = []
+    asking = threading.Thread(target=lambda: replies.append(server.complete(max_tokens=1)))
+    asking.start()
+    wait_until(lambda: server.service.load == 1, "it did not arrive")
+    time.sleep(0.2)
+    door[1][0].is_open.set()
+    asking.join(WAIT_S)
+    (reply,) = replies
+    assert float(reply.headers["x-jitney-first-token-ms"]) >= 200
+    assert float(reply.headers["x-jitney-total-ms"]) >= 200
+    told = server.get("/metrics").text
+    (first_s,) = re.findall(r"^jitney:first_token_seconds_sum\S* (\S+)$", told, re.MULTILINE)
+    (queued_s,) = re.findall(r"^jitney:queue_seconds_sum\S* (\S+)$", told, re.MULTILINE)
+    assert float(first_s) >= 0.2
+    assert float(first_s) - float(queued_s) >= 0.2, "the time at the door is no time in the queue"
+    (story,) = server.get("/page/state?requests=true").json()["requests"]
+    assert story["words"].startswith("Read and tokenised in ")
+    assert story["total_s"] >= 0.2
+    assert story["phases"][0][0] == "reading"
 
 
 def test_a_deadline_counts_from_arrival(start: Start, door: Doors) -> None:

@@ -36,9 +36,10 @@ def chain(count: int, end: str) -> str:
 GRAMMARS: dict[str, tuple[str, str | None]] = {
     "stars": ("root ::= ( [x]* )*", "x*"),
     "counts": ('root ::= "a"{1,999999999}', "a{1,64}"),
-    "alternatives": ("root ::= " + '"a" | ' * 1500 + '"b"', "a|b"),
+    "alternatives": ("root ::= " + '"a" | ' * 3000 + '"b"', "a|b"),
+    "never ends": ('start: "a" start', None),
     "too many alternatives": ("root ::= " + '"a" | ' * 60_000 + '"b"', None),
-    "rules": (chain(1000, 'r1000 ::= "a"'), "a"),
+    "rules": (chain(2000, 'r2000 ::= "a"'), "a"),
     "rules without end": (chain(10_000, ""), None),
     "megabyte": ('root ::= "' + "a" * 1_000_000 + '"', None),
 }

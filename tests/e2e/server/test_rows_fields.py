@@ -148,6 +148,8 @@ def test_row_26_prompts_over_the_context_ten_times(server: Running, streams: boo
         assert error["code"] == "context_length_exceeded"
         error = check_error(server.chat("a" * 5000, stream=streams), 400, "messages")
         assert error["code"] == "context_length_exceeded"
+    error = check_error(server.complete([1] * 5000, stream=streams), 400, "prompt")
+    assert "whoever loads the model can raise max_model_len" in error["message"], "no caller can"
 
 
 @pytest.mark.parametrize(

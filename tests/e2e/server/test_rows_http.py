@@ -154,8 +154,36 @@ def test_row_39_other_origins(server: Running, start: Start) -> None:
         assert good.headers["access-control-allow-origin"] == "http://good.example"
         evil = client.options("/v1/completions", headers=preflight)
         assert "access-control-allow-origin" not in evil.headers
+        assert check_error(evil, 403)["code"] == "origin_not_allowed"
         assert client.get("/health", headers={"host": "evil.example"}).status_code == 421
         assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("allowed", ["http://good.example", "*"])
+def test_row_39_any_header_of_an_allowed_origin(start: Start, allowed: str) -> None:
+    """Guards OpenAI's client in a browser: it sends headers of its own, and reads ours."""
+    settings = ServerSettings(model_names=(MODEL,), cors_origins=(allowed,))
+    headers = {
+        "origin": "http://good.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type,x-stainless-os",
+    }
+    with start(World(settings=settings)).client() as client:
+        asked = client.options("/v1/chat/completions", headers=headers)
+        assert asked.status_code == 204
+        assert asked.headers["access-control-allow-origin"] == allowed
+        assert "x-stainless-os" in asked.headers["access-control-allow-headers"]
+        assert "POST" in asked.headers["access-control-allow-methods"]
+        refused = client.options(
+            "/v1/models", headers={**headers, "access-control-request-method": "DELETE"}
+        )
+        check_error(refused, 405)
+        answered = client.get("/v1/models", headers={"origin": "http://good.example"})
+        assert answered.headers["access-control-allow-origin"] == allowed
+        exposed = answered.headers["access-control-expose-headers"]
+        assert "x-request-id" in exposed
+        assert "retry-after-ms" in exposed
+        assert client.options("/v1/models").status_code == 405
 
 
 def test_row_39_names_that_were_made_to_lead_here(start: Start) -> None:

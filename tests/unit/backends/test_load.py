@@ -35,5 +35,5 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("jitney.backends.llamacpp")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependency, match="extra `llama`"):
+    with pytest.raises(MissingDependency, match="extra `llama`, or run `make llama`"):
         load("llamacpp", {"model": "any.gguf"})

@@ -118,7 +118,7 @@ def test_a_bad_model_is_refused(tmp_path: Path) -> None:
 def test_json_has_the_facts_apart(tmp_path: Path) -> None:
     """Guards scripts: facts as values, and not only in words."""
     told = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
-    assert set(told) == {"backends", "model", "chosen", "reason"}
+    assert set(told) == {"backends", "model", "chosen", "reason", "numbers"}
     assert told["chosen"] == "fake"
     exact = {each["name"]: each["exact"] for each in told["backends"]}
     assert exact == {"openvino": False, "llamacpp": False, "fake": True}
@@ -146,3 +146,12 @@ def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == "[]"
+
+
+def test_what_auto_amounts_to_is_said(tmp_path: Path) -> None:
+    """Guards people who wonder why two machines answer differently."""
+    found = overview(Settings(cache_dir=tmp_path, dtype="float32", threads=3, backend="openvino"))
+    assert found.numbers == "float32, keys and values in float32, 3 threads"
+    found = overview(Settings(cache_dir=tmp_path, threads=1, backend="openvino"))
+    assert found.numbers is not None
+    assert "activations rounded to 8 bits, one thread" in found.numbers

@@ -78,3 +78,10 @@ def test_flags_are_read_by_the_config() -> None:
     assert found.sources["max_num_seqs"] == "flag --max-num-seqs"
     with pytest.raises(ConfigError, match="--max-num-seqs"):
         resolved(Given({"max_num_seqs": "many"}, None))
+
+
+def test_the_help_of_serve_does_not_contradict_itself() -> None:
+    """Guards its first lines: the backend has a process of its own unless someone says no."""
+    serve = next(verb for verb in VERBS if verb.path == ("serve",))
+    flag = next(each for each in verb_flags(serve) if each.name == "backend_process")
+    assert "Default: true for jitney serve" in (flag.option.help or "")

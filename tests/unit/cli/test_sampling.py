@@ -14,8 +14,11 @@ def test_options_become_parameters(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "integer"}', encoding="utf-8")
     params = sampling(
-        RunOptions(max_tokens=5, temperature=0.2, stop=["a", "b"], json_schema=schema)
+        RunOptions(
+            max_tokens=5, temperature=0.2, top_p=0.5, top_k=3, stop=["a", "b"], json_schema=schema
+        )
     )
+    assert (params.top_p, params.top_k) == (0.5, 3)
     assert (params.max_tokens, params.temperature) == (5, 0.2)
     assert params.stop_strings == ("a", "b")
     assert params.constraint is not None

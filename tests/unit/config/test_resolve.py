@@ -206,3 +206,7 @@ def test_the_nearest_word_is_the_one_meant() -> None:
     words = ("max_num_seqs", "max_model_len", "policy")
     assert nearest("MAX_NUM_SEQ", words) == "max_num_seqs"
     assert nearest("model_len", words) == "max_model_len"
+    assert nearest("--rum", ("--run", "--show")) == "--run"
+    assert nearest("seqs", words) == "max_num_seqs"
+    assert nearest("--bogus", ("--host", "--seed")) is None
+    assert nearest("tensor_parallel_size", ("n_parallel", "parallel")) is None

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config import known_serve_settings, load_keys, resolve
+from jitney.config import config_reference, known_serve_settings, load_keys, resolve
+from jitney.config.keyfile import EXAMPLE, FIELDS
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
 
@@ -39,6 +40,36 @@ def test_bad_values_are_refused(name: str, value: str) -> None:
     """Guards the start."""
     with pytest.raises(ConfigError, match=name):
         resolve({name: value}, None, {})
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "https://app.example",
+        "http://127.0.0.1:3000",
+        "http://[::1]:8080,tauri://localhost",
+        "chrome-extension://abcdef",
+    ],
+)
+def test_origins_that_browsers_send(origin: str) -> None:
+    """Guards pages of every kind."""
+    found = resolve({"cors_origin": [origin]}, None, {})
+    assert found.serving.settings.cors_origin == tuple(origin.split(","))
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("foo bar", "app.example", "https://app.example/", "https://App.example", "null"),
+        *("https://app.example:443", "http://app.example:80", "http://a:70000", "http://a:0"),
+        *("https://*.example", "https://me@app.example", "//app.example"),
+    ],
+)
+def test_origins_that_no_browser_sends(origin: str) -> None:
+    """Guards the operator: such an origin would allow nobody, and nothing would say why."""
+    with pytest.raises(ConfigError, match=r"cors_origin.*https://app\.example"):
+        resolve({"cors_origin": [origin]}, None, {})
 
 
 def test_a_bad_key_is_not_repeated() -> None:
@@ -78,6 +109,32 @@ keys:
     assert (search.requests_per_min, search.tokens_per_min) == (600.0, 150_000.5)
     assert (night.secret, night.priority_max) == ("secret-of-night", Priority.CRITICAL)
     assert night.requests_per_min is None
+
+
+def test_the_example_of_the_page_is_a_file_of_keys(tmp_path: Path) -> None:
+    """Guards the page: what it shows can be pasted, and it names every field."""
+    file = keys_in(tmp_path, EXAMPLE)
+    assert [key.name for key in load_keys(file, {"NIGHTLY_KEY": "a-secret"})] == [
+        "search",
+        "nightly",
+    ]
+    page = config_reference()
+    assert EXAMPLE in page
+    assert all(f"| `{name}` |" in page for name in FIELDS)
+
+
+def test_an_unknown_field_of_a_key_is_told_what_there_is(tmp_path: Path) -> None:
+    """Guards the hint: a name that is far from all of them is no help."""
+    for name, hint in (("rate", "cache_scope"), ("prioritty", "the nearest is priority")):
+        file = keys_in(tmp_path, f"keys: [{{name: a, key: secret-1, {name}: 5}}]")
+        with pytest.raises(ConfigError, match=hint):
+            load_keys(file, {})
+
+
+def test_a_missing_key_file_is_called_what_it_is(tmp_path: Path) -> None:
+    """Guards the sentence: it is not a settings file, and its ending is not what is wrong."""
+    with pytest.raises(ConfigError, match="There is no key file"):
+        load_keys(tmp_path / "nope", {})
 
 
 @pytest.mark.parametrize(

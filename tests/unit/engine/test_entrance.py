@@ -105,3 +105,19 @@ def test_time_limits_must_be_above_zero(field: str) -> None:
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(InvalidRequest, match=field):
             RequestOptions(**{field: seconds})  # type: ignore[arg-type]
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards everybody else: tokenising megabytes for nothing would hold them up."""
+    backend = FakeBackend(FakeSettings())
+    longest = max(map(len, backend.vocabulary.pieces))
+    entrance = Entrance(backend, 64, lambda: 0)
+
+    def never(text: str, *, special: bool) -> list[int]:
+        raise AssertionError("it was tokenised")
+
+    monkeypatch.setattr(backend, "encode", never)
+    with pytest.raises(ContextLengthExceeded, match="bytes"):
+        entrance.encode_text("é" * (64 * longest))

@@ -9,7 +9,13 @@ from jitney.core.request import Priority, Request
 from jitney.core.settings import Policy
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.records import RequestAccepted, RequestPreempted, TickRecord
+from jitney.engine.records import (
+    RequestAccepted,
+    RequestDone,
+    RequestPreempted,
+    RequestStarted,
+    TickRecord,
+)
 from tests.unit.engine.conftest import FaultyBackend, World
 
 WAIT_S = 30.0
@@ -94,3 +100,27 @@ def test_an_accepted_request_is_told_with_what_it_asked_for(
     world.tick.submit(make_request(id="a", n=2, max_tokens=3, tenant="t"), Mailbox(), 99.0)
     (told,) = (each for each in world.records if isinstance(each, RequestAccepted))
     assert (told.arrived_at, told.completions, told.max_tokens, told.tenant) == (99.0, 2, 3, "t")
+
+
+def test_latency_counts_from_arrival_and_the_wait_from_the_sending(
+    make_world: Callable[..., World], make_request: Callable[..., Request]
+) -> None:
+    """Guards the figures of a caller that was long at the door: no time is lost, none counted
+    twice, and its time limit begins with the engine."""
+    world = make_world()
+    mailbox = Mailbox()
+    request = make_request(id="a", max_tokens=3, total_s_max=5.0)
+    world.clock.moment = 101.0
+    world.tick.submit(request, mailbox, 100.5, 80.0)
+    world.clock.moment = 102.0
+    world.run_dry()
+    (told,) = (each for each in world.records if isinstance(each, RequestAccepted))
+    assert (told.arrived_at, told.sent_at) == (80.0, 100.5)
+    (started,) = (each for each in world.records if isinstance(each, RequestStarted))
+    assert started.waited_ms == 1500.0
+    (done,) = (each for each in world.records if isinstance(each, RequestDone))
+    assert (done.queue_ms, done.ttft_ms, done.duration_ms) == (1500.0, 22_000.0, 22_000.0)
+    assert done.prompt_eval_rate == 0.0
+    assert mailbox.ending is not None
+    assert mailbox.ending.answer is not None
+    assert mailbox.ending.answer.timing.door_s == 20.5

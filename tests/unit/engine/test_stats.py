@@ -18,6 +18,7 @@ def accepted(at: float, prompt_tokens: int = 3) -> RequestAccepted:
         request_id=RequestId("a"),
         prompt_tokens=prompt_tokens,
         arrived_at=at,
+        sent_at=at,
         completions=1,
         max_tokens=None,
         priority=Priority.NORMAL,

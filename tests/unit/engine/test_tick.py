@@ -324,3 +324,16 @@ def test_a_static_group_is_answered_together(
     world.run_dry()
     assert answer_of(short).total_s == answer_of(long).total_s
     assert len(answer_of(short).completions[0].tokens) == 2
+
+
+def test_the_log_says_when_a_lost_backend_is_back(
+    make_world: MakeWorld, make_request: MakeRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards whoever reads the log: after a loss they learn that it is over, once, and when."""
+    world = make_world()
+    world.backend.execute_faults = [BackendCrashed("gone")]
+    world.backend.reset_faults = [BackendCrashed("no"), BackendCrashed("no")]
+    world.tick.submit(make_request(), Mailbox())
+    world.run_dry()
+    back = [each.getMessage() for each in caplog.records if "is back" in each.getMessage()]
+    assert back == ["the backend is back after 1.5 s"]

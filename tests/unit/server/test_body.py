@@ -38,6 +38,19 @@ def refused(**fields: Any) -> Refusal:
         ({"stop": 5}, "invalid_value", "stop", "list of up to 16"),
         ({"tool_choice": "some"}, "invalid_value", "tool_choice", "required"),
         ({"response_format": {"type": "xml"}}, "invalid_value", "response_format", "json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "missing_required_parameter",
+         "response_format.json_schema", "response_format.json_schema is missing"),
+        ({"response_format": 5}, "invalid_value", "response_format", "json_schema"),
+        ({"response_format": {"type": "text", "more": 1}}, "unknown_parameter",
+         "response_format.more", "no field"),
+        ({"response_format": {"type": "json_schema", "json_schema": 5}}, "invalid_type",
+         "response_format.json_schema", "must be an object"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
+         "invalid_value", "response_format.json_schema.name", "pattern"),
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"name": "a", "schema": False}}},
+         "invalid_type", "response_format.json_schema.schema", "must be an object"),
+        ({"messages": [5]}, "invalid_type", "messages[0]", "must be an object"),
         ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio", "text only"),
         ({"messages": [{"role": "user", "content": []}, {"role": "x"}]}, "invalid_value",
          "messages[1].role", "assistant"),
@@ -73,6 +86,13 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(Refusal) as caught:
         check_body(b"{}", CompletionBody, COMPLETION)
     assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
+
+
+def test_too_many_prompts_are_said_once() -> None:
+    """Guards the sentence: the field stands before it already."""
+    with pytest.raises(Refusal) as caught:
+        check_body(json.dumps({"prompt": ["a"] * 129}).encode(), CompletionBody, COMPLETION)
+    assert caught.value.message == "prompt: there are 129 prompts; the limit is 128 in one call."
 
 
 FAULTS_MAX = 20

@@ -13,9 +13,16 @@ Read = tuple[str, list[tuple[str, str]]]
 
 
 def read(
-    parts: list[str], form: CallFormat, *, parallel: bool = True, inside: bool = False
+    parts: list[str],
+    form: CallFormat,
+    *,
+    parallel: bool = True,
+    inside: bool = False,
+    only_calls: bool = False,
 ) -> Read:
-    parser = CallParser(form, ["f", "g"], parallel=parallel, starts_inside=inside)
+    parser = CallParser(
+        form, ["f", "g"], parallel=parallel, starts_inside=inside, only_calls=only_calls
+    )
     pieces = [piece for part in parts for piece in parser.push(part)]
     pieces += parser.finish()
     content = "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
@@ -165,3 +172,26 @@ def test_arguments_are_passed_on_while_they_are_written() -> None:
     parser = CallParser(HERMES, ["f"])
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "lo')
     assert parser.push("ng te") == [CallPiece(0, None, "ng te")]
+
+
+@pytest.mark.parametrize(
+    ("form", "inside", "text", "calls"),
+    [
+        (HERMES, False, "<tool_call>", []),
+        (HERMES, False, "<tool_c", []),
+        (HERMES, False, '<tool_call>\n{"name": "', []),
+        (HERMES, False, '<tool_call>\n{"name": "f", "arguments": {"a', [("f", '{"a')]),
+        (HERMES, False, '<tool_call>{"name": "f"}\n</tool_call>\n<tool_', [("f", "{}")]),
+        (HERMES, False, '<tool_call>{"name": "f"}\n</tool', [("f", "{}")]),
+        (HERMES, True, '{"name', []),
+        (MISTRAL, True, '[{"name": "f"}, {"na', [("f", "{}")]),
+        (MISTRAL, True, "[", []),
+        (LLAMA, True, '{"name": "', []),
+    ],
+)
+def test_a_call_that_was_cut_off_is_no_content_where_only_calls_can_be(
+    form: CallFormat, inside: bool, text: str, calls: list[tuple[str, str]]
+) -> None:
+    """Guards enforced calls: no markup is ever passed on as an answer, however it is cut."""
+    for parts in ([text], list(text)):
+        assert read(parts, form, inside=inside, only_calls=True) == ("", calls)

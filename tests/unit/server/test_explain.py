@@ -16,6 +16,7 @@ def story(**changes: Any) -> Story:  # Any: whatever a Story takes
     given: dict[str, Any] = {
         "id": RequestId("a"),
         "arrived_at": 100.0,
+        "sent_at": 100.0,
         "accepted_at": 100.0,
         "prompt_tokens": 1000,
         "completions": 1,
@@ -124,6 +125,20 @@ def test_a_hard_life_is_told_in_full() -> None:
 def test_each_cause_has_its_words(changes: dict[str, object], words: str) -> None:
     """Guards against causes that are recorded and never told."""
     assert words in explain(story(**changes), 200.0)
+
+
+def test_time_at_the_door_is_told_apart_from_waiting() -> None:
+    """Guards a request that was slow to read: it is not said to have been quick, or queued."""
+    slow = story(arrived_at=82.8, started_at=100.02)
+    told = explain(slow, 200.0)
+    assert told.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
+    kinds = [(phase.kind, round(phase.end_s, 2)) for phase in phases(slow, 200.0)]
+    assert kinds[:2] == [("reading", 17.2), ("queued", 17.22)]
+    unstarted = story(arrived_at=90.0, started_at=None, first_token_at=None, last_token_at=None)
+    assert [phase.kind for phase in phases(unstarted, 200.0)] == ["reading", "queued"]
+    brief = story(arrived_at=99.998)
+    assert explain(brief, 200.0).startswith("Started at once")
+    assert phases(brief, 200.0)[0].kind == "queued"
 
 
 def test_a_gap_like_all_the_others_is_not_worth_a_word() -> None:

@@ -28,7 +28,7 @@ WEIGHT_TYPES = frozenset(
 """Those that `requantize` reads or the library takes; exotic ones are left to llama.cpp."""
 CONFIG_BYTES_MAX = 1 << 20
 ACTIVATION_GROUP = 32
-KV_KINDS = {"f32": ("f32", "f16", "u8"), "bf16": ("bf16", "f16", "u8"), "f16": ("f16", "u8")}
+KV_KINDS = {"f32": ("f32", "f16", "u8"), "bf16": ("bf16", "f16", "u8")}
 """What the attention kernels can keep keys and values as, for each kind of computation."""
 BLOCK_TOKENS = 32
 """The CPU plugin's attention kernel takes blocks of this size and no other."""

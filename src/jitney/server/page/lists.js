@@ -27,6 +27,10 @@ export function whole(value) {
   return Math.round(value).toLocaleString("en");
 }
 
+export function counted(count, noun) {
+  return `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 // Keys must differ: of two rows with one key, the list would forget the first and never remove it.
 function keep(list, items, keyOf, build, update, emptyWords) {
   const known = new Map([...list.children].map((row) => [row.dataset.key, row]));
@@ -72,13 +76,13 @@ function buildSlot() {
 function updateSlot(row, each) {
   const [chip, body] = row.children;
   setText(chip, String(each.slot));
-  chip.title = `slot ${each.slot}`;
+  chip.title = `slot ${each.slot} of the backend; slots that do not run keep cached prefixes`;
   chip.style.background = slotColor(each.slot, 0.25);
   chip.style.borderColor = slotColor(each.slot);
   const [line, tail] = body.children;
   showName(line.children[0], each);
   const isPrefilling = each.state === "prefilling";
-  const made = each.limit ? `${each.made} of ${each.limit} tokens` : `${each.made ?? 0} tokens`;
+  const made = each.limit ? `${each.made} of ${each.limit} tokens` : counted(each.made ?? 0, "token");
   setText(line.children[1],
     isPrefilling ? `prefill ${each.tokens} of ${each.prompt ?? "?"}` : made);
   const isPrivate = each.text === null;
@@ -195,6 +199,7 @@ function showDetails(more, details) {
 
 function momentList(details) {
   const moments = [[0, "arrived"]];
+  if (details.sent_s >= 0.005) moments.push([details.sent_s, "was read and tokenised"]);
   if (details.started_s !== null) moments.push([details.started_s, "got a slot"]);
   for (const [tick, at, start, length, took] of details.spans) {
     moments.push([at, `tick ${tick} computed tokens ${start} to ${start + length} in ${seconds(took)}`]);

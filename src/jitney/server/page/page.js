@@ -2,7 +2,7 @@
 
 import { Chat } from "./chat.js";
 import { drawBatches, drawMemory } from "./draw.js";
-import { seconds, setText, showQueue, showRequests, showSlots, whole } from "./lists.js";
+import { counted, seconds, setText, showQueue, showRequests, showSlots, whole } from "./lists.js";
 
 const BUSY_MS = 250;
 const IDLE_MS = 1000;
@@ -75,7 +75,9 @@ function show(state) {
   const slots = state.slots ?? [];
   const running = slots.filter((each) => each.state !== "cached");
   showSlots(byId("slots"), running);
-  setText(byId("slots-note"), `${running.length} of ${state.limits.sequences_max} run`);
+  const cachedCount = slots.length - running.length;
+  const others = cachedCount ? `, prefixes cached in ${cachedCount} more` : "";
+  setText(byId("slots-note"), `${running.length} of ${state.limits.sequences_max} run${others}`);
   showQueue(byId("queue"), state.queue ?? []);
   setText(byId("queue-note"), state.counts.waiting ? `${state.counts.waiting} wait` : "");
   if (state.requests) showRequests(byId("requests"), state.requests, details);
@@ -143,7 +145,7 @@ function draw() {
   const tick = ticks.at(-1);
   if (tick) {
     setText(byId("batch-note"),
-      `Tick ${whole(tick.number)}: ${tick.batch} sequences, ${tick.decode} decode and ` +
+      `Tick ${whole(tick.number)}: ${counted(tick.batch, "sequence")}, ${tick.decode} decode and ` +
       `${whole(tick.prefill)} prefill tokens in ${seconds(tick.ms / 1000)}.`);
   }
   const cached = new Set((last.slots ?? []).filter((each) => each.state === "cached").map((each) => each.slot));

@@ -256,6 +256,7 @@ def _details(story: Story) -> Fields:
         "completion_tokens": story.completion_tokens,
         "recomputed_tokens": story.recomputed_tokens,
         "completions": story.completions,
+        "sent_s": since(story.sent_at),
         "started_s": since(story.started_at),
         "first_token_s": since(story.first_token_at),
         "last_token_s": since(story.last_token_at),

@@ -201,8 +201,6 @@ def test_what_was_asked_for_is_taken(dtype: str, kv: str, expected: Dtypes) -> N
     ("dtype", "kv"),
     [
         ("bfloat16", "float32"),
-        ("float16", "float32"),
-        ("float16", "bfloat16"),
         ("float32", "bfloat16"),
     ],
 )

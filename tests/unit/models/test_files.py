@@ -1,0 +1,39 @@
+"""Locks that other processes hold."""
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from jitney.models import files
+
+
+def test_whoever_waits_for_another_process_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against a silence of minutes: the other one converts, and only that one says so."""
+    monkeypatch.setattr(files, "LOCK_POLL_S", 0.01)
+    told = threading.Event()
+    lock = tmp_path / "model.lock"
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.set()
+
+    listener = Listener()
+    logging.getLogger("jitney").addHandler(listener)
+
+    def hold() -> None:
+        with files.locked(lock):
+            held.set()
+            told.wait(30)
+
+    held = threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    with files.locked(lock, wait_s=30):
+        assert "another process is making model" in caplog.text
+    holder.join(30)
+    logging.getLogger("jitney").removeHandler(listener)
