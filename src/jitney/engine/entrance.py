@@ -70,8 +70,8 @@ class Entrance:
         if byte_count > self._prompt_bytes_max:
             # Refused before it is tokenised, which would take its time for nothing.
             raise ContextLengthExceeded(
-                f"the prompt has {byte_count} bytes, which {self._model_len_max} tokens, all that "
-                "the context holds, cannot stand for; shorten the prompt.",
+                f"the prompt has {byte_count} bytes and the context holds {self._model_len_max} "
+                "tokens, which cannot stand for so many; shorten the prompt.",
                 "prompt",
             )
         tokens: list[int] = []
