@@ -372,6 +372,15 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
         assert process.wait(WAIT_S) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness of threads is Linux's")
+def test_http_stands_back_behind_the_model(tmp_path: Path) -> None:
+    """Guards the forward pass: a thread of it that is pushed aside holds up all the others."""
+    with served(tmp_path) as (process, _):
+        (worker,) = children(process.pid)
+        http, model = (os.getpriority(os.PRIO_PROCESS, each) for each in (process.pid, worker))
+        assert http > model
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_backend_lost_while_idle_is_seen_and_started_again(
