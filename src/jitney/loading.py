@@ -111,8 +111,8 @@ def installed_backends() -> frozenset[str]:
 def openvino_numbers(settings: Settings) -> str:
     """What OpenVINO would compute with, in words: the choices that `auto` amounts to."""
     dtypes = _dtypes(settings)
-    names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8"}
     threads = settings.threads or usable_cores()
+    names = families.LONG_NAMES
     told = f"{names[dtypes.inference]}, keys and values in {names[dtypes.kv]}"
     if dtypes.activation_group:
         told += ", activations rounded to 8 bits"

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jitney.errors import ModelError
-from jitney.models.files import disk_errors, locked, publish, sha256_of, sync
+from jitney.models.files import check_room, disk_errors, locked, publish, sha256_of, sync
 from jitney.models.gguf import read_header
 
 RECORD_BYTES_MAX = 65_536
@@ -82,7 +81,7 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
         with locked(target.with_name(f"{target.name}.lock")):
             if not _is_current(target, source, conversion):
                 wanted = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
-                _check_room(target, wanted)
+                check_room(target, wanted)
                 _make(target, source, conversion)
     return target
 
@@ -105,15 +104,6 @@ def _is_intact(path: Path, result: _Result) -> bool:
         return True
     # Same size, other time: a copy that kept the bytes is good, anything else is damage.
     return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
-
-
-def _check_room(target: Path, wanted_bytes: int) -> None:
-    free = shutil.disk_usage(target.parent).free
-    if free < wanted_bytes:
-        raise ModelError(
-            f"{target} needs about {wanted_bytes >> 20} MiB and {free >> 20} MiB are free; "
-            "make room, or choose another cache folder."
-        )
 
 
 def _make(target: Path, source: Path, conversion: Conversion) -> None:

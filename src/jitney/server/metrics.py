@@ -61,10 +61,6 @@ class Metrics:
         """
         self._measures.answered(route, status, refused)
 
-    def totals(self) -> Totals:
-        """Everything that was counted, at one moment."""
-        return self._measures.copied()
-
     def render(self) -> bytes:
         """All metrics as text, in the format of CONTENT_TYPE."""
         return generate_latest(self._registry)

@@ -28,6 +28,9 @@ WEIGHT_TYPES = frozenset(
 """Those that `requantize` reads or the library takes; exotic ones are left to llama.cpp."""
 CONFIG_BYTES_MAX = 1 << 20
 ACTIVATION_GROUP = 32
+SHORT_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
+LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
+"""Kinds of numbers by the settings' names and by the library's."""
 KV_KINDS = {"f32": ("f32", "f16", "u8"), "bf16": ("bf16", "f16", "u8")}
 """What the attention kernels can keep keys and values as, for each kind of computation."""
 BLOCK_TOKENS = 32
@@ -160,26 +163,24 @@ def read_text(path: Path, bytes_max: int) -> str:
 
 def dtypes(dtype: str, kv_cache_dtype: str, threads: int, cpuinfo: Path = CPUINFO) -> Dtypes:
     """The library's names for the settings; what `auto` is was measured (decision 0010)."""
-    names = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
     # Scales and offsets stand beside numbers of 8 bits.
     sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
     # On one thread the library divides by zero while it compiles bfloat16 for unpacked weights.
     is_half = threads > 1 and read_processor(cpuinfo).has_bfloat16
-    inference = names.get(dtype) or ("bf16" if is_half else "f32")
+    inference = SHORT_NAMES.get(dtype) or ("bf16" if is_half else "f32")
     # Rounding activations doubles the speed of float32, and costs what it costs in llama.cpp. Who
     # asks for float32 gets it; elsewhere it has no effect.
     activation_group = ACTIVATION_GROUP if dtype == "auto" and inference == "f32" else 0
-    kv = names.get(kv_cache_dtype, inference)
+    kv = SHORT_NAMES.get(kv_cache_dtype, inference)
     if inference == "bf16" and threads == 1:
         raise ConfigError(
             "dtype bfloat16 on one thread makes OpenVINO crash on some models; "
             "give it two threads, or leave dtype out."
         )
     if kv not in KV_KINDS[inference]:
-        given = {short: name for name, short in names.items()}
-        allowed = " or ".join(given[each] for each in KV_KINDS[inference])
+        allowed = " or ".join(LONG_NAMES[each] for each in KV_KINDS[inference])
         raise ConfigError(
-            f"kv_cache_dtype {given[kv]} does not go with dtype {given[inference]}, which takes "
-            f"{allowed}; change one of them."
+            f"kv_cache_dtype {LONG_NAMES[kv]} does not go with dtype {LONG_NAMES[inference]}, "
+            f"which takes {allowed}; change one of them."
         )
     return Dtypes(inference, kv, sizes[kv], activation_group)
