@@ -2,33 +2,44 @@
 
 On the fake backend the server, its backend's process included, is kept to one core and the
 clients to another. On SmolLM2 the same load (16 callers, each with its next request when the last
-one ended; 128 in, 64 out) is given to the engine in this process and to the server, in turns. Both
-stream every token; a client over HTTP looks at its events when it has them all, since clients are
-elsewhere and their work is not the server's. Callers come one by one in both: sixteen prompts of
-one tick would be computed in one large pass, which has nothing to do with HTTP.
+one ended; 128 in, 32 to 96 out) is given to the engine in this process and to the server, both of
+which live all the time, in turns of some seconds: engine, server, server, engine, and the other
+way round. What drifts on a shared machine cancels out. Answers differ in length, because callers
+that all end in one tick come again in one tick in process and never do over HTTP; that would
+compare prefills of different shapes. Both stream every token.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
+from benchmarks.http.quiet import call_all
 from benchmarks.http.report import Report
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import DONE, Connection, Json
-from benchmarks.load import Job, make_engine, random_jobs, serve, spread
+from benchmarks.load import VOCABULARY, Job, random_jobs, spread
+from jitney.compose import assemble
 from jitney.config import Settings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.loading import load_backend
+from jitney.engine.engine import Engine
 
 RUNS = 3
+ROUNDS = 8
 STREAMS = 64
 STREAM_TOKENS = 500
 CALLERS = 16
+JOBS = 48
+PROMPT_TOKENS = 128
+ANSWER_TOKENS = (32, 96)
 RATE_GOAL = 5000.0
 RATIO_GOAL = 0.95
 RUN_S_MAX = 300.0
@@ -87,19 +98,22 @@ def _fake_body(number: int) -> Json:
 
 def _against_engine(report: Report) -> None:
     ratios, over_http, in_process = [], [], []
-    with served(*SMOL_FLAGS) as server:
-        _http_rate(server, random_jobs(CALLERS, 128, 8, seed=599, vocabulary_size=49_000))
-        for number in range(RUNS):
-            jobs = random_jobs(96, 128, 64, seed=600 + number, vocabulary_size=49_000)
-            # The engine before and after, so that what drifts on a shared machine cancels out.
-            before = _engine_rate(jobs)
-            over_http.append(_http_rate(server, jobs))
-            after = _engine_rate(jobs)
-            in_process += [before, after]
-            ratios.append(2 * over_http[-1] / (before + after))
+    with served(*SMOL_FLAGS) as server, _opened() as engine:
+        sides = {"http": partial(_http_rate, server), "engine": partial(_engine_rate, engine)}
+        for rate in sides.values():
+            rate(_jobs(599)[:CALLERS])
+        for number in range(ROUNDS):
+            jobs = _jobs(600 + number)
+            first, second = ("engine", "http") if number % 2 == 0 else ("http", "engine")
+            rates: dict[str, list[float]] = {"http": [], "engine": []}
+            for side in (first, second, second, first):
+                rates[side].append(sides[side](jobs))
+            over_http += rates["http"]
+            in_process += rates["engine"]
+            ratios.append(sum(rates["http"]) / sum(rates["engine"]))
+            said = {side: ", ".join(f"{each:.0f}" for each in rates[side]) for side in rates}
             report.say(
-                f"http {over_http[-1]:.0f} tokens/s, engine {before:.0f} and {after:.0f}, "
-                f"ratio {ratios[-1]:.3f}"
+                f"http {said['http']} tokens/s, engine {said['engine']}, ratio {ratios[-1]:.3f}"
             )
     report.figure("http_over_engine", ratios)
     report.figure("http_tokens_per_s", over_http)
@@ -110,40 +124,35 @@ def _against_engine(report: Report) -> None:
     )
 
 
-def _engine_rate(jobs: list[Job]) -> float:
-    backend = load_backend(Settings(max_num_seqs=CALLERS, max_model_len=LENGTH_MAX))
-    engine = make_engine(
-        backend, sequences_max=CALLERS, model_len_max=LENGTH_MAX, cache_tokens_max=0
-    )
+def _jobs(seed: int) -> list[Job]:
+    generator = random.Random(seed)
+    jobs = random_jobs(JOBS, PROMPT_TOKENS, 0, seed=seed, vocabulary_size=VOCABULARY)
+    return [replace(job, completion_count=generator.randint(*ANSWER_TOKENS)) for job in jobs]
+
+
+@contextlib.contextmanager
+def _opened() -> Iterator[Engine]:
+    """The engine as a program has it that imports jitney."""
+    settings = Settings(max_num_seqs=CALLERS, max_model_len=LENGTH_MAX, enable_prefix_caching=False)
+    engine = assemble(settings).engine
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _engine_rate(engine: Engine, jobs: list[Job]) -> float:
+    """Tokens per second when all callers have had all of theirs."""
 
     async def ask(number: int) -> None:
-        for place, job in enumerate(jobs[number::CALLERS]):
+        for job in jobs[number::CALLERS]:
             params = SamplingParams(temperature=0, max_tokens=job.completion_count, ignore_eos=True)
-            request_id = RequestId(f"{number}-{place}")
+            request_id = RequestId(uuid.uuid4().hex)
             request = Request(id=request_id, prompt=job.prompt, params=params, seed=number)
             count = 0
             async for delta in engine.send(request, streams=True):
                 count += len(delta.tokens)
             assert count == job.completion_count, count
-
-    serve(engine, jobs[:4])
-    rate = _rate(jobs, ask)
-    engine.close()
-    return rate
-
-
-def _http_rate(server: Served, jobs: list[Job]) -> float:
-    async def ask(number: int) -> None:
-        connection = await Connection.open(server.port)
-        for job in jobs[number::CALLERS]:
-            await _count(connection, _body(job))
-        connection.close()
-
-    return _rate(jobs, ask)
-
-
-def _rate(jobs: list[Job], ask: Callable[[int], Awaitable[None]]) -> float:
-    """Tokens per second when all callers have had all of theirs."""
 
     async def all_of_them() -> float:
         started = time.perf_counter()
@@ -151,7 +160,17 @@ def _rate(jobs: list[Job], ask: Callable[[int], Awaitable[None]]) -> float:
             await asyncio.gather(*map(ask, range(CALLERS)))
         return time.perf_counter() - started
 
-    return sum(job.completion_count for job in jobs) / asyncio.run(all_of_them())
+    return _token_count(jobs) / asyncio.run(all_of_them())
+
+
+def _http_rate(server: Served, jobs: list[Job]) -> float:
+    bodies = [[_body(job) for job in jobs[number::CALLERS]] for number in range(CALLERS)]
+    seconds = call_all(server.port, PATH, bodies)
+    return _token_count(jobs) / seconds
+
+
+def _token_count(jobs: list[Job]) -> int:
+    return sum(job.completion_count for job in jobs)
 
 
 def _body(job: Job) -> Json:

@@ -27,6 +27,10 @@ class SlotView:
     token_count: int
 
 
+Occupant = tuple[RequestId, int]
+"""The request, and the index of the completion, that runs in a slot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gauges:
     """Levels and counters. Tokens of memory are whole blocks, shared ones once."""

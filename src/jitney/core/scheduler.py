@@ -20,7 +20,7 @@ from jitney.core.batch import Batch, Entry, Outcome, Sample
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason, PreemptReason, PromptEvent, TokenEvent
-from jitney.core.gauges import Gauges, view_slots
+from jitney.core.gauges import Gauges, Occupant, view_slots
 from jitney.core.mix import Budget, share_budget
 from jitney.core.picture import Picture, draw
 from jitney.core.request import Request, RequestId
@@ -235,6 +235,12 @@ class Scheduler:
             slots=view_slots(memory.holdings),
             counters=self.counters.snapshot(),
         )
+
+    def occupants(self) -> dict[int, Occupant]:
+        """Who runs in which slot."""
+        holdings = self._roster.memory.holdings.items()
+        running = ((slot, each.sequence) for slot, each in holdings if each.sequence is not None)
+        return {slot: (sequence.request.id, sequence.index) for slot, sequence in running}
 
     def picture(self, now: float) -> Picture:
         """Who holds which memory and why the waiting wait; made only when somebody looks."""

@@ -10,7 +10,7 @@ every running sequence resumes from its tokens.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jitney.core import limits
@@ -24,7 +24,7 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
-from jitney.core.gauges import Gauges, SlotView
+from jitney.core.gauges import Gauges, Occupant
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
@@ -159,7 +159,7 @@ class Tick:
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        views = self._view()
+        occupants = self._look_at_slots()
         outcome = self._forward(batch)
         if intake is not None:
             intake()
@@ -167,7 +167,8 @@ class Tick:
         if isinstance(outcome, _Lost):
             self._lose(outcome, now)
             return True
-        members = self._members(batch, outcome, views) if views else ()
+        wants_members = self._names_members or len(self._observers) > 0
+        members = self._members(batch, outcome, occupants) if wants_members else ()
         self._collect(self._scheduler.apply(batch, outcome, now), now)
         self._is_stale = True
         turn = Turn(started_at, now, self._preempted_count, members)
@@ -324,13 +325,17 @@ class Tick:
             # Last of all: whoever is in this line is told by `stop` if something breaks.
             self._ended.popleft()
 
-    def _view(self) -> dict[int, SlotView]:
-        """The slots as they were just planned, when anyone wants to know who is in a batch."""
-        if not self._names_members and not len(self._observers):
-            self._measure()
-            return {}
-        self._is_stale = True
-        return {view.slot: view for view in self._measure().slots}
+    def _look_at_slots(self) -> Mapping[int, Occupant]:
+        """Who was just planned into which slot.
+
+        A forward pass may take long, so whoever it admitted is not left among the waiting.
+        """
+        occupants = self._scheduler.occupants()
+        gauges = self.tally.gauges
+        if gauges is None or gauges.running_count != len(occupants):
+            self._is_stale = True
+        self._measure()
+        return occupants
 
     def _measure(self) -> Gauges:
         """Note how the scheduler stands, and say so when memory ran short since last time.
@@ -358,15 +363,12 @@ class Tick:
         return gauges
 
     def _members(
-        self, batch: Batch, outcome: Outcome, views: dict[int, SlotView]
+        self, batch: Batch, outcome: Outcome, occupants: Mapping[int, Occupant]
     ) -> tuple[Member, ...]:
         """Who was in the batch, by how the slots stood when it was planned."""
         members = []
         for entry, sample in zip(batch.entries, outcome.samples, strict=True):
-            view = views[entry.slot]
-            request_id, index = view.request_id, view.index
-            assert request_id is not None, view
-            assert index is not None, view
+            request_id, index = occupants[entry.slot]
             collector = self._collectors.get(request_id)
             is_live = collector is not None and not collector.is_finished(index)
             samples = is_live and sample.token is not None and sample.fault is None

@@ -10,7 +10,7 @@ one, the others are given up at once.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -147,18 +147,19 @@ class Answering:
             return refusal
         return Refusal(499, "The request was cancelled.", code="cancelled", type=SERVER)
 
-    async def deltas(self) -> AsyncIterator[Placed]:
+    def deltas(self) -> AsyncGenerator[Placed, None]:
         """Deltas of all requests as they come. Raises at the end what went wrong."""
-        if len(self._handles) == 1:
-            async for delta in self._read(self._handles[0]):
-                yield 0, delta
-            return
+        if len(self.tickets) == 1:
+            return self._read(0)
+        return self._read_all()
+
+    async def _read_all(self) -> AsyncGenerator[Placed, None]:
         await self.accepted()
         # One place for each: a reader that is behind leaves the rest to be merged.
         queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
         tasks = [
-            asyncio.create_task(_pump(place, self._read(handle), queue))
-            for place, handle in enumerate(self._handles)
+            asyncio.create_task(_pump(self._read(place), queue))
+            for place in range(len(self._handles))
         ]
         try:
             open_count = len(tasks)
@@ -174,16 +175,16 @@ class Answering:
             for task in tasks:
                 task.cancel()
 
-    async def _read(self, handle: Handle[Answer]) -> AsyncIterator[Delta]:
+    async def _read(self, place: int) -> AsyncGenerator[Placed, None]:
         """Deltas of one request; ends that OpenAI has no word for are raised, not passed on."""
         is_cut = False
-        async for delta in handle:
+        async for delta in self._handles[place]:
             if delta.finish_reason in _TOLD_REASONS:
-                yield delta
+                yield place, delta
                 continue
             is_cut = True
             if delta.text or delta.tokens:
-                yield replace(delta, finish_reason=None, stop_reason=None)
+                yield place, replace(delta, finish_reason=None, stop_reason=None)
         if is_cut:
             raise self.cancelled()
 
@@ -292,9 +293,12 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything there is."""
+        write_piece = _shortcut(scope, "jitney.write_piece")
 
         async def send_body(body: bytes, more_body: bool = True) -> None:
             self._sent_at = self._service.clock.now()
+            if more_body and write_piece is not None and write_piece(body):
+                return
             async with asyncio.timeout(self._service.settings.send_s_max):
                 await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
@@ -324,7 +328,9 @@ class EventStream(Response):
         try:
             placed: Placed | None = await first
             while placed is not None:
-                await send_body(answering.chunks(placed))
+                # A delta may add nothing yet, such as half a tool call.
+                if piece := answering.chunks(placed):
+                    await send_body(piece)
                 placed = await anext(self._deltas, None)
             return answering.closing()
         except Exception as error:
@@ -355,7 +361,7 @@ class EventStream(Response):
             self._first.cancel()
             with contextlib.suppress(BaseException):
                 await self._first
-        await self._deltas.aclose()  # type: ignore[attr-defined]
+        await self._deltas.aclose()
         self._answering.cancel()
         self._lasting.close()
 
@@ -365,11 +371,11 @@ async def _next(deltas: AsyncIterator[Placed]) -> Placed:
 
 
 async def _pump(
-    place: int, deltas: AsyncIterator[Delta], queue: "asyncio.Queue[Placed | Exception | None]"
+    deltas: AsyncIterator[Placed], queue: "asyncio.Queue[Placed | Exception | None]"
 ) -> None:
     try:
-        async for delta in deltas:
-            await queue.put((place, delta))
+        async for placed in deltas:
+            await queue.put(placed)
     except Exception as error:
         await queue.put(error)
     else:
@@ -378,8 +384,14 @@ async def _pump(
 
 async def _cut(scope: Scope) -> None:
     """Close the connection at once, whatever was not taken yet."""
-    abort: Any = scope.get("extensions", {}).get("jitney.abort")  # Any: a function, or nothing
+    abort = _shortcut(scope, "jitney.abort")
     if abort is not None:
         abort()
         # One turn of the loop, so that the connection is known to be lost.
         await asyncio.sleep(0)
+
+
+def _shortcut(scope: Scope, name: str) -> Callable[..., Any] | None:  # Any: each has its own
+    """What the protocol offers beyond ASGI; nothing where another one serves."""
+    found: Callable[..., Any] | None = scope.get("extensions", {}).get(name)
+    return found

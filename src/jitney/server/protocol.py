@@ -1,8 +1,9 @@
 """HTTP/1.1 on one connection, by uvicorn, with the limits that it lacks. Event loop.
 
 A connection that does not bring whole headers in time is closed, what is no HTTP is refused in
-the shape of all other errors, and a response can cut its connection. What arrives while a request
-is being answered is kept for later, and the connection is read on, so that its end is noticed.
+the shape of all other errors, and a response can cut its connection, or write to it without the
+layers in between. What arrives while a request is being answered is kept for later, and the
+connection is read on, so that its end is noticed.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: as uvicorn calls it
         super().__init__(*args, **kwargs)
-        self.app = _with_abort(self.app, self)
+        self.app = _with_shortcuts(self.app, self)
         self._header_timer: asyncio.TimerHandle | None = None
         self._early = bytearray()
 
@@ -77,6 +78,18 @@ class GuardedProtocol(H11Protocol):
         if self._early and not self.transport.is_closing():
             early, self._early = bytes(self._early), bytearray()
             self.data_received(early)
+
+    def write_piece(self, piece: bytes) -> bool:
+        """Send one more piece of a chunked body; False when the client is behind: await it then.
+
+        Each layer that a response passes on its way out costs as much as the write itself.
+        """
+        assert piece, "an empty piece would be the end of the body"
+        if self.flow.write_paused:
+            return False
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
 
     @property
     def _is_answering(self) -> bool:
@@ -148,10 +161,14 @@ def _has_bare_newline(before: bytes, data: bytes) -> bool:
     return _BARE_NEWLINE.search(head) is not None or (not before and head.startswith(b"\n"))
 
 
-def _with_abort(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
+def _with_shortcuts(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope.setdefault("extensions", {})["jitney.abort"] = protocol.transport.abort
+            offered = scope.setdefault("extensions", {})
+            offered["jitney.abort"] = protocol.transport.abort
+            if scope["http_version"] == "1.1":
+                # In HTTP/1.0 a body without a length has no chunks.
+                offered["jitney.write_piece"] = protocol.write_piece
         await app(scope, receive, send)
 
     return call

@@ -110,6 +110,19 @@ def test_streamed_completions_add_up_to_the_whole(server: Running, fields: dict[
     assert indices == list(range(len(indices)))
 
 
+def test_a_stream_to_an_old_client_has_no_chunks(server: Running) -> None:
+    """Guards against chunk sizes in the text of HTTP/1.0, which knows no chunks."""
+    asked = {"model": MODEL, "prompt": "tell me", "seed": 4, "max_tokens": 12, "stream": True}
+    modern = request_bytes("/v1/completions", asked)
+    reply = server.raw(modern.replace(b" HTTP/1.1", b" HTTP/1.0", 1))
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    *chunks, done = events(body.decode())
+    assert done == "[DONE]"
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert text == server.complete("tell me", seed=4, max_tokens=12).json()["choices"][0]["text"]
+
+
 def test_choices_are_in_the_order_of_prompts(server: Running) -> None:
     """Guards evaluation tools, which take answers by place."""
     alone = [server.complete(each, temperature=0).json()["choices"][0]["text"] for each in "abc"]
