@@ -1,7 +1,9 @@
 """`jitney serve` as a process: what it ends with when its engine gives up, and its open files."""
 
 import contextlib
+import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -30,6 +32,19 @@ FakeBackend.execute = FakeBackend.reset = fail
 sys.exit(main(sys.argv[1:]))
 """
 """A server whose backend fails, and cannot be started again."""
+
+
+IMPATIENT = """
+import sys
+from jitney.cli.main import main
+from jitney.server import limits
+
+limits.KEEP_ALIVE_S = 3
+sys.exit(main(sys.argv[1:]))
+"""
+"""A server that keeps idle connections for a shorter time."""
+
+IDLE_COUNT = 5000
 
 
 @dataclass(frozen=True)
@@ -114,6 +129,46 @@ def test_connections_are_bounded_by_the_files_that_are_allowed(tmp_path: Path) -
         told = httpx.get(f"{server.address}/metrics", timeout=WAIT_S).text
         assert 'jitney:limit{limit="connections_max"} 50' in told
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
+def test_row_45_thousands_of_idle_connections(tmp_path: Path) -> None:
+    """Guards connections: as many as a crowd keeps open are served, and closed when they rest."""
+    with (
+        served(tmp_path, sys.executable, "-c", IMPATIENT, *SERVE) as server,
+        _many_files(IDLE_COUNT + 200),
+        contextlib.ExitStack() as stack,
+    ):
+        idle = [stack.enter_context(_connect(server.port)) for _ in range(IDLE_COUNT)]
+        for connection in idle:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for connection in idle:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        body = {"prompt": "a", "max_tokens": 4}
+        reply = httpx.post(f"{server.address}/v1/completions", json=body, timeout=WAIT_S)
+        assert reply.status_code == 200
+        for connection in idle:
+            assert b"HTTP/1.1" not in read_all(connection)
+        wait_until(lambda: _open_sockets(server.popen.pid) < 20, "closed connections are kept")
+    assert "Traceback" not in server.log.read_text()
+
+
+@contextlib.contextmanager
+def _many_files(count: int) -> Iterator[None]:
+    """This process may open as many here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"needs {count} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _open_sockets(pid: int) -> int:
+    links = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())
+    return sum(link.startswith("socket:") for link in links)
 
 
 def _connect(port: int) -> socket.socket:

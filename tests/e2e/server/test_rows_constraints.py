@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.server.harness import Running, bait, check_error, memory_bytes
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import Running, World, bait, check_error, memory_bytes
 from tests.e2e.server.test_service import children, served
 
 GROWTH_BYTES_MAX = 64 * 2**20
@@ -174,14 +176,20 @@ def test_row_29_schemas_made_to_hurt(server: Running, name: str) -> None:
         check_followed(reply, lambda choice: choice["message"]["content"], pattern)
 
 
-def test_row_30_many_schemas(server: Running) -> None:
-    """Guards the cache of compiled constraints: it serves as many as come.
+def test_row_30_many_schemas(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the cache of compiled constraints: it serves as many as come, and writes no file.
 
     That it is bounded is told by tests/unit/sampling/test_constraint.py.
     """
-    with server.client() as client:
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with start(World()).client() as client:
         for at in range(1000):
-            constraint = {"choice": [f"x{at}"]}
-            body = {"prompt": "a", "structured_outputs": constraint, "max_tokens": 8}
+            schema = {"type": "object", "properties": {f"x{at}": {"const": at}}}
+            schema |= {"required": [f"x{at}"], "additionalProperties": False}
+            constraint = {"json": schema}
+            body = {"prompt": "a", "structured_outputs": constraint, "max_tokens": 64}
             answer = client.post("/v1/completions", json=body)
-            assert answer.json()["choices"][0]["text"] == f"x{at}"
+            assert json.loads(answer.json()["choices"][0]["text"]) == {f"x{at}": at}
+    assert list(tmp_path.iterdir()) == []
