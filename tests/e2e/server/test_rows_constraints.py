@@ -186,8 +186,12 @@ def test_row_30_many_schemas(start: Start, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "tempdir", None)
     with start(World()).client() as client:
         for at in range(1000):
-            schema = {"type": "object", "properties": {f"x{at}": {"const": at}}}
-            schema |= {"required": [f"x{at}"], "additionalProperties": False}
+            schema = {
+                "type": "object",
+                "properties": {f"x{at}": {"const": at}},
+                "required": [f"x{at}"],
+                "additionalProperties": False,
+            }
             constraint = {"json": schema}
             body = {"prompt": "a", "structured_outputs": constraint, "max_tokens": 64}
             answer = client.post("/v1/completions", json=body)
