@@ -11,13 +11,13 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from benchmarks.http.wire import DONE, HOST, Json
+from benchmarks.http.wire import DONE, HOST, LAST_CHUNK, PIECE_BYTES, Json, events_of, request_bytes
 
 LOOK_S = 0.002
-"""Between two looks: a tick's events are there at once, as they would be behind a network."""
+"""Between two looks: long enough for all events of a tick to be there, short beside a tick."""
 
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
-_PIECE_BYTES = 65_536
+REPLY_S_MAX = 60.0
+_WELL = b"HTTP/1.1 200 "
 
 
 @dataclass(slots=True)
@@ -37,12 +37,12 @@ class _Caller:
         return True
 
     def take(self) -> bool:
-        """Keep what came; whether a reply is whole."""
-        piece = self.connection.recv(_PIECE_BYTES)
-        if not piece:
-            raise EOFError("the stream ended in the middle")
+        """Keep what came; whether a reply is whole. Raises RuntimeError for a refusal."""
+        piece = self.connection.recv(PIECE_BYTES)
         self.current += piece
-        if not self.current.endswith(_LAST_CHUNK):
+        if not piece or not self.current.startswith(_WELL):
+            raise RuntimeError(f"no stream, or the end of it: {bytes(self.current[-400:])!r}")
+        if not self.current.endswith(LAST_CHUNK):
             return False
         self.replies.append(bytes(self.current))
         self.current.clear()
@@ -52,18 +52,20 @@ class _Caller:
 def call_all(port: int, path: str, bodies: list[list[Json]]) -> float:
     """Each list from a caller of its own, one body after the other; seconds until all have all.
 
-    Every reply is to be a stream that ran to its length.
+    Every reply is to be a stream of as many tokens as were asked for.
     """
     callers = [
         _Caller(socket.create_connection((HOST, port)), [_request(path, body) for body in theirs])
         for theirs in bodies
     ]
-    seconds = _run(callers)
-    for caller in callers:
-        caller.connection.close()
-        for reply in caller.replies:
-            _check(reply)
-    assert [len(each.replies) for each in callers] == [len(theirs) for theirs in bodies]
+    try:
+        seconds = _run(callers)
+    finally:
+        for caller in callers:
+            caller.connection.close()
+    for caller, theirs in zip(callers, bodies, strict=True):
+        for reply, body in zip(caller.replies, theirs, strict=True):
+            _check(reply, body["max_tokens"])
     return seconds
 
 
@@ -74,7 +76,10 @@ def _run(callers: list[_Caller]) -> float:
             if caller.go_on():
                 selector.register(caller.connection, selectors.EVENT_READ, caller)
         while selector.get_map():
-            for key, _ in selector.select():
+            ready = selector.select(REPLY_S_MAX)
+            if not ready:
+                raise TimeoutError(f"nothing came for {REPLY_S_MAX:g} s")
+            for key, _ in ready:
                 caller = key.data
                 if caller.take() and not caller.go_on():
                     selector.unregister(caller.connection)
@@ -83,16 +88,11 @@ def _run(callers: list[_Caller]) -> float:
 
 
 def _request(path: str, body: Json) -> bytes:
-    content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    return request_bytes(f"POST {path} HTTP/1.1", json.dumps(asked).encode())
 
 
-def _check(reply: bytes) -> None:
-    assert reply.startswith(b"HTTP/1.1 200 "), reply[:200]
-    events = [part.split(b"\n\n")[0] for part in reply.split(b"data: ")[1:]]
-    assert events[-1] == DONE, events[-1]
-    assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length", events[-2]
+def _check(reply: bytes, token_count: int) -> None:
+    *_, last, done = events_of(reply.partition(b"\r\n\r\n")[2])
+    assert done == DONE, done
+    assert json.loads(last)["usage"]["completion_tokens"] == token_count, last

@@ -9,7 +9,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ Json = dict[str, Any]  # Any: a JSON value
 
 HOST = "127.0.0.1"
 DONE = b"[DONE]"
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
-_PIECE_BYTES = 65_536
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+PIECE_BYTES = 65_536
 _LINGER_NONE = struct.pack("ii", 1, 0)
 
 
@@ -85,29 +85,24 @@ class Connection:
         async for chunk in self._chunks():
             *blocks, left = (left + chunk).split(b"\n\n")
             for block in blocks:
-                if block.startswith(b"data: "):
-                    yield block[6:]
-                elif not block.startswith(b":"):
-                    raise ValueError(f"no event: {block[:80]!r}")
+                if _is_event(block):
+                    yield block.removeprefix(b"data: ")
         if left:
             raise ValueError(f"half an event: {left[:80]!r}")
 
     async def events_at_end(self) -> list[bytes]:
         """What the events of a stream hold, taken apart only when the last of it is here.
 
-        Costs a client next to nothing while the stream runs: the clients of a server are elsewhere,
-        and what they do with their events is no cost of its.
+        Costs a client little while the stream runs: the clients of a server are elsewhere, and
+        what they do with their events is no cost of its.
         """
         pieces = [b""]
-        while not (b"".join(pieces[-2:])).endswith(_LAST_CHUNK):
-            piece = await self._reader.read(_PIECE_BYTES)
+        while not (b"".join(pieces[-2:])).endswith(LAST_CHUNK):
+            piece = await self._reader.read(PIECE_BYTES)
             if not piece:
                 raise EOFError("the stream ended in the middle")
             pieces.append(piece)
-        reader = asyncio.StreamReader()
-        reader.feed_data(b"".join(pieces))
-        reader.feed_eof()
-        return [data async for data in Connection(reader, self._writer).events()]
+        return events_of(b"".join(pieces))
 
     def close(self) -> None:
         """Say goodbye."""
@@ -120,9 +115,7 @@ class Connection:
         self._writer.transport.abort()
 
     async def _head_of(self, line: str, body: bytes) -> Head:
-        kind = "Content-Type: application/json\r\n" if body else ""
-        head = f"{line}\r\nHost: {HOST}\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
-        self._writer.write(head.encode() + body)
+        self._writer.write(request_bytes(line, body))
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         pairs = (each.split(": ", 1) for each in lines if each)
         headers = {name.lower(): value for name, value in pairs}
@@ -139,3 +132,38 @@ class Connection:
             if size == 0:
                 return
             yield chunk[:-2]
+
+
+def request_bytes(line: str, body: bytes) -> bytes:
+    """A request with this first line."""
+    kind = "Content-Type: application/json\r\n" if body else ""
+    head = f"{line}\r\nHost: {HOST}\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def events_of(body: bytes) -> list[bytes]:
+    """What the events of a chunked body hold; comments are left out."""
+    *blocks, left = b"".join(_chunks_of(body)).split(b"\n\n")
+    if left:
+        raise ValueError(f"half an event: {left[:80]!r}")
+    return [block.removeprefix(b"data: ") for block in blocks if _is_event(block)]
+
+
+def _chunks_of(body: bytes) -> Iterator[bytes]:
+    at = 0
+    while True:
+        line_end = body.index(b"\r\n", at)
+        start = line_end + 2
+        end = start + int(body[at:line_end], 16)
+        if body[end : end + 2] != b"\r\n":
+            raise ValueError(f"no end of a chunk: {body[end : end + 80]!r}")
+        if start == end:
+            return
+        yield body[start:end]
+        at = end + 2
+
+
+def _is_event(block: bytes) -> bool:
+    if not block.startswith((b"data: ", b":")):
+        raise ValueError(f"no event: {block[:80]!r}")
+    return not block.startswith(b":")

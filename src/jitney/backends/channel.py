@@ -6,6 +6,7 @@ for the other side to begin, and that long between two pieces of one frame.
 """
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -29,8 +30,12 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        # What was read and not yet handed out.
-        self._read = bytearray()
+        # Everything is tried before it is waited for. A socket that waits by itself first hands
+        # the interpreter to another thread, and a batch would leave after that thread's turn.
+        self._socket.setblocking(False)
+        self._room = _poll(end, select.POLLOUT)
+        self._news = _poll(end, select.POLLIN)
+        self._unread = bytearray()
         # Held while the socket is in use, so that its number is not given to another file.
         self._in_use = threading.Lock()
 
@@ -39,25 +44,25 @@ class Channel:
         frame = encode_message(message)
         if len(frame) > FRAME_BYTES_MAX:
             raise MalformedFrame(f"a message of {len(frame)} bytes is too long to be sent.")
-        whole = _LENGTH.pack(len(frame)) + frame
-        with self._in_use, _closing_told():
-            sent_bytes = self._send_now(whole)
-            if sent_bytes < len(whole):
-                self._socket.settimeout(limit_s)
-                self._socket.sendall(memoryview(whole)[sent_bytes:])
+        unsent = memoryview(_LENGTH.pack(len(frame)) + frame)
+        with self._in_use, _as_closed():
+            while unsent:
+                try:
+                    unsent = unsent[self._socket.send(unsent) :]
+                except BlockingIOError:
+                    _wait(self._room, limit_s)
 
     def receive(self, limit_s: float | None = None) -> Message:
         """Wait for a message. Raises ChannelClosed, TimeoutError or MalformedFrame."""
-        with self._in_use, _closing_told():
-            self._socket.settimeout(limit_s)
-            self._fill(_LENGTH.size)
-            (length,) = _LENGTH.unpack_from(self._read)
+        with self._in_use, _as_closed():
+            self._fill(_LENGTH.size, limit_s)
+            (length,) = _LENGTH.unpack_from(self._unread)
             if length > FRAME_BYTES_MAX:
                 raise MalformedFrame(f"a frame of {length} bytes is longer than any message.")
             end = _LENGTH.size + length
-            self._fill(end)
-            frame = bytes(memoryview(self._read)[_LENGTH.size : end])
-            del self._read[:end]
+            self._fill(end, limit_s)
+            frame = bytes(memoryview(self._unread)[_LENGTH.size : end])
+            del self._unread[:end]
         return decode_message(frame)
 
     def close(self) -> None:
@@ -68,29 +73,33 @@ class Channel:
         with self._in_use:
             self._socket.close()
 
-    def _send_now(self, whole: bytes) -> int:
-        """How much of it could be sent without waiting.
-
-        A socket that may wait looks first whether it must, and gives the interpreter to another
-        thread while it looks: a batch would leave only after that thread's turn.
-        """
-        self._socket.settimeout(0.0)
-        try:
-            return self._socket.send(whole)
-        except BlockingIOError:
-            return 0
-
-    def _fill(self, length: int) -> None:
+    def _fill(self, length: int, limit_s: float | None) -> None:
         """Read until there are so many bytes."""
-        while len(self._read) < length:
-            piece = self._socket.recv(_PIECE_BYTES)
+        while len(self._unread) < length:
+            try:
+                piece = self._socket.recv(_PIECE_BYTES)
+            except BlockingIOError:
+                _wait(self._news, limit_s)
+                continue
             if not piece:
                 raise ChannelClosed("the other side is gone.")
-            self._read += piece
+            self._unread += piece
+
+
+def _poll(end: socket.socket, event: int) -> select.poll:
+    poll = select.poll()
+    poll.register(end, event)
+    return poll
+
+
+def _wait(poll: select.poll, limit_s: float | None) -> None:
+    """Wait for what it looks for. Raises TimeoutError."""
+    if not poll.poll(None if limit_s is None else limit_s * 1e3):
+        raise TimeoutError
 
 
 @contextlib.contextmanager
-def _closing_told() -> Iterator[None]:
+def _as_closed() -> Iterator[None]:
     """What goes wrong with a socket means that its other side is gone, unless it is the time."""
     try:
         yield

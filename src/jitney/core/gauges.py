@@ -27,8 +27,12 @@ class SlotView:
     token_count: int
 
 
-Occupant = tuple[RequestId, int]
-"""The request, and the index of the completion, that runs in a slot."""
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Who runs in a slot."""
+
+    request_id: RequestId
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

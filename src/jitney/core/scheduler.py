@@ -240,7 +240,7 @@ class Scheduler:
         """Who runs in which slot."""
         holdings = self._roster.memory.holdings.items()
         running = ((slot, each.sequence) for slot, each in holdings if each.sequence is not None)
-        return {slot: (sequence.request.id, sequence.index) for slot, sequence in running}
+        return {slot: Occupant(each.request.id, each.index) for slot, each in running}
 
     def picture(self, now: float) -> Picture:
         """Who holds which memory and why the waiting wait; made only when somebody looks."""

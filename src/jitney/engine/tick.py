@@ -87,6 +87,8 @@ class Tick:
         self._preempted_count = 0
         self._squeezed_count = 0
         self._evicted_count = 0
+        # As they were when the last batch was planned.
+        self._occupants: Mapping[int, Occupant] = {}
         self._is_stale = True
         self.tally = Tally(clock.now())
         self.stopped: EngineError | None = None
@@ -159,7 +161,8 @@ class Tick:
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        occupants = self._look_at_slots()
+        occupants = self._scheduler.occupants()
+        self._measure_moves(occupants)
         outcome = self._forward(batch)
         if intake is not None:
             intake()
@@ -325,17 +328,13 @@ class Tick:
             # Last of all: whoever is in this line is told by `stop` if something breaks.
             self._ended.popleft()
 
-    def _look_at_slots(self) -> Mapping[int, Occupant]:
-        """Who was just planned into which slot.
-
-        A forward pass may take long, so whoever it admitted is not left among the waiting.
-        """
-        occupants = self._scheduler.occupants()
-        gauges = self.tally.gauges
-        if gauges is None or gauges.running_count != len(occupants):
+    def _measure_moves(self, occupants: Mapping[int, Occupant]) -> None:
+        """Measure again when planning put someone into a slot, or out of one: a forward pass may
+        take long, and nobody is to see them where they were."""
+        if occupants != self._occupants:
+            self._occupants = occupants
             self._is_stale = True
         self._measure()
-        return occupants
 
     def _measure(self) -> Gauges:
         """Note how the scheduler stands, and say so when memory ran short since last time.
@@ -368,7 +367,8 @@ class Tick:
         """Who was in the batch, by how the slots stood when it was planned."""
         members = []
         for entry, sample in zip(batch.entries, outcome.samples, strict=True):
-            request_id, index = occupants[entry.slot]
+            occupant = occupants[entry.slot]
+            request_id, index = occupant.request_id, occupant.index
             collector = self._collectors.get(request_id)
             is_live = collector is not None and not collector.is_finished(index)
             samples = is_live and sample.token is not None and sample.fault is None

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from jitney.backends.fake import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.server import limits
+from jitney.server.protocol import GuardedProtocol
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
@@ -23,6 +25,7 @@ from tests.e2e.server.harness import (
     Running,
     World,
     check_error,
+    events,
     memory_bytes,
     read_all,
     request_bytes,
@@ -91,6 +94,51 @@ def test_row_44_readers_that_stop(start: Start) -> None:
         wait_until(are_cut, "readers that stopped were not cut", limit_s=60)
         server.check_idle()
     assert taken < 64 * 2**20
+
+
+def test_a_reader_that_stops_and_reads_on_misses_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the two ways of a stream to its client: at once, and awaited when it is behind."""
+    ways: list[bool] = []
+    write_piece = GuardedProtocol.write_piece
+
+    def noted(protocol: GuardedProtocol, piece: bytes) -> bool:
+        ways.append(write_piece(protocol, piece))
+        return ways[-1]
+
+    monkeypatch.setattr(GuardedProtocol, "write_piece", noted)
+    settings = ServerSettings(model_names=(MODEL,), unsent_bytes_max=16_384, ping_s=0.1)
+    server = start(World(backend=replace(SLOW, tick_s=0.002), settings=settings))
+    asked = {"max_tokens": 1000, "ignore_eos": True, "temperature": 0}
+    expected = server.complete("a", **asked).json()["choices"][0]["text"]
+    body = {"prompt": "a", "stream": True, "logprobs": 5, **asked}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((server.host, server.port))
+        connection.sendall(request_bytes("/v1/completions", body))
+        wait_until(lambda: False in ways, "nothing was ever awaited")
+        text = read_all(connection).partition(b"\r\n\r\n")[2]
+    *chunks, done = events(dechunked(text).decode())
+    assert done == "[DONE]"
+    made = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert made == expected
+    assert ways[0]
+    assert ways[-1]
+
+
+def dechunked(body: bytes) -> bytes:
+    """A chunked body, strictly."""
+    pieces = []
+    while True:
+        size, _, body = body.partition(b"\r\n")
+        count = int(size, 16)
+        pieces.append(body[:count])
+        assert body[count : count + 2] == b"\r\n"
+        body = body[count + 2 :]
+        if count == 0:
+            assert body == b""
+            return b"".join(pieces)
 
 
 def test_row_45_idle_connections(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,7 @@ def test_row_30_many_schemas(start: Start, tmp_path: Path, monkeypatch: pytest.M
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(tmp_path)
     with start(World()).client() as client:
         for at in range(1000):
             schema = {

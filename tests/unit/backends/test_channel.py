@@ -53,6 +53,24 @@ def test_half_a_frame_ends_in_a_time_out(ends: tuple[socket.socket, socket.socke
         Channel(ends[0]).receive(0.01)
 
 
+def test_a_frame_goes_on_after_a_time_out(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Guards against bytes that are forgotten when the rest of their frame is late."""
+    channel = Channel(ends[0])
+    ends[1].sendall(b"\x00\x00\x00\x09[")
+    with pytest.raises(TimeoutError):
+        channel.receive(0.01)
+    ends[1].sendall(b'"reset"]')
+    assert channel.receive(5.0) == Reset()
+
+
+def test_a_reader_that_reads_nothing_ends_in_a_time_out(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """Guards against a batch that waits without end for a process that is stuck."""
+    with pytest.raises(TimeoutError):
+        Channel(ends[0]).send(Encoded(tuple(range(1_000_000))), 0.01)
+
+
 def test_the_end_of_the_other_side_is_seen(ends: tuple[socket.socket, socket.socket]) -> None:
     """Guards against a dead process that looks like a slow one."""
     ends[1].sendall(b"\x00\x00\x00\x09[")

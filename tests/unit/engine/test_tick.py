@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from jitney.core import limits
+from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
 from jitney.core.gauges import Gauges
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
+from jitney.core.settings import Policy
 from jitney.engine.answer import Answer, Ending
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.records import (
@@ -144,6 +146,27 @@ def test_a_turn_is_measured_twice_at_most_however_many_leave_in_it(
         assert len(taken) <= 2
     assert all(answer_of(mailbox).was_cancelled for mailbox in mailboxes.values())
     assert world.tick.tally.gauges.running_count == 0
+
+
+def test_whoever_planning_displaced_is_not_seen_to_run_during_the_pass(
+    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards what operators see: a forward pass may take long, and as many run as before."""
+    world = make_world(sequences_max=1, policy=Policy.PRIORITY)
+    seen: list[list[RequestId | None]] = []
+    execute = world.backend.execute
+
+    def looked(batch: Batch) -> Outcome:
+        seen.append([view.request_id for view in world.tick.tally.gauges.slots if view.request_id])
+        return execute(batch)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(world.backend, "execute", looked)
+    world.tick.submit(make_request(id="low", max_tokens=9, priority=Priority.LOW), Mailbox())
+    world.tick.run()
+    high = make_request(id="high", max_tokens=9, priority=Priority.HIGH)
+    world.tick.run(lambda: world.tick.submit(high, Mailbox()))
+    world.tick.run()
+    assert seen == [["low"], ["low"], ["high"]]
 
 
 @pytest.mark.parametrize(
