@@ -5,8 +5,10 @@ the engine to the contract, too: after a failure nothing may be sent before a re
 that the fake backend refuses by itself is a mistake of the core, never an injected fault.
 """
 
+from collections import deque
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from jitney.backends.fake import FakeBackend
 from jitney.core.backend import Traits, Vocabulary
@@ -20,6 +22,12 @@ from tests.simulation.world import FaultRates
 
 RESETS_FAILED_MAX = 4
 """In a row; one more and the engine would rightly give up."""
+
+LATE_CHANCE = 0.95
+"""That an outcome is not there yet, when the engine can do something else meanwhile."""
+
+BOTH_TIMES = 4
+"""How much likelier a crash is with two batches in flight, which is rare enough by itself."""
 
 STALL_S = 3.0
 BREAK_S = 0.01
@@ -169,3 +177,56 @@ class FaultyBackend:
 
     def _happens(self, chance: float) -> bool:
         return chance > 0.0 and self._random.random() < chance
+
+
+class QueueingFaultyBackend(FaultyBackend):
+    """The same in another process: batches wait there for each other, and so do their outcomes.
+
+    A subclass, because that is what the engine tells the two apart by: it can do more.
+    """
+
+    def __init__(self, *parts: Any) -> None:  # Any: those of any FaultyBackend
+        super().__init__(*parts)
+        self._answers: deque[tuple[Batch, Outcome | BackendFailed | BackendCrashed]] = deque()
+
+    def send(self, batch: Batch) -> None:
+        """Take a batch; those behind one that failed are lost with it."""
+        if self._answers:
+            self._marks.add("two batches in flight")
+        self._answers.append((batch, self._answer(batch)))
+
+    def receive(self, limit_s: float | None = None) -> Outcome | None:
+        """The oldest answer, unless it is late, or dies with the one behind it."""
+        if not self._answers:
+            raise Violation("isolation", "an outcome is awaited of a batch that was not sent")
+        if limit_s is not None and self._happens(LATE_CHANCE):
+            return None
+        are_two = len(self._answers) > 1
+        batch, answer = self._answers.popleft()
+        if are_two and not self._is_down and self._happens(BOTH_TIMES * self.rates.crash):
+            self._marks.add("two batches lost at once")
+            self._break("crash", batch)
+        if isinstance(answer, Outcome):
+            return answer
+        if are_two:
+            self._marks.add("two batches lost at once")
+        raise answer
+
+    def _answer(self, batch: Batch) -> Outcome | BackendFailed | BackendCrashed:
+        if self._is_down and self._answers:
+            return BackendFailed("a batch before this one failed.")
+        try:
+            return self.execute(batch)
+        except (BackendFailed, BackendCrashed) as error:
+            return error
+
+    def check(self) -> None:
+        """A sign of life, which would be taken for the answer to a batch under way."""
+        if self._answers:
+            raise Violation("isolation", "asked for a sign of life while a batch is under way")
+        super().check()
+
+    def reset(self) -> None:
+        """Empty, as far as it can: nothing is answered any more."""
+        self._answers.clear()
+        super().reset()

@@ -299,4 +299,12 @@ OF_WAITING_AND_FAULTS = (
     ),
 )
 
-PLANTS = (*OF_THE_PSEUDO_CODE, *OF_MEMORY, *OF_ANSWERS, *OF_WAITING_AND_FAULTS)
+OF_FLIGHTS = (
+    _plant(
+        "a batch under way that nobody wants is not waited for",
+        "isolation",
+        (_TICK, "bool(self._collectors or self._ended or self._flights)", "bool(self._collectors)"),
+    ),
+)
+
+PLANTS = (*OF_THE_PSEUDO_CODE, *OF_MEMORY, *OF_ANSWERS, *OF_WAITING_AND_FAULTS, *OF_FLIGHTS)

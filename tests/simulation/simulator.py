@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import cast
 
 from jitney.backends.fake import FakeBackend
 from jitney.core.params import SamplingParams
@@ -20,11 +21,12 @@ from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.mailbox import Mailbox
+from jitney.engine.observe import Observers
+from jitney.engine.tick import Tick
 from jitney.errors import Draining, EngineStopped, JitneyError
 from tests.simulation.alone import Oracle
 from tests.simulation.checkers.all import make_checkers
-from tests.simulation.drivers import AheadDriver, Driver, TickDriver
-from tests.simulation.faults import FaultyBackend, VirtualClock
+from tests.simulation.faults import FaultyBackend, QueueingFaultyBackend, VirtualClock
 from tests.simulation.marks import Marks
 from tests.simulation.seen import Fetched, Rested, Seen, Stopped, Submitted, Ticked, Violation
 from tests.simulation.trace import Trace
@@ -106,18 +108,15 @@ class Simulation:
         inner = FakeBackend(world.fake)
         self._inner = inner
         faults = Random(f"faults {world.seed}")
-        self._backend = FaultyBackend(
-            inner, world.faults, faults, self._clock, self._see, self._marks
-        )
+        kind = QueueingFaultyBackend if world.queues else FaultyBackend
+        self._backend = kind(inner, world.faults, faults, self._clock, self._see, self._marks)
         scheduler = Scheduler(world.settings, inner.traits, inner.vocabulary.eos_tokens)
         self._watch = Watch(scheduler, self._see)
         self._oracle = Oracle(world.fake.eos_period, world.settings.model_len_max)
         self._checkers = make_checkers(world, scheduler, inner.traits, self._oracle)
-        self._driver: Driver = (
-            AheadDriver(self._watch, self._backend, self._clock, self._random)
-            if world.ahead
-            else TickDriver(self._watch, self._backend, self._clock)
-        )
+        # A watch has every method of the scheduler that the tick calls.
+        watched = cast(Scheduler, self._watch)
+        self._tick = Tick(watched, self._backend, self._clock, Observers(), names_members=True)
         workload = draw_workload(world)
         self._arrivals = list(workload.arrivals)[::-1]
         self._cancels = list(workload.cancels)[::-1]
@@ -133,9 +132,9 @@ class Simulation:
         """Safety, liveness, farewell."""
         self._safety()
         self._backend.rates = FaultRates()
-        if self._driver.stopped is None:
+        if self._tick.stopped is None:
             self._liveness()
-        if self._driver.stopped is None and not self._world.drains:
+        if self._tick.stopped is None and not self._world.drains:
             self._farewell()
         self._rest()
 
@@ -167,10 +166,10 @@ class Simulation:
     def _safety(self) -> None:
         extra = self._random.choice((0, 10, 50))
         hopeless_at = self._random.randrange(60)
-        while self.turns < SAFETY_TURNS_MAX and self._driver.stopped is None:
+        while self.turns < SAFETY_TURNS_MAX and self._tick.stopped is None:
             if not self._arrivals:
                 extra -= 1
-                if extra < 0 or not self._driver.has_work:
+                if extra < 0 or not self._tick.has_work:
                     return
             if self._world.gives_up and self.turns >= hopeless_at:
                 self._backend.is_beyond_hope = True
@@ -181,7 +180,7 @@ class Simulation:
 
     def _liveness(self) -> None:
         if self._world.drains:
-            self._driver.drain()
+            self._tick.drain()
             self._marks.add("drained")
             self._refuse(Draining)
         self._arrivals.clear()
@@ -193,7 +192,7 @@ class Simulation:
         )
         bound = LIVENESS_TURNS + LIVENESS_TURNS_PER_TOKEN * tokens
         end = self.turns + bound
-        while self._driver.has_work and self._driver.stopped is None:
+        while self._tick.has_work and self._tick.stopped is None:
             if self.turns >= end:
                 raise Violation("waiting", f"without faults, work is left after {bound} turns")
             self._turn()
@@ -203,13 +202,13 @@ class Simulation:
         params = SamplingParams(temperature=0.0, max_tokens=2)
         request = Request(id=RequestId("farewell"), prompt=(1, 2, 3), params=params, seed=0)
         self._submit(Arrival(self._clock.now(), request, True, 1.0))
-        while self._driver.has_work and self._driver.stopped is None:
+        while self._tick.has_work and self._tick.stopped is None:
             self._turn()
-        if self._driver.stopped is None and self._inner.tickets:
+        if self._tick.stopped is None and self._inner.tickets:
             raise Violation("ledger", f"at rest the backend keeps {set(self._inner.tickets)}")
 
     def _rest(self) -> None:
-        was_stopped = self._driver.stopped is not None
+        was_stopped = self._tick.stopped is not None
         if was_stopped:
             self._see(Stopped(self._clock.now()))
             self._refuse(EngineStopped)
@@ -217,15 +216,15 @@ class Simulation:
             self._read(reader)
         self._see(Rested(self._clock.now(), self._watch.gauges(), was_stopped))
         if not was_stopped:
-            self._driver.check()
+            self._tick.check()
 
     def _turn(self) -> None:
         self.turns += 1
         now = self._clock.now()
         self._arrive()
         self._cancel_due()
-        has_run = self._driver.turn(self._intake)
-        if self._driver.stopped is not None:
+        has_run = self._turn_tick()
+        if self._tick.stopped is not None:
             return
         for cancel in self._in_flight:
             self._cancel(cancel)
@@ -241,15 +240,22 @@ class Simulation:
         else:
             self._idle()
 
+    def _turn_tick(self) -> bool:
+        """One turn; whether a batch ran. An idle backend is looked after, as the loop does."""
+        has_run = self._tick.run(self._intake)
+        if not self._tick.has_work and self._tick.stopped is None:
+            self._tick.look_after_backend()
+        return has_run
+
     def _idle(self) -> None:
         """Let time pass until something is due."""
         now = self._clock.now()
         outside = [each[-1].at for each in (self._arrivals, self._cancels) if each]
         times = [at + self._started_at for at in outside]
-        wake_at = self._driver.wake_at(now)
+        wake_at = self._tick.wake_at(now)
         if wake_at is not None:
             times.append(wake_at)
-        if self._driver.has_work:
+        if self._tick.has_work:
             # A group may wait for those who come; what nobody comes to must go on by itself.
             self._idle_turns = 0 if outside else self._idle_turns + 1
             if not times:
@@ -276,7 +282,7 @@ class Simulation:
     def _submit(self, arrival: Arrival) -> None:
         mailbox = Mailbox(streams=arrival.streams)
         try:
-            self._driver.submit(arrival.request, mailbox)
+            self._tick.submit(arrival.request, mailbox)
         except EngineStopped:
             raise
         except JitneyError:
@@ -289,7 +295,7 @@ class Simulation:
     def _refuse_twin(self, request: Request) -> None:
         """An id that is live already is refused, and the first one goes on."""
         try:
-            self._driver.submit(request, Mailbox())
+            self._tick.submit(request, Mailbox())
         except JitneyError:
             return
         raise Violation("limits", f"{request.id} was accepted twice")
@@ -298,7 +304,7 @@ class Simulation:
         params = SamplingParams(temperature=0.0, max_tokens=1)
         request = Request(id=RequestId("late"), prompt=(1,), params=params, seed=0)
         try:
-            self._driver.submit(request, Mailbox())
+            self._tick.submit(request, Mailbox())
         except kind:
             if kind is Draining:
                 self._marks.add("refused while draining")
@@ -320,7 +326,7 @@ class Simulation:
         if cancel.request_id == "nobody":
             self._marks.add("cancel unknown")
         self._cancelled.add(cancel.request_id)
-        self._driver.cancel(cancel.request_id)
+        self._tick.cancel(cancel.request_id)
 
     def _read(self, reader: _Reader) -> None:
         while not reader.is_done:
@@ -332,7 +338,7 @@ class Simulation:
 
     def _mark_world(self) -> None:
         settings = self._world.settings
-        self._marks.add("driver ahead" if self._world.ahead else "driver tick")
+        self._marks.add("backend queues" if self._world.queues else "backend in process")
         self._marks.add(f"strategy {settings.strategy}")
         self._marks.add(f"policy {settings.policy}")
         self._marks.add(f"mix {settings.mix}")

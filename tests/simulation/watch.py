@@ -7,7 +7,7 @@ so that checkers see batches and events before the engine does.
 from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
-from jitney.core.gauges import Gauges
+from jitney.core.gauges import Gauges, Occupant
 from jitney.core.picture import Picture
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
@@ -36,6 +36,15 @@ class Watch:
     def holds_answers(self) -> bool:
         """As the scheduler says."""
         return self._scheduler.holds_answers
+
+    @property
+    def is_steady(self) -> bool:
+        """As the scheduler says."""
+        return self._scheduler.is_steady
+
+    def occupants(self) -> dict[int, Occupant]:
+        """As the scheduler says."""
+        return self._scheduler.occupants()
 
     def wake_at(self, now: float) -> float | None:
         """As the scheduler says."""

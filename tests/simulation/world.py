@@ -64,8 +64,8 @@ class World:
     """All that one run depends on."""
 
     seed: int
-    ahead: bool
-    """Two batches in flight, planned by hand, instead of the engine's tick."""
+    queues: bool
+    """The backend takes a second batch while one is under way."""
     drains: bool
     gives_up: bool
     """Resets fail until the engine stops."""
@@ -78,13 +78,13 @@ class World:
 def draw_world(seed: int) -> World:
     """The world of a seed."""
     random = Random(f"world {seed}")
-    ahead = random.random() < 0.3
+    queues = random.random() < 0.5
     fake, settings = _sizes(random)
     faults = _faults(random)
-    gives_up = not ahead and faults.crash > 0 and random.random() < 0.2
+    gives_up = faults.crash > 0 and random.random() < 0.2
     return World(
         seed=seed,
-        ahead=ahead,
+        queues=queues,
         drains=random.random() < 0.3,
         gives_up=gives_up,
         fake=fake,

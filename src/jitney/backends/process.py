@@ -1,15 +1,17 @@
 """A backend in a process of its own: `ProcessBackend` speaks to `jitney.backends.worker`.
 
-`execute`, `reset` and `check` are called on the engine thread; `encode` and `prepare` on any, one
-at a time inside; `close` on any. A crash of native code ends the other process: whoever notices
-gets BackendCrashed, and only `reset` starts a new one. No wait is unbounded, and no process is
-left behind.
+Batches are sent and received on the engine thread, which also calls `reset` and `check`; `encode`
+and `prepare` are called on any, one at a time inside; `close` on any. A crash of native code ends
+the other process: whoever notices gets BackendCrashed, and only `reset` starts a new one. No wait
+is unbounded, and no process is left behind.
 """
 
+import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,7 +60,8 @@ class BackendSpec:
 
 
 class ProcessBackend:
-    """Implements `jitney.core.backend.Backend` across a process boundary."""
+    """Implements `Backend` of `jitney.core.backend` across a process boundary, and
+    `QueueingBackend`: the other process computes while this one does something else."""
 
     def __init__(self, spec: BackendSpec) -> None:
         self._spec = spec
@@ -70,6 +73,8 @@ class ProcessBackend:
         self._texts = threading.Lock()
         self._constraints = threading.Lock()
         self._child: Child | None = None
+        # How long each batch may take that was sent and has no answer yet.
+        self._unanswered: deque[float] = deque()
         # The process that may be asked things, and who waits for one.
         self._ready_child: Child | None = None
         self._readiness = threading.Condition()
@@ -100,12 +105,39 @@ class ProcessBackend:
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch over there. Raises BackendFailed or BackendCrashed."""
+        self.send(batch)
+        outcome = self.receive()
+        assert outcome is not None, "without a limit it is waited for"
+        return outcome
+
+    def send(self, batch: Batch) -> None:
+        """Hand a batch over, which waits there for those before it. Raises BackendCrashed."""
         child = self._living()
         limit_s = self._spec.batch_s_max + limits.BATCH_TOKEN_S_MAX * batch.token_count
         try:
-            answer = self._ask(child, child.batches, Execute(batch), limit_s)
+            with self._talking(child, limit_s):
+                child.batches.send(Execute(batch), limit_s)
         except ChannelClosed as error:
             raise self._crash(child) from error
+        self._unanswered.append(limit_s)
+
+    def receive(self, limit_s: float | None = None) -> Outcome | None:
+        """The outcome of the oldest batch that was sent; None when it takes longer than this."""
+        child, greatest_s = self._living(), self._unanswered[0]
+        wait_s = greatest_s if limit_s is None else min(limit_s, greatest_s)
+        try:
+            with self._talking(child, greatest_s):
+                try:
+                    answer = child.batches.receive(wait_s)
+                except TimeoutError:
+                    if wait_s < greatest_s:
+                        return None
+                    raise
+        except ChannelClosed as error:
+            raise self._crash(child) from error
+        self._unanswered.popleft()
+        if isinstance(answer, Failure):
+            raise error_of(answer)
         if not isinstance(answer, Executed):
             raise self._out_of_turn(child)
         return answer.outcome
@@ -115,9 +147,12 @@ class ProcessBackend:
         with self._lifecycle:
             child = self._living()
             try:
+                while self._unanswered:
+                    # Not wanted any more; what stands behind them is.
+                    child.batches.receive(self._unanswered.popleft())
                 answer = self._ask(child, child.batches, Reset(), self._spec.batch_s_max)
                 is_empty = isinstance(answer, Done)
-            except (ChannelClosed, EngineError):
+            except (ChannelClosed, EngineError, TimeoutError, MalformedFrame):
                 is_empty = False
             if not is_empty:
                 self._replace(child)
@@ -196,9 +231,18 @@ class ProcessBackend:
 
         Raises ChannelClosed when the process is gone; one that is stuck is ended here.
         """
-        try:
+        with self._talking(child, limit_s):
             channel.send(question, limit_s)
             answer = channel.receive(limit_s)
+        if isinstance(answer, Failure):
+            raise error_of(answer)
+        return answer
+
+    @contextlib.contextmanager
+    def _talking(self, child: Child, limit_s: float) -> Iterator[None]:
+        """Ends a process that does not answer in time, or that talks nonsense."""
+        try:
+            yield
         except TimeoutError as error:
             child.kill()
             raise BackendCrashed(
@@ -213,9 +257,6 @@ class ProcessBackend:
             # Interrupted in between: the answer would be taken for that of the next question.
             child.kill()
             raise
-        if isinstance(answer, Failure):
-            raise error_of(answer)
-        return answer
 
     def _living(self) -> Child:
         """The present process; there is one from the end of the first start on."""
@@ -256,6 +297,7 @@ class ProcessBackend:
     def _start_once(self) -> Ready:
         child = Child()
         self._child = child
+        self._unanswered.clear()
         # Looked at after the line above: `close` ends the child that it finds.
         if self._is_closed:
             child.end()

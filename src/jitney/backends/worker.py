@@ -32,6 +32,7 @@ from jitney.backends.wire import (
     failure_of,
 )
 from jitney.core.backend import Backend
+from jitney.errors import BackendFailed
 
 EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
@@ -79,14 +80,21 @@ def _build(batches: Channel) -> Backend | None:
 
 
 def _serve(channel: Channel, backend: Backend) -> None:
+    is_in_ruins = False
     while True:
         message = channel.receive()
         try:
+            if is_in_ruins and isinstance(message, Execute):
+                raise BackendFailed("a batch before this one failed.")
             answer = _answer(message, backend)
         except MalformedFrame:
             raise
         except Exception as error:  # A failed request must not end the process.
             answer = failure_of(error)
+            # The next batch may lie here already, and goes on from what this one did not do.
+            is_in_ruins = is_in_ruins or isinstance(message, Execute)
+        if isinstance(message, Reset):
+            is_in_ruins = isinstance(answer, Failure)
         channel.send(answer)
 
 

@@ -1,11 +1,11 @@
 """The seam between the engine and whatever runs the model: `Backend` and `Traits`.
 
-Defined by the consumer. `execute`, `reset` and `check` are called from the engine thread only;
-`encode` and `prepare` may be called from any thread at any time.
+Defined by the consumer. Batches, `reset` and `check` are the engine thread's only; `encode` and
+`prepare` may be called from any thread at any time.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
@@ -80,4 +80,22 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release everything; idempotent."""
+        ...
+
+
+@runtime_checkable
+class QueueingBackend(Protocol):
+    """What a backend can besides that computes elsewhere: a batch may be sent to it while another
+    is under way. Outcomes come back in the order of their batches."""
+
+    def send(self, batch: Batch) -> None:
+        """Hand a batch over. Raises BackendCrashed."""
+        ...
+
+    def receive(self, limit_s: float | None = None) -> Outcome | None:
+        """The outcome of the oldest batch that was sent; None when it takes longer than this.
+
+        Raises BackendFailed or BackendCrashed. Those after it are then lost with it, and nothing
+        may be sent before a reset.
+        """
         ...

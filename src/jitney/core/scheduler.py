@@ -159,6 +159,24 @@ class Scheduler:
         self._flights.append(Flight(batch, tuple(sequences)))
         return batch
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether planning before the last outcome is known takes nothing from anybody.
+
+        Everyone makes one token after the other, with memory for the next; who is under way
+        cannot be sent back to wait. Those who wait could not be helped by the outcome: no slot is
+        free, none becomes free with it as far as can be told, and no class goes before another.
+        """
+        roster = self._roster
+        running, memory = roster.running, roster.memory
+        wanted = [sequence.wanted_count for sequence in running]
+        if max(wanted, default=0) > 1 or memory.ledger.free + memory.cached_blocks < len(running):
+            return False
+        if roster.queue.count == 0:
+            return True
+        is_full = len(running) >= self._settings.sequences_max
+        return is_full and min(wanted) == 1 and not roster.by_class
+
     def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
         """Take in what came back: the only place where tokens are appended or become computed.
 

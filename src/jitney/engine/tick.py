@@ -2,7 +2,7 @@
 
 A function of explicit parts, on one thread, without waiting: the engine thread calls it in
 production and a simulator with a virtual clock in tests. Everything that changes scheduler or
-collectors happens here. One batch is in flight at a time; `_forward` is the one place that knows.
+collectors happens here. Which batches are under way is `jitney.engine.flights`.
 
 A backend that fails, or answers nonsense, costs a reset and a recomputation (invariant 10):
 every running sequence resumes from its tokens.
@@ -11,11 +11,10 @@ every running sequence resumes from its tokens.
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Backend
-from jitney.core.batch import Batch, Outcome
+from jitney.core.batch import Outcome
 from jitney.core.events import (
     Event,
     FinishEvent,
@@ -30,6 +29,7 @@ from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
+from jitney.engine.flights import Flight, Flights, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (
@@ -49,17 +49,9 @@ from jitney.engine.records import (
 from jitney.engine.recovery import Recovery
 from jitney.engine.sight import Sight
 from jitney.engine.stats import Tally
-from jitney.errors import BackendCrashed, EngineError, EngineStopped, JitneyError
+from jitney.errors import BackendCrashed, BackendFailed, EngineError, EngineStopped, JitneyError
 
 _log = logging.getLogger("jitney.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """A batch that has no outcome, and why; `was_reached` says whether the backend saw it."""
-
-    message: str
-    was_reached: bool = True
 
 
 class Tick:
@@ -81,6 +73,8 @@ class Tick:
         self._observers = observers
         self._names_members = names_members
         self._recovery = Recovery(backend)
+        self._flights = Flights(backend)
+        self._landed_at = clock.now()
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
         # Preempted in this tick; and of these, for want of memory since it was last said.
@@ -101,8 +95,8 @@ class Tick:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request lives."""
-        return bool(self._collectors or self._ended)
+        """Whether any request lives, or a batch is under way that nobody wants any more."""
+        return bool(self._collectors or self._ended or self._flights)
 
     def submit(
         self,
@@ -148,35 +142,34 @@ class Tick:
         """Take no new requests."""
         self._scheduler.drain()
 
-    def run(self, intake: Callable[[], None] | None = None) -> bool:
+    def run(self, intake: Callable[[], None] = lambda: None) -> bool:
         """One turn; whether a batch ran. `intake` is called while its outcome is at hand, so
         that cancels that came meanwhile are known before tokens are handed out."""
         self._raise_stopped()
         started_at = self._clock.now()
         self._collect(self._scheduler.expire(started_at), started_at)
         self._deliver(started_at)
-        batch = self._scheduler.plan(started_at) if self._recover(started_at) else None
-        if batch is None:
+        if not self._flights and not self._launch(started_at):
             self._measure()
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        occupants = self._scheduler.occupants()
-        self._measure_moves(occupants)
-        outcome = self._forward(batch)
-        if intake is not None:
-            intake()
+        flight = self._flights.oldest
+        outcome = self._land(intake)
+        intake()
         now = self._clock.now()
-        if isinstance(outcome, _Lost):
+        if isinstance(outcome, Lost):
             self._lose(outcome, now)
             return True
         wants_members = self._names_members or len(self._observers) > 0
-        members = self._members(batch, outcome, occupants) if wants_members else ()
-        self._collect(self._scheduler.apply(batch, outcome, now), now)
+        members = self._members(flight, outcome) if wants_members else ()
+        self._collect(self._scheduler.apply(flight.batch, outcome, now), now)
         self._is_stale = True
-        turn = Turn(started_at, now, self._preempted_count, members)
+        begun_at = max(flight.launched_at, self._landed_at)
+        turn = Turn(begun_at, now, self._preempted_count, members)
+        self._landed_at = now
         self._preempted_count = 0
-        self._tell(record_tick(batch, outcome, self._measure(), turn))
+        self._tell(record_tick(flight.batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
 
@@ -187,8 +180,7 @@ class Tick:
         try:
             self._backend.check()
         except Exception as error:
-            _log.warning("the backend was lost while nothing ran: %s", _sentence(error))
-            self._lose(_Lost(_sentence(error), was_reached=False), self._clock.now())
+            self._lose(Lost(error), self._clock.now())
 
     def look(self, characters_max: int) -> Sight:
         """How everything stands, with the last characters of every text that is being made."""
@@ -232,23 +224,43 @@ class Tick:
         for collector in [*self._ended, *self._collectors.values()]:
             collector.abandon(error)
 
-    def _forward(self, batch: Batch) -> Outcome | _Lost:
-        try:
-            outcome = self._backend.execute(batch)
-        except Exception as error:
-            # Whatever comes out of a backend, the sequences can be resumed without it.
-            said = "batch %d failed, and what ran is resumed: %s"
-            _log.log(_level(error, logging.WARNING), said, batch.number, _sentence(error))
-            was_reached = not isinstance(error, BackendCrashed) or error.was_reached
-            return _Lost(_sentence(error), was_reached)
-        if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):
-            return _Lost(f"The backend answered batch {batch.number} with another one's outcome.")
-        return outcome
+    def _launch(self, now: float) -> bool:
+        """Plan a batch and send it; whether there was one."""
+        batch = self._scheduler.plan(now) if self._recover(now) else None
+        if batch is None:
+            return False
+        occupants = self._scheduler.occupants()
+        self._measure_moves(occupants)
+        self._flights.launch(Flight(batch, occupants, now))
+        return True
 
-    def _lose(self, lost: _Lost, now: float) -> None:
+    def _land(self, intake: Callable[[], None]) -> Outcome | Lost:
+        """The outcome of the oldest batch under way; before it comes, the next may be sent."""
+        batch = self._flights.oldest.batch
+        spare_s = self._flights.spare_s
+        landed = None if spare_s is None else self._flights.land(spare_s)
+        if landed is None:
+            if spare_s is not None:
+                intake()
+                if self._scheduler.is_steady:
+                    self._launch(self._clock.now())
+            landed = self._flights.land()
+        assert landed is not None, "without a limit something comes back"
+        if isinstance(landed, Lost):
+            return landed
+        if landed.number != batch.number or len(landed.samples) != len(batch.entries):
+            reason = f"The backend answered batch {batch.number} with another one's outcome."
+            return Lost(BackendFailed(reason))
+        return landed
+
+    def _lose(self, lost: Lost, now: float) -> None:
+        said = "the backend was lost, and what ran is resumed: %s"
+        message = _sentence(lost.error)
+        _log.log(_level(lost.error, logging.WARNING), said, message)
+        self._flights.forget()
         self._recovery.lose(now)
-        self._tell(BackendLost(at=now, error=lost.message, restarts_failed=0))
-        events = self._scheduler.fail(lost.message, now, blames=lost.was_reached)
+        self._tell(BackendLost(at=now, error=message, restarts_failed=0))
+        events = self._scheduler.fail(message, now, blames=lost.was_reached)
         self._collect(events, now)
         self._is_stale = True
         self._measure()
@@ -361,13 +373,11 @@ class Tick:
         self._squeezed_count = 0
         return gauges
 
-    def _members(
-        self, batch: Batch, outcome: Outcome, occupants: Mapping[int, Occupant]
-    ) -> tuple[Member, ...]:
+    def _members(self, flight: Flight, outcome: Outcome) -> tuple[Member, ...]:
         """Who was in the batch, by how the slots stood when it was planned."""
         members = []
-        for entry, sample in zip(batch.entries, outcome.samples, strict=True):
-            occupant = occupants[entry.slot]
+        for entry, sample in zip(flight.batch.entries, outcome.samples, strict=True):
+            occupant = flight.occupants[entry.slot]
             request_id, index = occupant.request_id, occupant.index
             collector = self._collectors.get(request_id)
             is_live = collector is not None and not collector.is_finished(index)

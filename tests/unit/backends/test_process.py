@@ -21,6 +21,8 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
 
 WAIT_S = 30.0
+FIRST = Entry(0, 0, (1,), wants_token=True)
+CONTINUED = Entry(0, 3, (), wants_token=True, continues=True)
 
 
 def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
@@ -349,3 +351,70 @@ def test_what_the_process_writes_stays_off_the_terminal(
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err == ""
+
+
+def test_two_batches_are_answered_in_order(backend: ProcessBackend) -> None:
+    """Guards against an outcome that is taken for that of another batch."""
+    alone = [first_token(backend)]
+    alone.append(backend.execute(Batch(2, (), (CONTINUED,))).samples[0].token)
+    backend.reset()
+    opened = Open(0, Sampling(seed=0, prompt_count=3))
+    backend.send(Batch(1, (opened,), (Entry(0, 0, (1, 2, 3), True),)))
+    backend.send(Batch(2, (), (CONTINUED,)))
+    outcomes = [backend.receive(), backend.receive()]
+    assert [each.number for each in outcomes if each is not None] == [1, 2]
+    assert [each.samples[0].token for each in outcomes if each is not None] == alone
+
+
+def test_an_outcome_that_is_late_comes_later() -> None:
+    """Guards against a limit that costs the outcome, or the process."""
+    backend = ProcessBackend(spec(sleeps=True, tick_s=0.3))
+    try:
+        pid = backend.pid
+        backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+        assert backend.receive(0.01) is None
+        outcome = backend.receive()
+        assert outcome is not None
+        assert outcome.number == 1
+        assert backend.pid == pid
+    finally:
+        backend.close()
+
+
+def test_a_batch_behind_one_that_failed_is_not_computed(backend: ProcessBackend) -> None:
+    """Guards native code: what lies behind a failure goes on from what was never done."""
+    pid, expected = backend.pid, first_token(backend)
+    backend.reset()
+    backend.send(Batch(1, (), (CONTINUED,)))
+    backend.send(Batch(2, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+    for sentence in ("slot 0", "before this one failed"):
+        with pytest.raises(BackendFailed, match=sentence):
+            backend.receive()
+    backend.reset()
+    assert first_token(backend) == expected
+    assert backend.pid == pid
+
+
+def test_a_reset_forgets_outcomes_that_nobody_took(backend: ProcessBackend) -> None:
+    """Guards the first batch after a failure: it must not get an answer of those before."""
+    pid, expected = backend.pid, first_token(backend)
+    backend.reset()
+    backend.send(Batch(1, (), (CONTINUED,)))
+    backend.send(Batch(2, (), (CONTINUED,)))
+    with pytest.raises(BackendFailed):
+        backend.receive()
+    backend.reset()
+    assert first_token(backend, 3) == expected
+    assert backend.pid == pid
+
+
+def test_a_batch_to_a_process_that_died_is_a_crash(backend: ProcessBackend) -> None:
+    """Guards what lies in the other process when it is killed: one crash, and a new start."""
+    expected, pid = first_token(backend), backend.pid
+    backend.send(Batch(2, (), (CONTINUED,)))
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+    with pytest.raises(BackendCrashed, match="signal 9"):
+        backend.send(Batch(3, (), (CONTINUED,)))
+    backend.reset()
+    assert first_token(backend) == expected

@@ -91,6 +91,72 @@ def test_a_batch_can_be_planned_before_the_last_one_returned() -> None:
     assert planned(one).entries[0].start == 4
 
 
+def running(one: Scheduler, count: int) -> Batch:
+    """The batch under way of so many requests that have a token each."""
+    for at in range(count):
+        one.submit(request(str(at)), 0.0)
+    first = planned(one)
+    one.apply(first, outcome(first), 0.0)
+    return planned(one)
+
+
+def test_planning_ahead_waits_for_nobody_who_could_be_helped() -> None:
+    """Guards those who wait: with free slots, the outcome under way is what they need first."""
+    one = scheduler()
+    running(one, 2)
+    assert one.is_steady
+    one.submit(request("late"), 0.0)
+    assert not one.is_steady
+
+
+@pytest.mark.parametrize(("policy", "is_steady"), [(Policy.FIFO, True), (Policy.PRIORITY, False)])
+def test_planning_ahead_of_a_full_house(policy: Policy, is_steady: bool) -> None:
+    """Guards classes: whoever is under way cannot be displaced, and with two always is."""
+    settings = SchedulerSettings(model_len_max=100, sequences_max=2, policy=policy)
+    one = Scheduler(settings, TRAITS, (9,))
+    running(one, 2)
+    one.submit(request("late"), 0.0)
+    assert one.is_steady is is_steady
+
+
+def test_planning_ahead_ends_where_a_slot_becomes_free() -> None:
+    """Guards the line: a slot that is sure to be free after this batch is given away at once."""
+    settings = SchedulerSettings(model_len_max=100, sequences_max=1)
+    one = Scheduler(settings, TRAITS, (9,))
+    batch = running(one, 1)
+    one.submit(request("late"), 0.0)
+    for _ in range(5):
+        assert one.is_steady
+        one.apply(batch, outcome(batch), 0.0)
+        batch = planned(one)
+    one.apply(batch, outcome(batch), 0.0)
+    planned(one)  # the last of its eight tokens
+    assert not one.is_steady
+
+
+def test_planning_ahead_needs_memory_for_everyone() -> None:
+    """Guards against a sequence that is left out again and again, because nobody can be moved."""
+    traits = Traits(name="none", slots_max=8, kv_tokens=16, model_len_max=100)
+    one = Scheduler(SchedulerSettings(model_len_max=16, sequences_max=8), traits, (9,))
+    batch = running(one, 2)
+    steady = []
+    for _ in range(6):
+        steady.append(one.is_steady)
+        one.apply(batch, outcome(batch), 0.0)
+        batch = planned(one)
+    assert steady[0]
+    assert not steady[-1]
+
+
+def test_planning_ahead_of_a_prompt_is_not_done() -> None:
+    """Guards chunks: what a prompt still needs is planned when its last chunk is back."""
+    settings = SchedulerSettings(model_len_max=100, sequences_max=8, prefill_chunk=4)
+    one = Scheduler(settings, TRAITS, (9,))
+    one.submit(request("long", tuple(range(10))), 0.0)
+    planned(one)
+    assert not one.is_steady
+
+
 def test_a_full_queue_says_when_to_come_back() -> None:
     """Guards invariant 9: the bound counts sequences, and the refusal carries a time."""
     one = scheduler(queue_requests_max=1)

@@ -1,0 +1,110 @@
+"""`Flights`: batches that are under way, from their launch until their outcome is at hand.
+
+Called by the tick, on the engine thread. There is one at a time, or two where the backend computes
+in another process: the second then lies there when the first is done, and nothing stands still
+while the engine takes in an outcome and plans. It is launched late, so that whoever arrives while
+the first is computed can still be part of it, and only where the time of the first can be told.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jitney.core.backend import Backend, QueueingBackend
+from jitney.core.batch import Batch, Outcome
+from jitney.core.gauges import Occupant
+from jitney.errors import BackendCrashed
+
+LAUNCH_SHARE = 0.85
+"""When the second is launched, in times of the first: early enough for a pass that is faster than
+the last one, and late enough that few arrivals miss it."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """One batch under way, and who was in which slot when it was planned."""
+
+    batch: Batch
+    occupants: Mapping[int, Occupant]
+    launched_at: float
+    error: Exception | None = None
+    """Why it did not get away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A batch that has no outcome, and why; `was_reached` says whether the backend saw it."""
+
+    error: Exception
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether the backend saw it."""
+        return not isinstance(self.error, BackendCrashed) or self.error.was_reached
+
+
+class Flights:
+    """What was sent to one backend and has not come back, the oldest first."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._queueing = backend if isinstance(backend, QueueingBackend) else None
+        self._flights: deque[Flight] = deque()
+        self._last_tokens = 0
+        self._last_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    @property
+    def oldest(self) -> Flight:
+        """The one that lands next."""
+        return self._flights[0]
+
+    def launch(self, flight: Flight) -> None:
+        """Send a batch. What goes wrong is told when it would land, in its turn."""
+        self._flights.append(flight)
+        if self._queueing is not None:
+            try:
+                self._queueing.send(flight.batch)
+            except Exception as error:
+                flight.error = error
+
+    @property
+    def spare_s(self) -> float | None:
+        """How long to wait for the one under way before another is launched; None: do not.
+
+        Its time is known when the last one was as large.
+        """
+        if self._queueing is None or len(self._flights) != 1:
+            return None
+        if self.oldest.error is not None or self.oldest.batch.token_count != self._last_tokens:
+            return None
+        return LAUNCH_SHARE * self._last_s
+
+    def land(self, limit_s: float | None = None) -> Outcome | Lost | None:
+        """What became of the oldest; None when it is not back within the limit."""
+        flight = self.oldest
+        try:
+            outcome = self._outcome(flight, limit_s)
+        except Exception as error:
+            # Whatever comes out of a backend, the sequences can be resumed without it.
+            self._flights.popleft()
+            return Lost(error)
+        if outcome is None:
+            return None
+        self._flights.popleft()
+        self._last_tokens, self._last_s = flight.batch.token_count, outcome.seconds
+        return outcome
+
+    def forget(self) -> None:
+        """None of them will come back: the backend is lost, and is reset before it is used."""
+        self._flights.clear()
+        self._last_tokens = 0
+
+    def _outcome(self, flight: Flight, limit_s: float | None) -> Outcome | None:
+        if flight.error is not None:
+            raise flight.error
+        if self._queueing is None:
+            return self._backend.execute(flight.batch)
+        return self._queueing.receive(limit_s)
