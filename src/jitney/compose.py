@@ -40,11 +40,8 @@ class Assembly:
         return embedded.NAME if self.settings.model is None else self.settings.model.stem
 
 
-def assemble(settings: Settings, *, names_members: bool = False) -> Assembly:
-    """Load the model and start its engine. Raises a SetupError that says what to mend.
-
-    With `names_members`, the record of each tick says who was in its batch.
-    """
+def assemble(settings: Settings) -> Assembly:
+    """Load the model and start its engine. Raises a SetupError that says what to mend."""
     backend = load_backend(settings)
     try:
         vocabulary = backend.vocabulary
@@ -52,8 +49,7 @@ def assemble(settings: Settings, *, names_members: bool = False) -> Assembly:
         template = None
         if vocabulary.chat_template is not None:
             template = ChatTemplate(vocabulary.chat_template, vocabulary)
-        names_members = names_members or settings.log_batch_composition
-        engine = Engine(backend, limits, names_members=names_members)
+        engine = Engine(backend, limits)
     except BaseException:
         backend.close()
         raise

@@ -3,6 +3,7 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from jitney.backends import load_process
 from jitney.backends.process import BackendSpec, ProcessBackend
 from jitney.backends.wire import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore
+from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ModelError
 from tests.conformance.driver import Driver, greedy
 
@@ -24,6 +26,28 @@ def test_a_failed_batch_leaves_the_backend_usable(driver: Driver, tokens: tuple[
     driver.backend.reset()
     driver.run(operations=[Open(0, greedy(10))])
     driver.assert_alike(driver.observe(0, tokens[:12], 10), expected)
+
+
+def test_what_lies_behind_a_fault_harms_nobody_else(
+    driver: Driver, tokens: tuple[int, ...]
+) -> None:
+    """Guards the others in a batch that was planned before a row of the last one had its fault."""
+    stuck = replace(
+        greedy(8),
+        constraint=Constraint(ConstraintKind.REGEX, "x"),
+        min_tokens=20,
+        end_tokens=driver.backend.vocabulary.eos_tokens,
+    )
+    driver.backend.prepare(Constraint(ConstraintKind.REGEX, "x"))
+    begins = [Entry(slot, 0, tokens[:8], wants_token=True) for slot in (0, 1)]
+    outcomes = [driver.run(begins, [Open(0, stuck), Open(1, greedy(8))])]
+    for step in range(3):
+        goes_on = [Entry(slot, 8 + step, (), wants_token=True, continues=True) for slot in (0, 1)]
+        outcomes.append(driver.run(goes_on))
+    faults = [outcome.samples[0].fault for outcome in outcomes]
+    assert faults[0] is None
+    assert all(faults[1:])
+    assert all(outcome.samples[1].token is not None for outcome in outcomes)
 
 
 def test_restoring_nothing_fails_the_batch(driver: Driver) -> None:

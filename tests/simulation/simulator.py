@@ -116,7 +116,7 @@ class Simulation:
         self._checkers = make_checkers(world, scheduler, inner.traits, self._oracle)
         # A watch has every method of the scheduler that the tick calls.
         watched = cast(Scheduler, self._watch)
-        self._tick = Tick(watched, self._backend, self._clock, Observers(), names_members=True)
+        self._tick = Tick(watched, self._backend, self._clock, Observers())
         workload = draw_workload(world)
         self._arrivals = list(workload.arrivals)[::-1]
         self._cancels = list(workload.cancels)[::-1]

@@ -1,7 +1,7 @@
 """The scheduler with every call reported: what goes in, what comes out, and when.
 
-It has the methods of `jitney.core.scheduler.Scheduler` and stands in its place for both drivers,
-so that checkers see batches and events before the engine does.
+It has the methods of `jitney.core.scheduler.Scheduler` and stands in its place, so that checkers
+see batches and events before the engine does.
 """
 
 from jitney.core.batch import Batch, Outcome

@@ -293,6 +293,9 @@ class FakeBackend:
         for one in wanted:
             sample = next(sampled) if one.entry.wants_token else Sample()
             one.state.token_last = sample.token
+            if sample.fault is not None:
+                # What lies behind a fault is computed all the same, with any token.
+                one.state.token_last = one.state.tokens[-1]
             samples[one.index] = Sample(
                 sample.token, sample.logprob, self._prompt_logprobs(one), sample.fault
             )

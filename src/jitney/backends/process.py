@@ -118,7 +118,10 @@ class ProcessBackend:
             with self._talking(child, limit_s):
                 child.batches.send(Execute(batch), limit_s)
         except ChannelClosed as error:
-            raise self._crash(child) from error
+            crash = self._crash(child)
+            # It was gone before: nothing in this batch is to blame.
+            crash.was_reached = False
+            raise crash from error
         self._unanswered.append(limit_s)
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:

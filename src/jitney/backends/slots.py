@@ -66,7 +66,7 @@ class SlotState:
     tokens: list[int] = field(default_factory=list)
     sampler: SlotSampler | None = None
     fault: str | None = None
-    """Why this slot cannot be sampled: its constraint does not compile."""
+    """Why this slot cannot be sampled (any more): such as a constraint that cannot go on."""
     token_last: int | None = None
     """The token sampled last for this slot, as long as it would stand right after `tokens`."""
     row_last: LastRow | None = None

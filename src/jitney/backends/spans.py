@@ -86,12 +86,24 @@ def sample_spans(spans: Sequence[Span], logits: Rows) -> list[Sample]:
         if span.entry.wants_token:
             fault = span.state.fault
             sample = next(sampled) if fault is None else Sample(fault=fault)
-            span.state.token_last = sample.token
+            _note_sampled(span.state, sample)
         if span.scored:
             scores = _score_prompt(span, logits)
             sample = Sample(sample.token, sample.logprob, scores, sample.fault)
         samples[span.index] = sample
     return samples
+
+
+def _note_sampled(state: SlotState, sample: Sample) -> None:
+    """Keep what the next span may go on from.
+
+    That span may lie here already. Behind a fault it is computed with any token, for the sake of
+    the others in its batch, and has the same fault.
+    """
+    state.token_last = sample.token
+    if sample.token is None:
+        state.fault = sample.fault
+        state.token_last = state.tokens[-1]
 
 
 def _tokens_of(entry: Entry, state: SlotState) -> tuple[int, ...]:

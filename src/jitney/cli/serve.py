@@ -49,7 +49,7 @@ def call(options: ServeOptions, given: Given) -> int:
         if settings.model is None and settings.backend != "fake":
             fetch_embedded(settings)
         with loading(settings):
-            assembly = assemble(settings, names_members=True)
+            assembly = assemble(settings)
         try:
             serve(assembly, serving, keys, listener)
         finally:

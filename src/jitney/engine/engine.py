@@ -57,16 +57,13 @@ class Engine:
         settings: SchedulerSettings,
         *,
         clock: Clock | None = None,
-        names_members: bool = False,
     ) -> None:
         self.backend = backend
         self.settings = settings
         self._clock = clock or SystemClock()
         self._observers = Observers()
         scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
-        self._tick = Tick(
-            scheduler, backend, self._clock, self._observers, names_members=names_members
-        )
+        self._tick = Tick(scheduler, backend, self._clock, self._observers)
         # As many as may wait in the queue: more could not be accepted in one go anyway.
         self._inbox = Inbox(settings.queue_requests_max + settings.sequences_max)
         self._loop = Loop(self._tick, self._inbox, backend, self._clock)

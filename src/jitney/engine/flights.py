@@ -2,8 +2,8 @@
 
 Called by the tick, on the engine thread. There is one at a time, or two where the backend computes
 in another process: the second then lies there when the first is done, and nothing stands still
-while the engine takes in an outcome and plans. It is launched late, so that whoever arrives while
-the first is computed can still be part of it, and only where the time of the first can be told.
+while the engine takes in an outcome and plans. It is sent late, so that whoever arrives while the
+first is computed can still be part of it, and only where the time of the first can be told.
 """
 
 from collections import deque
@@ -13,20 +13,26 @@ from dataclasses import dataclass
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch, Outcome
 from jitney.core.gauges import Occupant
+from jitney.engine.collector import Collector
 from jitney.errors import BackendCrashed
 
-LAUNCH_SHARE = 0.85
-"""When the second is launched, in times of the first: early enough for a pass that is faster than
-the last one, and late enough that few arrivals miss it."""
+LEAD_SHARE = 0.15
+LEAD_S_MIN = 0.002
+"""How long before the end of the first the second is planned, in times of the first and at least:
+a pass may be faster than the last one was, and planning and sending take a moment."""
+
+LIKE_SHARE = 0.125
+"""How much larger or smaller than the last a batch may be for its time to be told from it."""
 
 
 @dataclass(slots=True)
-class Flight:
-    """One batch under way, and who was in which slot when it was planned."""
+class Departure:
+    """One batch under way, and whose completions stood in which slots when it was planned."""
 
     batch: Batch
     occupants: Mapping[int, Occupant]
-    launched_at: float
+    collectors: Mapping[int, Collector]
+    left_at: float
     error: Exception | None = None
     """Why it did not get away."""
 
@@ -49,62 +55,73 @@ class Flights:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._queueing = backend if isinstance(backend, QueueingBackend) else None
-        self._flights: deque[Flight] = deque()
+        self._departures: deque[Departure] = deque()
         self._last_tokens = 0
         self._last_s = 0.0
+        self._landed_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._departures)
 
     @property
-    def oldest(self) -> Flight:
+    def oldest(self) -> Departure:
         """The one that lands next."""
-        return self._flights[0]
+        return self._departures[0]
 
-    def launch(self, flight: Flight) -> None:
+    def launch(self, departure: Departure) -> None:
         """Send a batch. What goes wrong is told when it would land, in its turn."""
-        self._flights.append(flight)
+        self._departures.append(departure)
         if self._queueing is not None:
             try:
-                self._queueing.send(flight.batch)
+                self._queueing.send(departure.batch)
             except Exception as error:
-                flight.error = error
+                departure.error = error
 
     @property
-    def spare_s(self) -> float | None:
-        """How long to wait for the one under way before another is launched; None: do not.
+    def begun_at(self) -> float:
+        """When the oldest was begun with: when it was sent, or when the one before it was done."""
+        return max(self.oldest.left_at, self._landed_at)
 
-        Its time is known when the last one was as large.
-        """
-        if self._queueing is None or len(self._flights) != 1:
+    def spare_s(self, now: float) -> float | None:
+        """How long to wait for the one under way before another is sent; None: send none."""
+        if self._queueing is None or len(self._departures) != 1 or self.oldest.error is not None:
             return None
-        if self.oldest.error is not None or self.oldest.batch.token_count != self._last_tokens:
+        token_count = self.oldest.batch.token_count
+        if abs(token_count - self._last_tokens) > LIKE_SHARE * token_count:
             return None
-        return LAUNCH_SHARE * self._last_s
+        lead_s = max(LEAD_SHARE * self._last_s, LEAD_S_MIN)
+        return max(0.0, self._last_s - lead_s - (now - self.begun_at))
 
     def land(self, limit_s: float | None = None) -> Outcome | Lost | None:
-        """What became of the oldest; None when it is not back within the limit."""
-        flight = self.oldest
+        """What became of the oldest; None when it is not back within the limit.
+
+        When it is, whoever takes it says when (`note_landed`).
+        """
+        departure = self.oldest
         try:
-            outcome = self._outcome(flight, limit_s)
+            outcome = self._outcome(departure, limit_s)
         except Exception as error:
             # Whatever comes out of a backend, the sequences can be resumed without it.
-            self._flights.popleft()
+            self._departures.popleft()
             return Lost(error)
         if outcome is None:
             return None
-        self._flights.popleft()
-        self._last_tokens, self._last_s = flight.batch.token_count, outcome.seconds
+        self._departures.popleft()
+        self._last_tokens, self._last_s = departure.batch.token_count, outcome.seconds
         return outcome
+
+    def note_landed(self, now: float) -> None:
+        """The outcome that was just landed is being taken in."""
+        self._landed_at = now
 
     def forget(self) -> None:
         """None of them will come back: the backend is lost, and is reset before it is used."""
-        self._flights.clear()
+        self._departures.clear()
         self._last_tokens = 0
 
-    def _outcome(self, flight: Flight, limit_s: float | None) -> Outcome | None:
-        if flight.error is not None:
-            raise flight.error
+    def _outcome(self, departure: Departure, limit_s: float | None) -> Outcome | None:
+        if departure.error is not None:
+            raise departure.error
         if self._queueing is None:
-            return self._backend.execute(flight.batch)
+            return self._backend.execute(departure.batch)
         return self._queueing.receive(limit_s)

@@ -31,7 +31,8 @@ class TickRecord:
     """One forward pass, and how the engine stood after it.
 
     An entry of one position that wants a token counts as decode, all others as prefill.
-    `members` is filled when anybody observes, or when the engine was set up to name them.
+    `members` leaves out those who ended before the pass did. `tick_ms` counts from the end of the
+    pass before it, where that is later than the moment this one was sent.
     """
 
     at: float
@@ -218,7 +219,7 @@ def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> T
         queue_depth=gauges.waiting_count,
         kv_used=gauges.kv_used,
         kv_cached=gauges.kv_cached,
-        sampled_tokens=sum(1 for sample in outcome.samples if sample.token is not None),
+        sampled_tokens=sum(1 for member in turn.members if member.samples),
         preempted_count=turn.preempted_count,
         forward_ms=outcome.seconds * 1e3,
         tick_ms=(turn.ended_at - turn.started_at) * 1e3,

@@ -1,8 +1,8 @@
 """One turn of the engine: expire, plan, execute, apply, collect, deliver.
 
-A function of explicit parts, on one thread, without waiting: the engine thread calls it in
-production and a simulator with a virtual clock in tests. Everything that changes scheduler or
-collectors happens here. Which batches are under way is `jitney.engine.flights`.
+A function of explicit parts, on one thread, that waits for nothing but the backend: the engine
+thread calls it in production and a simulator with a virtual clock in tests. Everything that changes
+scheduler or collectors happens here. Which batches are under way is `jitney.engine.flights`.
 
 A backend that fails, or answers nonsense, costs a reset and a recomputation (invariant 10):
 every running sequence resumes from its tokens.
@@ -29,7 +29,7 @@ from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
-from jitney.engine.flights import Flight, Flights, Lost
+from jitney.engine.flights import Departure, Flights, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (
@@ -63,18 +63,14 @@ class Tick:
         backend: Backend,
         clock: Clock,
         observers: Observers,
-        *,
-        names_members: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._backend = backend
         self._vocabulary = backend.vocabulary
         self._clock = clock
         self._observers = observers
-        self._names_members = names_members
         self._recovery = Recovery(backend)
         self._flights = Flights(backend)
-        self._landed_at = clock.now()
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
         # Preempted in this tick; and of these, for want of memory since it was last said.
@@ -143,8 +139,9 @@ class Tick:
         self._scheduler.drain()
 
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
-        """One turn; whether a batch ran. `intake` is called while its outcome is at hand, so
-        that cancels that came meanwhile are known before tokens are handed out."""
+        """One turn; whether a batch ran. `intake` is called before anything is planned early, and
+        while an outcome is at hand, so that cancels that came meanwhile are known before tokens
+        are handed out."""
         self._raise_stopped()
         started_at = self._clock.now()
         self._collect(self._scheduler.expire(started_at), started_at)
@@ -154,22 +151,20 @@ class Tick:
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        flight = self._flights.oldest
+        departure, begun_at = self._flights.oldest, self._flights.begun_at
         outcome = self._land(intake)
         intake()
         now = self._clock.now()
         if isinstance(outcome, Lost):
             self._lose(outcome, now)
             return True
-        wants_members = self._names_members or len(self._observers) > 0
-        members = self._members(flight, outcome) if wants_members else ()
-        self._collect(self._scheduler.apply(flight.batch, outcome, now), now)
+        self._flights.note_landed(now)
+        members = self._members(departure, outcome)
+        self._collect(self._scheduler.apply(departure.batch, outcome, now), now)
         self._is_stale = True
-        begun_at = max(flight.launched_at, self._landed_at)
         turn = Turn(begun_at, now, self._preempted_count, members)
-        self._landed_at = now
         self._preempted_count = 0
-        self._tell(record_tick(flight.batch, outcome, self._measure(), turn))
+        self._tell(record_tick(departure.batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
 
@@ -231,19 +226,21 @@ class Tick:
             return False
         occupants = self._scheduler.occupants()
         self._measure_moves(occupants)
-        self._flights.launch(Flight(batch, occupants, now))
+        collectors = {slot: self._collectors[each.request_id] for slot, each in occupants.items()}
+        self._flights.launch(Departure(batch, occupants, collectors, now))
         return True
 
     def _land(self, intake: Callable[[], None]) -> Outcome | Lost:
         """The outcome of the oldest batch under way; before it comes, the next may be sent."""
         batch = self._flights.oldest.batch
-        spare_s = self._flights.spare_s
-        landed = None if spare_s is None else self._flights.land(spare_s)
-        if landed is None:
-            if spare_s is not None:
+        landed, spare_s = None, self._flights.spare_s(self._clock.now())
+        if spare_s is not None:
+            landed = self._flights.land(spare_s)
+            if landed is None:
                 intake()
                 if self._scheduler.is_steady:
                     self._launch(self._clock.now())
+        if landed is None:
             landed = self._flights.land()
         assert landed is not None, "without a limit something comes back"
         if isinstance(landed, Lost):
@@ -254,7 +251,7 @@ class Tick:
         return landed
 
     def _lose(self, lost: Lost, now: float) -> None:
-        said = "the backend was lost, and what ran is resumed: %s"
+        said = "the backend was lost, and what ran will be resumed: %s"
         message = _sentence(lost.error)
         _log.log(_level(lost.error, logging.WARNING), said, message)
         self._flights.forget()
@@ -373,15 +370,17 @@ class Tick:
         self._squeezed_count = 0
         return gauges
 
-    def _members(self, flight: Flight, outcome: Outcome) -> tuple[Member, ...]:
-        """Who was in the batch, by how the slots stood when it was planned."""
+    def _members(self, departure: Departure, outcome: Outcome) -> tuple[Member, ...]:
+        """Who was in the batch, by how the slots stood when it was planned; not those who have
+        ended since: nobody gets what was computed for them."""
         members = []
-        for entry, sample in zip(flight.batch.entries, outcome.samples, strict=True):
-            occupant = flight.occupants[entry.slot]
-            request_id, index = occupant.request_id, occupant.index
-            collector = self._collectors.get(request_id)
-            is_live = collector is not None and not collector.is_finished(index)
-            samples = is_live and sample.token is not None and sample.fault is None
+        for entry, sample in zip(departure.batch.entries, outcome.samples, strict=True):
+            collector = departure.collectors[entry.slot]
+            request_id, index = collector.request.id, departure.occupants[entry.slot].index
+            # An id may be taken again as soon as its request has ended.
+            if self._collectors.get(request_id) is not collector or collector.is_finished(index):
+                continue
+            samples = sample.token is not None and sample.fault is None
             members.append(
                 Member(request_id, index, entry.slot, entry.start, entry.length, samples)
             )

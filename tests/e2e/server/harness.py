@@ -218,7 +218,7 @@ def running(world: World) -> Iterator[Running]:
         policy=world.policy,
     )
     wrapped = world.wrap(backend)
-    engine = Engine(wrapped, limits, names_members=True)
+    engine = Engine(wrapped, limits)
     source = world.template or backend.vocabulary.chat_template
     assert source is not None
     numbers = iter(range(2**62))

@@ -143,9 +143,7 @@ def make_world() -> Callable[..., World]:
     """A tick over the fake backend and a clock that stands still."""
 
     # Any: whatever SchedulerSettings takes
-    def make(
-        backend: FaultyBackend | None = None, *, names_members: bool = False, **settings: Any
-    ) -> World:
+    def make(backend: FaultyBackend | None = None, **settings: Any) -> World:
         backend = backend or FaultyBackend()
         clock = HandClock()
         scheduler = Scheduler(
@@ -154,7 +152,7 @@ def make_world() -> Callable[..., World]:
             backend.vocabulary.eos_tokens,
         )
         observers = Observers()
-        tick = Tick(scheduler, backend, clock, observers, names_members=names_members)
+        tick = Tick(scheduler, backend, clock, observers)
         world = World(tick, clock, backend, scheduler)
         observers.add(world.records.append)
         return world

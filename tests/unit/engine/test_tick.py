@@ -175,8 +175,8 @@ def test_whoever_planning_displaced_is_not_seen_to_run_during_the_pass(
 class Elsewhere(FaultyBackend):
     """A backend that is done only when there is nothing else to do."""
 
-    def __init__(self) -> None:
-        super().__init__(FakeSettings(eos_period=0, tick_s=0.01))
+    def __init__(self, eos_period: int = 0) -> None:
+        super().__init__(FakeSettings(eos_period=eos_period, tick_s=0.01))
         self.sent: deque[Batch] = deque()
         self.most_sent = 0
 
@@ -229,6 +229,25 @@ def test_batches_under_way_are_lost_with_the_backend_and_computed_again(
     assert world.backend.reset_count == 1, "what was lost once is not awaited again"
     assert answer_of(mailbox).completions[0].text == texts_alone(make_world, [request])[0]
     world.tick.check()
+
+
+def test_what_is_computed_for_nobody_is_counted_for_nobody(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards the figures: a completion that ended by itself has a token too many under way."""
+    world = make_world(Elsewhere(eos_period=8))
+    mailboxes = [Mailbox() for _ in range(6)]
+    for at, mailbox in enumerate(mailboxes):
+        world.tick.submit(make_request(f"prompt {at}", max_tokens=60), mailbox)
+    world.run_dry()
+    answers = list(map(answer_of, mailboxes))
+    assert any(each.completions[0].finish_reason is FinishReason.STOP for each in answers)
+    made = sum(answer.usage.completion_count for answer in answers)
+    assert world.tick.tally.snapshot(world.clock.now()).completion_tokens == made
+    ticks = [record for record in world.records if isinstance(record, TickRecord)]
+    assert sum(len(tick.members) for tick in ticks) == made
+    assert world.backend.executed_count == len(ticks)
+    assert sum(tick.batch_size for tick in ticks) > made, "nothing was computed in vain"
 
 
 def test_whoever_comes_before_the_next_batch_is_sent_is_part_of_it(
@@ -401,7 +420,7 @@ def test_records_tell_the_story_of_a_request_in_order(
     make_world: MakeWorld, make_request: MakeRequest
 ) -> None:
     """Guards the numbers that observers build metrics from."""
-    world, mailbox = make_world(names_members=True), Mailbox()
+    world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request("abc", id="a", max_tokens=2), mailbox)
     world.run_dry()
     kinds = [type(record) for record in world.records]
