@@ -3,6 +3,7 @@
 Where the system does not say, everything here is empty.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,3 +34,10 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
     except OSError:
         return Processor("", "")
     return Processor(found.get("model name", ""), found.get("flags", found.get("Features", "")))
+
+
+def allowed_cores() -> int:
+    """Cores that this process may run on, however much of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

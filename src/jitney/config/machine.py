@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from jitney.backends.processor import allowed_cores
+
 
 def environment() -> dict[str, str]:
     """A copy of the environment, taken once and handed down."""
@@ -30,9 +32,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
     A quota of two and a half cores counts as two: more threads than that are throttled in turn.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = allowed_cores()
     quotas = [quota for quota in (*_quotas_v2(root), _quota_v1(root)) if quota is not None]
     return max(1, min([cores, *(int(quota) for quota in quotas)]))
 

@@ -15,6 +15,7 @@ import openvino as ov
 import openvino.opset13 as operations
 from openvino._offline_transformations import paged_attention_transformation
 
+from jitney.backends.processor import allowed_cores
 from jitney.errors import BackendFailed, ConfigError, ModelError
 
 ROWS = "rows"
@@ -128,10 +129,12 @@ def _gather_rows(model: ov.Model) -> None:
 
 def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
     properties: dict[str, Any] = {
-        # The library would take every physical core it sees, quota or not, and tie its threads
-        # to them: two servers on one machine would then share the same cores.
+        # The library would take every physical core it sees, quota or not.
         "INFERENCE_NUM_THREADS": shape.threads,
-        "ENABLE_CPU_PINNING": False,
+        # Tied to their cores only where they have all of them, else two servers with a few threads
+        # each would share the same ones. Threads that may move end up on one core, with another
+        # idle, whenever a thread of HTTP wakes up.
+        "ENABLE_CPU_PINNING": shape.threads >= allowed_cores(),
         # One batch at a time is in flight, so all threads belong to it.
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
