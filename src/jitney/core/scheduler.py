@@ -163,19 +163,15 @@ class Scheduler:
     def is_steady(self) -> bool:
         """Whether planning before the last outcome is known takes nothing from anybody.
 
-        Everyone makes one token after the other, with memory for the next; who is under way
-        cannot be sent back to wait. Those who wait could not be helped by the outcome: no slot is
-        free, none becomes free with it as far as can be told, and no class goes before another.
+        Nobody waits, and everyone makes one token after the other, with memory for the next: who
+        is under way cannot be sent back to wait, and a slot that becomes free is given away at
+        once.
         """
         roster = self._roster
         running, memory = roster.running, roster.memory
-        wanted = [sequence.wanted_count for sequence in running]
-        if max(wanted, default=0) > 1 or memory.ledger.free + memory.cached_blocks < len(running):
+        if roster.queue.count or any(sequence.wanted_count > 1 for sequence in running):
             return False
-        if roster.queue.count == 0:
-            return True
-        is_full = len(running) >= self._settings.sequences_max
-        return is_full and min(wanted) == 1 and not roster.by_class
+        return memory.ledger.free + memory.cached_blocks >= len(running)
 
     def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
         """Take in what came back: the only place where tokens are appended or become computed.
