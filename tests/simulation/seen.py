@@ -5,7 +5,7 @@ as one of these, at the moment it happens and before the engine acts on it. Chec
 records from them and never look inside the scheduler.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,10 +44,11 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The scheduler planned; `gauges` are those from right after."""
+    """The scheduler planned; `owners` of slots and `gauges` are those from right after."""
 
     at: float
     batch: Batch | None
+    owners: Mapping[int, Name]
     gauges: Gauges
 
 
@@ -143,12 +144,3 @@ class Checker(Protocol):
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
         ...
-
-
-def owners_of(gauges: Gauges) -> dict[int, Name]:
-    """Whose each slot is, for those in which somebody runs."""
-    owners: dict[int, Name] = {}
-    for view in gauges.slots:
-        if view.request_id is not None and view.index is not None:
-            owners[view.slot] = (view.request_id, view.index)
-    return owners

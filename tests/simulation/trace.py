@@ -72,7 +72,7 @@ class Trace:
 
 
 def _batch(batch: Batch, seen: Planned) -> str:
-    owners = {view.slot: f"{view.request_id}.{view.index}" for view in seen.gauges.slots}
+    owners = {slot: f"{request_id}.{index}" for slot, (request_id, index) in seen.owners.items()}
     parts = [f"#{batch.number}"]
     operations = [each for each in batch.operations if not isinstance(each, Open)]
     if operations:

@@ -82,7 +82,9 @@ class Watch:
     def plan(self, now: float) -> Batch | None:
         """Tell the batch and how things stand after it was planned."""
         batch = self._scheduler.plan(now)
-        self._tell(Planned(now, batch, self._scheduler.gauges()))
+        occupants = self._scheduler.occupants().items()
+        owners = {slot: (each.request_id, each.index) for slot, each in occupants}
+        self._tell(Planned(now, batch, owners, self._scheduler.gauges()))
         return batch
 
     def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:

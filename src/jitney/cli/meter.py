@@ -8,7 +8,6 @@ from collections import deque
 
 from jitney.cli.board import Status
 from jitney.cli.figures import rate
-from jitney.core.gauges import Gauges, SlotState
 from jitney.engine.clock import SystemClock
 from jitney.engine.engine import Engine
 from jitney.engine.records import Record, TickRecord
@@ -56,7 +55,7 @@ class Meter:
         return Status(
             slots_max=self._engine.backend.traits.slots_max,
             running=0 if gauges is None else gauges.running_count,
-            cached=_cached_count(gauges),
+            cached=0 if gauges is None else gauges.cached_count,
             decode_tokens=0 if last is None else last.decode_tokens,
             prefill_tokens=0 if last is None else last.prefill_tokens,
             kv_used=0 if gauges is None else gauges.kv_used,
@@ -67,9 +66,3 @@ class Meter:
             rate_mean=rate(tokens, elapsed_s),
             elapsed_s=elapsed_s,
         )
-
-
-def _cached_count(gauges: Gauges | None) -> int:
-    if gauges is None:
-        return 0
-    return sum(1 for each in gauges.slots if each.state is SlotState.CACHED)

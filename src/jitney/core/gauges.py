@@ -1,30 +1,13 @@
-"""A frozen picture of the scheduler at one moment, for statistics and for people to look at."""
+"""How the scheduler stands at one moment, in numbers: for statistics, after every turn.
+
+Made from counts and from those who run, never from all slots: a turn must not cost more because
+many slots are kept for their prefixes. What each slot does is in the picture.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-from jitney.core.prefix import Holding
 from jitney.core.request import RequestId
-
-
-class SlotState(StrEnum):
-    """What a slot is doing, derived from tokens known and tokens computed."""
-
-    PREFILLING = "prefilling"
-    GENERATING = "generating"
-    CACHED = "cached"
-
-
-@dataclass(frozen=True, slots=True)
-class SlotView:
-    """One slot that holds something; slots that are not listed are idle."""
-
-    slot: int
-    state: SlotState
-    request_id: RequestId | None
-    index: int | None
-    token_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +23,15 @@ class Gauges:
     """Levels and counters. Tokens of memory are whole blocks, shared ones once."""
 
     running_count: int
+    prefilling_count: int
+    """Of the running, those of whom more than one token is still to be computed."""
     waiting_count: int
     waiting_tokens: int
     deferred_count: int
     """Of the waiting, those who wait for a prefix, a group or a trial rather than for room."""
+    cached_count: int
+    """Slots in which nobody runs, kept for their prefixes."""
     kv_tokens: int
     kv_used: int
     kv_cached: int
-    slots: tuple[SlotView, ...]
     counters: Mapping[str, int]
-
-
-def view_slots(holdings: Mapping[int, Holding]) -> tuple[SlotView, ...]:
-    """What every slot that holds something is doing, by slot."""
-    views = []
-    for slot, holding in sorted(holdings.items()):
-        sequence = holding.sequence
-        if sequence is None:
-            views.append(SlotView(slot, SlotState.CACHED, None, None, holding.length))
-            continue
-        state = SlotState.GENERATING if sequence.wanted_count <= 1 else SlotState.PREFILLING
-        request_id, index = sequence.request.id, sequence.index
-        views.append(SlotView(slot, state, request_id, index, sequence.computed))
-    return tuple(views)

@@ -84,8 +84,7 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks, and those that only cached prefixes hold, but for what was matched."""
-        kept = [sequence.slot for sequence in running if sequence.slot is not None]
-        obtainable = self.ledger.capacity - self.ledger.held_by(kept)
+        obtainable = self.ledger.capacity - self._held_by(running)
         if match.holding is not None and match.holding.sequence is None:
             obtainable -= match.length // self._block
         return obtainable
@@ -167,7 +166,7 @@ class Memory:
         limit = self._settings.cache_tokens_max
         if limit is None:
             return
-        owned = self.ledger.held_by([s.slot for s in running if s.slot is not None])
+        owned = self._held_by(running)
         while self._cached and (self.ledger.used - owned) * self._block > limit:
             self._evict_oldest(None)
 
@@ -182,10 +181,13 @@ class Memory:
         self._saved.clear()
 
     @property
-    def cached_blocks(self) -> int:
+    def cached_count(self) -> int:
+        """Slots that are kept for their prefixes."""
+        return len(self._cached)
+
+    def cached_blocks(self, running: list[Sequence]) -> int:
         """Blocks that nothing but cached prefixes holds."""
-        owned = [slot for slot in self._holdings if slot not in self._cached]
-        return self.ledger.used - self.ledger.held_by(owned)
+        return self.ledger.used - self._held_by(running)
 
     @property
     def holdings(self) -> dict[int, Holding]:
@@ -209,6 +211,9 @@ class Memory:
             held = holding.length if sequence is None else sequence.planned
             assert ledger.length(holding.slot) == held, (holding.slot, held)
         self._index.check(list(self._holdings.values()))
+
+    def _held_by(self, running: list[Sequence]) -> int:
+        return self.ledger.held_by([s.slot for s in running if s.slot is not None])
 
     def _saved_count(self, sequence: Sequence) -> int:
         return 0 if sequence.ticket is None else self._saved[sequence.ticket]

@@ -9,12 +9,21 @@ from enum import StrEnum
 from itertools import islice
 
 from jitney.core import limits
+from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence
 from jitney.core.settings import SchedulerSettings
 
 WAITING_SHOWN_MAX = 256
+
+
+class SlotState(StrEnum):
+    """What a slot is doing, derived from tokens known and tokens computed."""
+
+    PREFILLING = "prefilling"
+    GENERATING = "generating"
+    CACHED = "cached"
 
 
 class WaitReason(StrEnum):
@@ -61,9 +70,21 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """Memory by stretches, and the first of the queue, the next one first."""
+class SlotView:
+    """One slot that holds something; slots that are not listed are idle."""
 
+    slot: int
+    state: SlotState
+    request_id: RequestId | None
+    index: int | None
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Slots, memory by stretches, and the first of the queue, the next one first."""
+
+    slots: tuple[SlotView, ...]
     stretches: tuple[Stretch, ...]
     waiting: tuple[Waiting, ...]
 
@@ -75,7 +96,17 @@ def draw(roster: Roster, settings: SchedulerSettings, now: float) -> Picture:
     stretches = tuple(
         Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
     )
-    return Picture(stretches, tuple(_waiting(roster, settings, now)))
+    slots = tuple(map(_slot_view, sorted(roster.memory.holdings.items())))
+    return Picture(slots, stretches, tuple(_waiting(roster, settings, now)))
+
+
+def _slot_view(held: tuple[int, Holding]) -> SlotView:
+    slot, holding = held
+    sequence = holding.sequence
+    if sequence is None:
+        return SlotView(slot, SlotState.CACHED, None, None, holding.length)
+    state = SlotState.GENERATING if sequence.is_generating else SlotState.PREFILLING
+    return SlotView(slot, state, sequence.request.id, sequence.index, sequence.computed)
 
 
 def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Waiting]:

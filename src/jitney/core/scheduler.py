@@ -20,7 +20,7 @@ from jitney.core.batch import Batch, Entry, Outcome, Sample
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason, PreemptReason, PromptEvent, TokenEvent
-from jitney.core.gauges import Gauges, Occupant, view_slots
+from jitney.core.gauges import Gauges, Occupant
 from jitney.core.mix import Budget, share_budget
 from jitney.core.picture import Picture, draw
 from jitney.core.request import Request, RequestId
@@ -169,9 +169,9 @@ class Scheduler:
         """
         roster = self._roster
         running, memory = roster.running, roster.memory
-        if roster.queue.count or any(sequence.wanted_count > 1 for sequence in running):
+        if roster.queue.count or not all(sequence.is_generating for sequence in running):
             return False
-        return memory.ledger.free + memory.cached_blocks >= len(running)
+        return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
     def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
         """Take in what came back: the only place where tokens are appended or become computed.
@@ -235,26 +235,29 @@ class Scheduler:
         return max(now, min(times)) if times else None
 
     def gauges(self) -> Gauges:
-        """A frozen picture of this moment."""
-        memory, queue = self._roster.memory, self._roster.queue
+        """The levels and counters of this moment."""
+        running, memory, queue = self._roster.running, self._roster.memory, self._roster.queue
         ledger = memory.ledger
         return Gauges(
-            running_count=len(self._roster.running),
+            running_count=len(running),
+            prefilling_count=sum(not sequence.is_generating for sequence in running),
             waiting_count=queue.count,
             waiting_tokens=queue.token_count,
             deferred_count=min(self._roster.deferred_count, queue.count),
+            cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
-            kv_cached=memory.cached_blocks * ledger.block_tokens,
-            slots=view_slots(memory.holdings),
+            kv_cached=memory.cached_blocks(running) * ledger.block_tokens,
             counters=self.counters.snapshot(),
         )
 
     def occupants(self) -> dict[int, Occupant]:
         """Who runs in which slot."""
-        holdings = self._roster.memory.holdings.items()
-        running = ((slot, each.sequence) for slot, each in holdings if each.sequence is not None)
-        return {slot: Occupant(each.request.id, each.index) for slot, each in running}
+        return {
+            sequence.slot: Occupant(sequence.request.id, sequence.index)
+            for sequence in self._roster.running
+            if sequence.slot is not None
+        }
 
     def picture(self, now: float) -> Picture:
         """Who holds which memory and why the waiting wait; made only when somebody looks."""

@@ -121,6 +121,11 @@ class Sequence:
         return len(self.tokens) + self.pending - self.planned
 
     @property
+    def is_generating(self) -> bool:
+        """Whether it makes one token after the other: all before the next one is planned."""
+        return self.wanted_count <= 1
+
+    @property
     def is_in_flight(self) -> bool:
         """Whether a batch that has not returned holds an entry of it."""
         return self.planned != self.computed or self.pending > 0

@@ -96,9 +96,14 @@ CONNECTIONS_MAX = 8192
 """Connections at once, idle ones included; the next one is told so and closed. Fewer where the
 limit on open files is lower: see `jitney.server.files`."""
 
-FILES_KEPT = 128
-"""Open files that are not connections: the model, the backend's pipes, the log, and those whom a
-connection too many is told through."""
+ACCEPTS_PER_ROUND = 64
+"""Connections taken in one round of the event loop. The loop takes one for each listening socket,
+so the socket is there as often: with one alone, a server whose rounds are long because many stream
+lets newcomers wait for seconds."""
+
+FILES_KEPT = 128 + ACCEPTS_PER_ROUND
+"""Open files that are not connections: the model, the backend's pipes, the log, the listening
+sockets, and those whom a connection too many is told through."""
 
 DOOR_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""

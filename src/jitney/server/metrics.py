@@ -16,7 +16,8 @@ from prometheus_client.core import Metric
 
 from jitney.core import limits
 from jitney.core.counters import NAMES
-from jitney.core.gauges import Gauges, SlotState
+from jitney.core.gauges import Gauges
+from jitney.core.picture import SlotState
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
 from jitney.server import limits as server_limits
@@ -33,7 +34,7 @@ from jitney.server.measures import Measures, Totals
 from jitney.server.service import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-NO_GAUGES = Gauges(0, 0, 0, 0, 0, 0, 0, (), dict.fromkeys(NAMES, 0))
+NO_GAUGES = Gauges(0, 0, 0, 0, 0, 0, 0, 0, 0, dict.fromkeys(NAMES, 0))
 
 
 class Metrics:
@@ -116,11 +117,15 @@ class Metrics:
             "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
             [({"state": state}, count) for state, count in kv.items()],
         )
-        slots = [each.state for each in gauges.slots]
+        slots = {
+            SlotState.PREFILLING: gauges.prefilling_count,
+            SlotState.GENERATING: gauges.running_count - gauges.prefilling_count,
+            SlotState.CACHED: gauges.cached_count,
+        }
         yield labelled_gauge(
             "jitney:slots",
             "Slots by what they do.",
-            [({"state": state.value}, slots.count(state)) for state in SlotState],
+            [({"state": state.value}, count) for state, count in slots.items()],
         )
 
     def stalled_s(self, totals: Totals) -> float:

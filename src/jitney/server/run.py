@@ -99,7 +99,8 @@ class Lifecycle:
         unsent_bytes = self._service.settings.unsent_bytes_max
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes)
         server = _Server(self._config())
-        serving = asyncio.create_task(server.serve([listener]))
+        listeners = [listener, *(listener.dup() for _ in range(limits.ACCEPTS_PER_ROUND - 1))]
+        serving = asyncio.create_task(server.serve(listeners))
         asked = asyncio.create_task(self._asked.wait())
         failing = asyncio.create_task(self._wait_failure())
         watch = asyncio.create_task(_tell_started(server, started))

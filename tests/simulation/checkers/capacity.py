@@ -6,7 +6,7 @@ That the fake backend refuses a batch by itself is reported under this name, too
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch
 from jitney.core.settings import SchedulerSettings
-from tests.simulation.seen import Executed, Planned, Seen, Ticked, Violation, owners_of
+from tests.simulation.seen import Executed, Planned, Seen, Ticked, Violation
 
 NAME = "capacity"
 
@@ -23,7 +23,7 @@ class CapacityChecker:
         match seen:
             case Planned(batch=Batch() as batch):
                 self._measure(batch)
-                owners = owners_of(seen.gauges)
+                owners = seen.owners
                 names = [owners.get(entry.slot) for entry in batch.entries]
                 if None in names or len(set(names)) < len(names):
                     raise Violation(NAME, f"batch {batch.number} runs {names}")

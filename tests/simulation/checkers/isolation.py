@@ -19,7 +19,6 @@ from tests.simulation.seen import (
     Seen,
     Submitted,
     Violation,
-    owners_of,
 )
 from tests.simulation.workload import POISON
 
@@ -43,7 +42,7 @@ class IsolationChecker:
             case Submitted(error=None):
                 self._live |= {(seen.request.id, at) for at in range(seen.request.params.n)}
             case Planned(batch=Batch() as batch):
-                owners = owners_of(seen.gauges)
+                owners = seen.owners
                 self._members[batch.number] = {
                     entry.slot: owners[entry.slot] for entry in batch.entries
                 }

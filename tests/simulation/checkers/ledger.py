@@ -1,9 +1,10 @@
 """Invariant 3: the ledger equals a recount and the backend's own; at rest all is free or cached."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from jitney.core.gauges import Gauges
-from jitney.core.picture import WAITING_SHOWN_MAX
+from jitney.core.picture import WAITING_SHOWN_MAX, SlotState
 from tests.simulation.seen import Executed, Happened, Pictured, Planned, Rested, Seen, Violation
 
 NAME = "ledger"
@@ -52,6 +53,14 @@ class LedgerChecker:
         waiting = len(seen.picture.waiting)
         if waiting != min(seen.gauges.waiting_count, WAITING_SHOWN_MAX):
             raise Violation(NAME, f"{waiting} are shown to wait")
+        states = Counter(view.state for view in seen.picture.slots)
+        counted = {
+            SlotState.PREFILLING: seen.gauges.prefilling_count,
+            SlotState.GENERATING: seen.gauges.running_count - seen.gauges.prefilling_count,
+            SlotState.CACHED: seen.gauges.cached_count,
+        }
+        if states != Counter(counted):
+            raise Violation(NAME, f"slots are shown as {states} and counted as {counted}")
 
     def _rest(self, gauges: Gauges) -> None:
         if gauges.running_count or gauges.waiting_count:

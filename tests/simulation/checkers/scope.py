@@ -4,6 +4,8 @@ Keeps a record of its own of who fed each position of each slot, through copies,
 take-overs, and looks at it whenever a slot gets a new owner.
 """
 
+from collections.abc import Mapping
+
 from jitney.core.batch import Batch, Copy, Discard, Open, Release, Restore, Save, Truncate
 from tests.simulation.alone import Oracle
 from tests.simulation.seen import (
@@ -13,7 +15,6 @@ from tests.simulation.seen import (
     Planned,
     Seen,
     Violation,
-    owners_of,
 )
 
 NAME = "scope"
@@ -25,7 +26,7 @@ class ScopeChecker:
     def __init__(self, oracle: Oracle, *, reuses: bool) -> None:
         self._oracle = oracle
         self._reuses = reuses
-        self._owners: dict[int, Name] = {}
+        self._owners: Mapping[int, Name] = {}
         self._fed: dict[int, list[str]] = {}
         self._saved: dict[int, list[str]] = {}
 
@@ -33,7 +34,7 @@ class ScopeChecker:
         """Take in what happened."""
         match seen:
             case Planned():
-                self._owners = owners_of(seen.gauges)
+                self._owners = seen.owners
             case Executed():
                 opened = self._operate(seen.batch)
                 for slot, count in opened.items():

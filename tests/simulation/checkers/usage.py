@@ -15,7 +15,6 @@ from tests.simulation.seen import (
     Submitted,
     Ticked,
     Violation,
-    owners_of,
 )
 
 NAME = "usage"
@@ -48,7 +47,7 @@ class UsageChecker:
                 self._own["accepted"] += seen.request.params.n
                 self._prompts[seen.request.id] = len(seen.request.prompt)
             case Planned(batch=Batch() as batch):
-                owners = owners_of(seen.gauges)
+                owners = seen.owners
                 for entry in batch.entries:
                     self._first_start.setdefault(owners[entry.slot], entry.start)
             case Happened():

@@ -20,7 +20,6 @@ from tests.simulation.seen import (
     Seen,
     Submitted,
     Violation,
-    owners_of,
 )
 
 NAME = "waiting"
@@ -46,7 +45,7 @@ class WaitingChecker:
                     name = (seen.request.id, index)
                     self._arrived[name] = self._unserved[name] = seen.at
             case Planned():
-                running = set(owners_of(seen.gauges).values())
+                running = set(seen.owners.values())
                 self._beside.setdefault(seen.at, set()).update(self._running, running)
                 self._running = running
                 self._has_run |= running

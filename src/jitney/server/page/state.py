@@ -9,8 +9,7 @@ others it sees that they run or wait, in numbers. How the server is, the service
 import asyncio
 from collections.abc import Iterable
 
-from jitney.core.gauges import SlotState
-from jitney.core.picture import Waiting, WaitReason
+from jitney.core.picture import SlotState, Waiting, WaitReason
 from jitney.core.request import RequestId
 from jitney.engine.engine import EngineState
 from jitney.engine.records import TickRecord
@@ -143,7 +142,7 @@ class PageState:
 
     def _slots(self, sight: Sight, viewer: Viewer) -> list[Value]:
         rows: list[Value] = []
-        for view in sight.gauges.slots:
+        for view in sight.picture.slots:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
             if view.state is not SlotState.CACHED and view.request_id is not None:
                 story = self._lookout.recorder.story(view.request_id)
