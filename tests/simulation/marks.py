@@ -21,6 +21,7 @@ NAMES = (
     *(f"block {each}" for each in (1, 4, 16, 32)),
     "backend in process",
     "backend queues",
+    "planned ahead in haste",
     "two batches in flight",
     "two batches lost at once",
     "reuse off",

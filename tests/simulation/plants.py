@@ -305,6 +305,20 @@ OF_FLIGHTS = (
         "isolation",
         (_TICK, "bool(self._collectors or self._ended or self._flights)", "bool(self._collectors)"),
     ),
+    _plant(
+        "memory is taken from one whose batch is under way",
+        "capacity",
+        (
+            "core/victim.py",
+            "[sequence for sequence in candidates if not sequence.is_in_flight]",
+            "list(candidates)",
+        ),
+        (
+            "core/roster.py",
+            '        assert not sequence.is_in_flight, "its batch must return first"\n',
+            "",
+        ),
+    ),
 )
 
 PLANTS = (*OF_THE_PSEUDO_CODE, *OF_MEMORY, *OF_ANSWERS, *OF_WAITING_AND_FAULTS, *OF_FLIGHTS)

@@ -111,7 +111,7 @@ class Simulation:
         kind = QueueingFaultyBackend if world.queues else FaultyBackend
         self._backend = kind(inner, world.faults, faults, self._clock, self._see, self._marks)
         scheduler = Scheduler(world.settings, inner.traits, inner.vocabulary.eos_tokens)
-        self._watch = Watch(scheduler, self._see)
+        self._watch = Watch(scheduler, self._see, hastes=world.hastes)
         self._oracle = Oracle(world.fake.eos_period, world.settings.model_len_max)
         self._checkers = make_checkers(world, scheduler, inner.traits, self._oracle)
         # A watch has every method of the scheduler that the tick calls.
@@ -339,6 +339,8 @@ class Simulation:
     def _mark_world(self) -> None:
         settings = self._world.settings
         self._marks.add("backend queues" if self._world.queues else "backend in process")
+        if self._world.hastes:
+            self._marks.add("planned ahead in haste")
         self._marks.add(f"strategy {settings.strategy}")
         self._marks.add(f"policy {settings.policy}")
         self._marks.add(f"mix {settings.mix}")

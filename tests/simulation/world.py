@@ -66,6 +66,8 @@ class World:
     seed: int
     queues: bool
     """The backend takes a second batch while one is under way."""
+    hastes: bool
+    """Batches are planned ahead whether or not it takes something from somebody."""
     drains: bool
     gives_up: bool
     """Resets fail until the engine stops."""
@@ -85,6 +87,7 @@ def draw_world(seed: int) -> World:
     return World(
         seed=seed,
         queues=queues,
+        hastes=queues and Random(f"haste {seed}").random() < 0.3,
         drains=random.random() < 0.3,
         gives_up=gives_up,
         fake=fake,

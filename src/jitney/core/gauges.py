@@ -18,13 +18,13 @@ class Occupant:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """Levels and counters. Tokens of memory are whole blocks, shared ones once."""
 
     running_count: int
     prefilling_count: int
-    """Of the running, those of whom more than one token is still to be computed."""
+    """Of the running, those who have more to compute than the token that they made last."""
     waiting_count: int
     waiting_tokens: int
     deferred_count: int

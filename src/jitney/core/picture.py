@@ -105,7 +105,7 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
     sequence = holding.sequence
     if sequence is None:
         return SlotView(slot, SlotState.CACHED, None, None, holding.length)
-    state = SlotState.GENERATING if sequence.is_generating else SlotState.PREFILLING
+    state = SlotState.PREFILLING if sequence.is_prefilling else SlotState.GENERATING
     return SlotView(slot, state, sequence.request.id, sequence.index, sequence.computed)
 
 

@@ -169,7 +169,7 @@ class Scheduler:
         """
         roster = self._roster
         running, memory = roster.running, roster.memory
-        if roster.queue.count or not all(sequence.is_generating for sequence in running):
+        if roster.queue.count or any(sequence.wanted_count > 1 for sequence in running):
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
@@ -240,7 +240,7 @@ class Scheduler:
         ledger = memory.ledger
         return Gauges(
             running_count=len(running),
-            prefilling_count=sum(not sequence.is_generating for sequence in running),
+            prefilling_count=sum(sequence.is_prefilling for sequence in running),
             waiting_count=queue.count,
             waiting_tokens=queue.token_count,
             deferred_count=min(self._roster.deferred_count, queue.count),

@@ -121,9 +121,9 @@ class Sequence:
         return len(self.tokens) + self.pending - self.planned
 
     @property
-    def is_generating(self) -> bool:
-        """Whether it makes one token after the other: all before the next one is planned."""
-        return self.wanted_count <= 1
+    def is_prefilling(self) -> bool:
+        """Whether more is to be computed than the token that it made last."""
+        return len(self.tokens) - self.computed > 1
 
     @property
     def is_in_flight(self) -> bool:

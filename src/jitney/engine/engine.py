@@ -155,8 +155,8 @@ class Engine:
         """Counters and averages since the start; never waits for a tick."""
         return self._tick.tally.snapshot(self._clock.now())
 
-    def gauges(self) -> Gauges | None:
-        """Slots, memory and queue after the last tick; None before the first."""
+    def gauges(self) -> Gauges:
+        """Slots, memory and queue when they were last measured: before and after every batch."""
         return self._tick.tally.gauges
 
     def look(self, characters_max: int = 0) -> Future[Sight]:

@@ -26,7 +26,7 @@ LIKE_SHARE = 0.125
 
 
 @dataclass(slots=True)
-class Departure:
+class Flight:
     """One batch under way, and whose completions stood in which slots when it was planned."""
 
     batch: Batch
@@ -39,7 +39,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A batch that has no outcome, and why; `was_reached` says whether the backend saw it."""
+    """A batch that has no outcome, and why."""
 
     error: Exception
 
@@ -55,27 +55,27 @@ class Flights:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._queueing = backend if isinstance(backend, QueueingBackend) else None
-        self._departures: deque[Departure] = deque()
+        self._flights: deque[Flight] = deque()
         self._last_tokens = 0
         self._last_s = 0.0
         self._landed_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._departures)
+        return len(self._flights)
 
     @property
-    def oldest(self) -> Departure:
+    def oldest(self) -> Flight:
         """The one that lands next."""
-        return self._departures[0]
+        return self._flights[0]
 
-    def launch(self, departure: Departure) -> None:
+    def launch(self, flight: Flight) -> None:
         """Send a batch. What goes wrong is told when it would land, in its turn."""
-        self._departures.append(departure)
+        self._flights.append(flight)
         if self._queueing is not None:
             try:
-                self._queueing.send(departure.batch)
+                self._queueing.send(flight.batch)
             except Exception as error:
-                departure.error = error
+                flight.error = error
 
     @property
     def begun_at(self) -> float:
@@ -84,7 +84,7 @@ class Flights:
 
     def spare_s(self, now: float) -> float | None:
         """How long to wait for the one under way before another is sent; None: send none."""
-        if self._queueing is None or len(self._departures) != 1 or self.oldest.error is not None:
+        if self._queueing is None or len(self._flights) != 1 or self.oldest.error is not None:
             return None
         token_count = self.oldest.batch.token_count
         if abs(token_count - self._last_tokens) > LIKE_SHARE * token_count:
@@ -97,17 +97,17 @@ class Flights:
 
         When it is, whoever takes it says when (`note_landed`).
         """
-        departure = self.oldest
+        flight = self.oldest
         try:
-            outcome = self._outcome(departure, limit_s)
+            outcome = self._outcome(flight, limit_s)
         except Exception as error:
             # Whatever comes out of a backend, the sequences can be resumed without it.
-            self._departures.popleft()
+            self._flights.popleft()
             return Lost(error)
         if outcome is None:
             return None
-        self._departures.popleft()
-        self._last_tokens, self._last_s = departure.batch.token_count, outcome.seconds
+        self._flights.popleft()
+        self._last_tokens, self._last_s = flight.batch.token_count, outcome.seconds
         return outcome
 
     def note_landed(self, now: float) -> None:
@@ -116,12 +116,12 @@ class Flights:
 
     def forget(self) -> None:
         """None of them will come back: the backend is lost, and is reset before it is used."""
-        self._departures.clear()
+        self._flights.clear()
         self._last_tokens = 0
 
-    def _outcome(self, departure: Departure, limit_s: float | None) -> Outcome | None:
-        if departure.error is not None:
-            raise departure.error
+    def _outcome(self, flight: Flight, limit_s: float | None) -> Outcome | None:
+        if flight.error is not None:
+            raise flight.error
         if self._queueing is None:
-            return self._backend.execute(departure.batch)
+            return self._backend.execute(flight.batch)
         return self._queueing.receive(limit_s)

@@ -92,7 +92,7 @@ class Stats:
 class Tally:
     """Adds up records. `take` and `gauge` on the engine thread, `snapshot` on any."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, gauges: Gauges) -> None:
         self._lock = threading.Lock()
         self._started_at = now
         self._busy_since: float | None = None
@@ -117,7 +117,7 @@ class Tally:
         self._evictions = 0
         self._backend_failures = 0
         self._queue_peak = 0
-        self._gauges: Gauges | None = None
+        self._gauges = gauges
 
     @property
     def live_count(self) -> int:
@@ -126,8 +126,8 @@ class Tally:
         return self._accepted - ended
 
     @property
-    def gauges(self) -> Gauges | None:
-        """How the scheduler stood after the last turn; None before the first."""
+    def gauges(self) -> Gauges:
+        """How the scheduler stood when it was last measured."""
         return self._gauges
 
     def take(self, record: Record) -> None:
@@ -204,7 +204,6 @@ class Tally:
         if self._busy_since is not None:
             busy_s += max(now - self._busy_since, 0.0)
         uptime_s = max(now - self._started_at, 0.0)
-        waiting_count = 0 if gauges is None else gauges.waiting_count
         waited_ms = _ratio(self._waited_ms, self._request_starts)
         return Stats(
             total_requests=self._accepted,
@@ -214,19 +213,19 @@ class Tally:
             avg_queue_time_ms=waited_ms,
             requests_per_second=_ratio(self._completed, busy_s),
             tokens_per_second=_ratio(self._sampled_tokens, busy_s),
-            current_queue_size=waiting_count,
+            current_queue_size=gauges.waiting_count,
             peak_queue_size=self._queue_peak,
             timeout_count=self._timeouts,
             error_count=self._errors,
             completed_requests=self._completed,
-            queued_requests=waiting_count,
+            queued_requests=gauges.waiting_count,
             avg_wait_time_ms=waited_ms,
             gpu_utilization=min(_ratio(self._forward_s, uptime_s), 1.0),
             cancelled_requests=self._cancelled,
             failed_requests=self._timeouts + self._errors,
             refused_requests=self._refused,
             live_requests=self.live_count,
-            active_slots=0 if gauges is None else gauges.running_count,
+            active_slots=gauges.running_count,
             prompt_tokens=self._prompt_tokens,
             computed_prompt_tokens=self._prefill_tokens,
             cached_tokens=self._cached_tokens,
@@ -234,12 +233,12 @@ class Tally:
             preemption_count=self._preemptions,
             eviction_count=self._evictions,
             backend_failure_count=self._backend_failures,
-            kv_used=0 if gauges is None else gauges.kv_used,
-            kv_cached=0 if gauges is None else gauges.kv_cached,
-            kv_tokens=0 if gauges is None else gauges.kv_tokens,
+            kv_used=gauges.kv_used,
+            kv_cached=gauges.kv_cached,
+            kv_tokens=gauges.kv_tokens,
             uptime_s=uptime_s,
             busy_s=busy_s,
-            counters=MappingProxyType({} if gauges is None else dict(gauges.counters)),
+            counters=MappingProxyType(dict(gauges.counters)),
         )
 
 

@@ -10,7 +10,7 @@ every running sequence resumes from its tokens.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from jitney.core import limits
 from jitney.core.backend import Backend
@@ -23,13 +23,13 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
-from jitney.core.gauges import Gauges, Occupant
+from jitney.core.gauges import Gauges
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
-from jitney.engine.flights import Departure, Flights, Lost
+from jitney.engine.flights import Flight, Flights, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (
@@ -77,10 +77,7 @@ class Tick:
         self._preempted_count = 0
         self._squeezed_count = 0
         self._evicted_count = 0
-        # As they were when the last batch was planned.
-        self._occupants: Mapping[int, Occupant] = {}
-        self._is_stale = True
-        self.tally = Tally(clock.now())
+        self.tally = Tally(clock.now(), scheduler.gauges())
         self.stopped: EngineError | None = None
         """Why there will be no further tick, once that is so."""
 
@@ -114,7 +111,6 @@ class Tick:
         sent_at = now if sent_at is None else min(sent_at, now)
         collector = Collector(request, self._vocabulary, mailbox, sent_at, arrived_at)
         self._collectors[request.id] = collector
-        self._is_stale = True
         self._tell(record_accepted(request, collector.arrived_at, collector.sent_at, now))
         mailbox.accept()
 
@@ -151,7 +147,7 @@ class Tick:
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        departure, begun_at = self._flights.oldest, self._flights.begun_at
+        flight, begun_at = self._flights.oldest, self._flights.begun_at
         outcome = self._land(intake)
         intake()
         now = self._clock.now()
@@ -159,12 +155,11 @@ class Tick:
             self._lose(outcome, now)
             return True
         self._flights.note_landed(now)
-        members = self._members(departure, outcome)
-        self._collect(self._scheduler.apply(departure.batch, outcome, now), now)
-        self._is_stale = True
+        members = self._members(flight, outcome)
+        self._collect(self._scheduler.apply(flight.batch, outcome, now), now)
         turn = Turn(begun_at, now, self._preempted_count, members)
         self._preempted_count = 0
-        self._tell(record_tick(departure.batch, outcome, self._measure(), turn))
+        self._tell(record_tick(flight.batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
 
@@ -225,9 +220,10 @@ class Tick:
         if batch is None:
             return False
         occupants = self._scheduler.occupants()
-        self._measure_moves(occupants)
+        # Before the pass, which may take long: nobody is to be seen where they were.
+        self._measure()
         collectors = {slot: self._collectors[each.request_id] for slot, each in occupants.items()}
-        self._flights.launch(Departure(batch, occupants, collectors, now))
+        self._flights.launch(Flight(batch, occupants, collectors, now))
         return True
 
     def _land(self, intake: Callable[[], None]) -> Outcome | Lost:
@@ -251,7 +247,7 @@ class Tick:
         return landed
 
     def _lose(self, lost: Lost, now: float) -> None:
-        said = "the backend was lost, and what ran will be resumed: %s"
+        said = "the backend was lost, and what ran, if anything, will be resumed: %s"
         message = _sentence(lost.error)
         _log.log(_level(lost.error, logging.WARNING), said, message)
         self._flights.forget()
@@ -259,7 +255,6 @@ class Tick:
         self._tell(BackendLost(at=now, error=message, restarts_failed=0))
         events = self._scheduler.fail(message, now, blames=lost.was_reached)
         self._collect(events, now)
-        self._is_stale = True
         self._measure()
         self._deliver(now)
         self._recover(now)
@@ -289,7 +284,6 @@ class Tick:
     def _collect(self, events: list[Event], now: float) -> None:
         """Pass events to their collectors, and verdicts back to the scheduler."""
         verdicts = []
-        self._is_stale = self._is_stale or bool(events)
         for event in events:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of a request that does not live: {event}"
@@ -337,24 +331,9 @@ class Tick:
             # Last of all: whoever is in this line is told by `stop` if something breaks.
             self._ended.popleft()
 
-    def _measure_moves(self, occupants: Mapping[int, Occupant]) -> None:
-        """Measure again when planning put someone into a slot, or out of one: a forward pass may
-        take long, and nobody is to see them where they were."""
-        if occupants != self._occupants:
-            self._occupants = occupants
-            self._is_stale = True
-        self._measure()
-
     def _measure(self) -> Gauges:
-        """Note how the scheduler stands, and say so when memory ran short since last time.
-
-        With many slots this is a good part of a turn, so it is done only after a change.
-        """
-        gauges = self.tally.gauges
-        if gauges is not None and not self._is_stale:
-            return gauges
+        """Note how the scheduler stands, and say so when memory ran short since last time."""
         gauges = self._scheduler.gauges()
-        self._is_stale = False
         self.tally.gauge(gauges)
         evicted_count = gauges.counters.get("evicted", 0)
         if evicted_count > self._evicted_count or self._squeezed_count:
@@ -370,13 +349,13 @@ class Tick:
         self._squeezed_count = 0
         return gauges
 
-    def _members(self, departure: Departure, outcome: Outcome) -> tuple[Member, ...]:
+    def _members(self, flight: Flight, outcome: Outcome) -> tuple[Member, ...]:
         """Who was in the batch, by how the slots stood when it was planned; not those who have
         ended since: nobody gets what was computed for them."""
         members = []
-        for entry, sample in zip(departure.batch.entries, outcome.samples, strict=True):
-            collector = departure.collectors[entry.slot]
-            request_id, index = collector.request.id, departure.occupants[entry.slot].index
+        for entry, sample in zip(flight.batch.entries, outcome.samples, strict=True):
+            collector = flight.collectors[entry.slot]
+            request_id, index = collector.request.id, flight.occupants[entry.slot].index
             # An id may be taken again as soon as its request has ended.
             if self._collectors.get(request_id) is not collector or collector.is_finished(index):
                 continue

@@ -9,10 +9,8 @@ one, the others are given up at once.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.handle import Handle
-from jitney.errors import DeadlineExceeded, Draining, JitneyError, QueueFull
+from jitney.errors import DeadlineExceeded, Draining, QueueFull
 from jitney.server import limits, sse
 from jitney.server.errors import SERVER, Refusal, refusal_of
 from jitney.server.keys import Caller
@@ -28,8 +26,6 @@ from jitney.server.middleware import told
 from jitney.server.replies import Shape
 from jitney.server.service import Service, Ticket
 from jitney.server.translate import Asked
-
-_log = logging.getLogger("jitney.server")
 
 Placed = tuple[int, Delta]
 """A delta, with the place of its request among those of the HTTP request."""
@@ -293,14 +289,14 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything there is."""
-        write_piece = _shortcut(scope, "jitney.write_piece")
+        # Offered by our own protocol, beyond ASGI.
+        write_piece = scope.get("extensions", {}).get("jitney.write_piece")
 
         async def send_body(body: bytes, more_body: bool = True) -> None:
             self._sent_at = self._service.clock.now()
             if more_body and write_piece is not None and write_piece(body):
                 return
-            async with asyncio.timeout(self._service.settings.send_s_max):
-                await send({"type": "http.response.body", "body": body, "more_body": more_body})
+            await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
         try:
             self.headers.update(self._answering.queue_headers())
@@ -311,12 +307,6 @@ class EventStream(Response):
             # From here on no ping: it would come after the end.
             self._send = None
             await send_body(closing, more_body=False)
-        except TimeoutError:
-            _log.info(
-                "a client took nothing for %g s; its stream is cut",
-                self._service.settings.send_s_max,
-            )
-            await _cut(scope)
         finally:
             self._send = None
             await self._close()
@@ -334,9 +324,6 @@ class EventStream(Response):
                 placed = await anext(self._deltas, None)
             return answering.closing()
         except Exception as error:
-            if isinstance(error, TimeoutError) and not isinstance(error, JitneyError):
-                # The client's, not ours: there is nobody to tell.
-                raise
             return sse.frame(told(error, answering.http_id).body)
 
     async def _watch(self, receive: Receive) -> None:
@@ -350,8 +337,7 @@ class EventStream(Response):
             except TimeoutError:
                 is_idle = self._service.clock.now() - self._sent_at >= ping_s
                 if self._send is not None and is_idle:
-                    with contextlib.suppress(TimeoutError):
-                        await self._send(sse.PING)
+                    await self._send(sse.PING)
         self._answering.cancel()
 
     async def _close(self) -> None:
@@ -380,18 +366,3 @@ async def _pump(
         await queue.put(error)
     else:
         await queue.put(None)
-
-
-async def _cut(scope: Scope) -> None:
-    """Close the connection at once, whatever was not taken yet."""
-    abort = _shortcut(scope, "jitney.abort")
-    if abort is not None:
-        abort()
-        # One turn of the loop, so that the connection is known to be lost.
-        await asyncio.sleep(0)
-
-
-def _shortcut(scope: Scope, name: str) -> Callable[..., Any] | None:  # Any: each has its own
-    """What the protocol offers beyond ASGI; nothing where another one serves."""
-    found: Callable[..., Any] | None = scope.get("extensions", {}).get(name)
-    return found

@@ -97,13 +97,11 @@ CONNECTIONS_MAX = 8192
 limit on open files is lower: see `jitney.server.files`."""
 
 ACCEPTS_PER_ROUND = 64
-"""Connections taken in one round of the event loop. The loop takes one for each listening socket,
-so the socket is there as often: with one alone, a server whose rounds are long because many stream
-lets newcomers wait for seconds."""
+"""Connections taken in one round of the event loop; whoever streams waits for that long."""
 
-FILES_KEPT = 128 + ACCEPTS_PER_ROUND
-"""Open files that are not connections: the model, the backend's pipes, the log, the listening
-sockets, and those whom a connection too many is told through."""
+FILES_KEPT = 128
+"""Open files that are not connections: the model, the backend's pipes, the log, and those whom a
+connection too many is told through."""
 
 DOOR_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""

@@ -34,7 +34,6 @@ from jitney.server.measures import Measures, Totals
 from jitney.server.service import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-NO_GAUGES = Gauges(0, 0, 0, 0, 0, 0, 0, 0, 0, dict.fromkeys(NAMES, 0))
 
 
 class Metrics:
@@ -69,7 +68,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
         totals = self._measures.copied()
-        gauges = self._engine.gauges() or NO_GAUGES
+        gauges = self._engine.gauges()
         yield from self._own_levels(totals, gauges)
         yield from _own_totals(totals, gauges)
         yield from _own_histograms(totals)

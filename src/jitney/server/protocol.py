@@ -1,9 +1,9 @@
 """HTTP/1.1 on one connection, by uvicorn, with the limits that it lacks. Event loop.
 
 A connection that does not bring whole headers in time is closed, what is no HTTP is refused in
-the shape of all other errors, and a response can cut its connection, or write to it without the
-layers in between. What arrives while a request is being answered is kept for later, and the
-connection is read on, so that its end is noticed.
+the shape of all other errors, one whose client does not read is cut, and a response can write to
+its connection without the layers in between. What arrives while a request is being answered is
+kept for later, and the connection is read on, so that its end is noticed.
 """
 
 import asyncio
@@ -34,6 +34,8 @@ class GuardedProtocol(H11Protocol):
         self.app = _with_shortcuts(self.app, self)
         self._header_timer: asyncio.TimerHandle | None = None
         self._early = bytearray()
+        self._unsent_bytes = 0
+        self._taken_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody called; the headers are awaited."""
@@ -90,6 +92,19 @@ class GuardedProtocol(H11Protocol):
         if not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
+
+    def cut_if_stalled(self, limit_s: float) -> None:
+        """To be called now and then: ends a connection whose client has taken nothing for so long,
+        though there is something for it."""
+        unsent_bytes, before = self.transport.get_write_buffer_size(), self._unsent_bytes
+        # While more is written, how much is left says nothing of what was taken.
+        is_writing = self._is_answering and not self.flow.write_paused
+        self._unsent_bytes = unsent_bytes
+        if unsent_bytes == 0 or unsent_bytes < before or before == 0 or is_writing:
+            self._taken_at = self.loop.time()
+        elif self.loop.time() - self._taken_at >= limit_s:
+            _log.info("a client took nothing for %g s; its connection is cut", limit_s)
+            self.transport.abort()
 
     @property
     def _is_answering(self) -> bool:
@@ -165,7 +180,6 @@ def _with_shortcuts(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             offered = scope.setdefault("extensions", {})
-            offered["jitney.abort"] = protocol.transport.abort
             if scope["http_version"] == "1.1":
                 # In HTTP/1.0 a body without a length has no chunks.
                 offered["jitney.write_piece"] = protocol.write_piece

@@ -26,6 +26,7 @@ from fastapi import FastAPI
 
 from jitney.errors import EngineStopped
 from jitney.server import limits
+from jitney.server.accepting import Acceptor
 from jitney.server.files import allow_files
 from jitney.server.protocol import GuardedProtocol
 from jitney.server.service import Service
@@ -34,9 +35,14 @@ _log = logging.getLogger("jitney.server")
 
 TOLD_S_MAX = 5.0
 """For those whose requests were cut short to be told."""
+TOLD_HURRIED_S = 0.5
+"""The same after a second signal."""
 
 _LOOK_S = 0.02
 _ENGINE_LOOK_S = 0.25
+_TICKS_PER_LOOK = 10
+"""Of uvicorn's main loop, ten in a second: how often everybody is seen to read."""
+
 _GARBAGE_COUNT = 5000
 """Objects made until the collector looks for cycles. A tick makes thousands that die by
 themselves; at Python's 700 the search took a third of the time of a server under load."""
@@ -48,7 +54,41 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own idea of signals, which would cut streams."""
+    """uvicorn with arrivals by our own acceptor, and without its idea of signals and of patience:
+    signals would cut streams, and nothing would cut a client that does not read."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, *, send_s_max: float
+    ) -> None:
+        super().__init__(config)
+        self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
+        self._send_s_max = send_s_max
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections. Raises OSError."""
+        self._acceptor.open()
+        await super().startup(sockets=[])
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if counter % _TICKS_PER_LOOK == 0:
+            for each in self._connections():
+                each.cut_if_stalled(self._send_s_max)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, see off those who are there, and cut who does not leave."""
+        self._acceptor.close()
+        await super().shutdown(sockets=[])
+        for each in self._connections():
+            # Whatever still writes would wait for a reader, and the process for it.
+            each.transport.abort()
+
+    def _connections(self) -> list[GuardedProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
+
+    def _make_protocol(self) -> GuardedProtocol:
+        return GuardedProtocol(self.config, self.server_state, app_state={})
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,6 +105,7 @@ class Lifecycle:
         self._asked: asyncio.Event | None = None
         self._hurried: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: _Server | None = None
 
     def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
         """Serve until told to stop. The main thread's server has the signals and the process.
@@ -96,11 +137,10 @@ class Lifecycle:
             for number in SIGNALS:
                 self._loop.add_signal_handler(number, self._ask)
         # Connections take it over from the socket that they came through.
-        unsent_bytes = self._service.settings.unsent_bytes_max
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes)
-        server = _Server(self._config())
-        listeners = [listener, *(listener.dup() for _ in range(limits.ACCEPTS_PER_ROUND - 1))]
-        serving = asyncio.create_task(server.serve(listeners))
+        settings = self._service.settings
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.unsent_bytes_max)
+        server = self._server = _Server(self._config(), listener, send_s_max=settings.send_s_max)
+        serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())
         failing = asyncio.create_task(self._wait_failure())
         watch = asyncio.create_task(_tell_started(server, started))
@@ -115,8 +155,6 @@ class Lifecycle:
         await self._end()
         await self._wait_idle(TOLD_S_MAX)
         server.should_exit = True
-        if self._hurried.is_set():
-            server.force_exit = True
         asked.cancel()
         await serving
         if failure is not None:
@@ -128,6 +166,8 @@ class Lifecycle:
         if self._asked.is_set():
             _log.warning("asked to stop again: ending at once")
             self._hurried.set()
+            if self._server is not None:
+                self._server.force_exit = True
             return
         _log.info("asked to stop: finishing what runs")
         self._service.drain()
@@ -157,16 +197,17 @@ class Lifecycle:
 
     async def _wait_idle(self, seconds: float) -> None:
         assert self._hurried is not None
-        deadline = self._service.clock.now() + seconds
-        while self._service.load and self._service.clock.now() < deadline:
-            if self._hurried.is_set() and not self._service.is_stopping:
+        clock = self._service.clock
+        started_at = clock.now()
+        while self._service.load:
+            limit_s = min(seconds, TOLD_HURRIED_S) if self._hurried.is_set() else seconds
+            if clock.now() - started_at >= limit_s:
                 return
             await asyncio.sleep(_LOOK_S)
 
     def _config(self) -> uvicorn.Config:
         return uvicorn.Config(
             self._app,
-            http=GuardedProtocol,
             loop="asyncio",
             lifespan="off",
             ws="none",
@@ -176,7 +217,6 @@ class Lifecycle:
             timeout_keep_alive=limits.KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(TOLD_S_MAX),
             h11_max_incomplete_event_size=limits.HEADER_BYTES_MAX,
-            backlog=2048,
         )
 
 

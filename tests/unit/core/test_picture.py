@@ -3,7 +3,7 @@
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
-from jitney.core.picture import WaitReason
+from jitney.core.picture import SlotState, WaitReason
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings, Strategy
@@ -47,6 +47,21 @@ def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() ->
     for slot in shared.slots:
         own = [each for each in stretches if slot in each.slots]
         assert sorted(each.start for each in own) == [0, 40]
+
+
+def test_a_prompt_is_prefilled_until_its_pass_is_back() -> None:
+    """Guards what people see of a pass that takes long: planned is not computed."""
+    scheduler = make()
+    scheduler.submit(request("a", tuple(range(40))), 0.0)
+    batch = scheduler.plan(0.0)
+    assert batch is not None
+    assert [view.state for view in scheduler.picture(0.0).slots] == [SlotState.PREFILLING]
+    assert scheduler.gauges().prefilling_count == 1
+    samples = tuple(Sample(7 if entry.wants_token else None) for entry in batch.entries)
+    scheduler.apply(batch, Outcome(batch.number, samples, 0.01), 0.0)
+    scheduler.plan(0.0)
+    assert [view.state for view in scheduler.picture(0.0).slots] == [SlotState.GENERATING]
+    assert scheduler.gauges().prefilling_count == 0
 
 
 def test_a_full_house_is_told_as_such() -> None:

@@ -100,7 +100,7 @@ def running(one: Scheduler, count: int) -> Batch:
     return planned(one)
 
 
-def test_planning_ahead_waits_for_nobody_who_could_be_helped() -> None:
+def test_nothing_is_planned_ahead_while_anyone_waits() -> None:
     """Guards those who wait: a slot may become free with the outcome that is under way."""
     one = scheduler()
     running(one, 2)

@@ -1,5 +1,6 @@
 """The tally: what is counted, and what the averages are averages of."""
 
+from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, RequestId
 from jitney.engine.records import (
     RequestAccepted,
@@ -79,16 +80,30 @@ def tick(at: float, batch_size: int, forward_ms: float, sampled_tokens: int) -> 
     )
 
 
+NOTHING = Gauges(
+    running_count=0,
+    prefilling_count=0,
+    waiting_count=0,
+    waiting_tokens=0,
+    deferred_count=0,
+    cached_count=0,
+    kv_tokens=0,
+    kv_used=0,
+    kv_cached=0,
+    counters={},
+)
+
+
 def test_nothing_yet_is_zeros() -> None:
     """Guards against a division by zero in the first second of a server."""
-    stats = Tally(0.0).snapshot(0.0)
+    stats = Tally(0.0, NOTHING).snapshot(0.0)
     assert (stats.total_requests, stats.avg_batch_size, stats.tokens_per_second) == (0, 0.0, 0.0)
     assert stats.gpu_utilization == 0.0
 
 
 def test_every_accepted_request_is_in_exactly_one_place() -> None:
     """Guards invariant 7."""
-    tally = Tally(0.0)
+    tally = Tally(0.0, NOTHING)
     for _ in range(5):
         tally.take(accepted(1.0))
     tally.take(done(2.0, 100.0))
@@ -108,7 +123,7 @@ def test_every_accepted_request_is_in_exactly_one_place() -> None:
 
 def test_rates_are_per_second_of_busy_time() -> None:
     """Guards against rates that decay while nobody asks for anything."""
-    tally = Tally(0.0)
+    tally = Tally(0.0, NOTHING)
     tally.take(accepted(10.0))
     tally.take(tick(11.0, 1, 500.0, 8))
     tally.take(done(12.0, 2000.0))
@@ -123,7 +138,7 @@ def test_rates_are_per_second_of_busy_time() -> None:
 
 def test_averages_are_over_what_was_seen() -> None:
     """Guards the averages of the seeds' statistics."""
-    tally = Tally(0.0)
+    tally = Tally(0.0, NOTHING)
     for at, waited_ms in ((1.0, 10.0), (1.0, 30.0)):
         tally.take(accepted(at))
         tally.take(started(at, waited_ms))

@@ -124,10 +124,10 @@ def test_cancelling_twice_or_nobody_is_no_mistake(
     assert world.tick.tally.snapshot(world.clock.now()).cancelled_requests == 1
 
 
-def test_a_turn_is_measured_twice_at_most_however_many_leave_in_it(
+def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
     make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards the time of a turn: every measure walks all slots, and there may be a thousand."""
+    """Guards the time of a turn: every measure walks those who run, who may be a thousand."""
     world = make_world()
     taken: list[int] = []
     gauges: Callable[[], Gauges] = world.scheduler.gauges
@@ -143,7 +143,7 @@ def test_a_turn_is_measured_twice_at_most_however_many_leave_in_it(
     for leaving in ("", "ab", "cd"):
         taken.clear()
         world.tick.run(partial(cancel_all, world, leaving))
-        assert len(taken) <= 2
+        assert len(taken) <= 4
     assert all(answer_of(mailbox).was_cancelled for mailbox in mailboxes.values())
     assert world.tick.tally.gauges.running_count == 0
 

@@ -1,0 +1,97 @@
+"""Clients that ask and do not read: cut in time, and nobody waits for them at the end."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jitney.server.settings import ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    Running,
+    World,
+    read_all,
+    request_bytes,
+    running,
+    wait_until,
+)
+
+LARGE = request_bytes(
+    "/v1/completions",
+    {"prompt": "a", "max_tokens": 200, "logprobs": 10, "ignore_eos": True},
+    close=False,
+)
+VERSION = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+def world(send_s_max: float) -> World:
+    """A server whose system holds little for those who do not read."""
+    settings = ServerSettings(
+        model_names=(MODEL,), send_s_max=send_s_max, unsent_bytes_max=16_384, shutdown_s=0.1
+    )
+    return World(settings=settings)
+
+
+@contextlib.contextmanager
+def silent(server: Running, sent: bytes) -> Iterator[socket.socket]:
+    """A client that sends this, reads nothing and has little room for what comes."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((server.host, server.port))
+        connection.sendall(sent)
+        yield connection
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Whether the other side is gone, told by a write."""
+    try:
+        connection.send(b"G")
+    except ConnectionError:
+        return True
+    return False
+
+
+def is_stuck(server: Running) -> bool:
+    """Whether an answer is made and not sent, for longer than that may take."""
+    looks = 20
+    for _ in range(looks):
+        time.sleep(0.01)
+        if server.service.load != 1 or server.service.engine.stats().live_requests:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["the last answer", "many answers in a row"])
+def test_answers_that_nobody_takes_are_given_up(start: Start, count: int) -> None:
+    """Guards places and memory: an answer that is no stream has a limit too, and so has the rest
+    of one that is complete."""
+    server = start(world(send_s_max=0.5))
+    with silent(server, LARGE * count) as connection:
+        wait_until(lambda: is_cut(connection), "it was kept")
+    server.check_idle()
+
+
+def test_nobody_waits_for_them_at_the_end() -> None:
+    """Guards the end: it comes, though a client would let its answers be written for ever."""
+    # The server ends before its client leaves.
+    with contextlib.ExitStack() as clients, running(world(send_s_max=3600.0)) as server:
+        clients.enter_context(silent(server, LARGE * 20))
+        wait_until(lambda: is_stuck(server), "its answers were taken")
+    assert not server.is_listening()
+
+
+def test_a_request_behind_a_stream_is_answered_after_it(start: Start) -> None:
+    """Guards pipelining and kept connections: a stream leaves its connection in order, though its
+    pieces go past the layers that keep count."""
+    server = start(world(send_s_max=30.0))
+    body = {"prompt": "a", "max_tokens": 8, "stream": True}
+    first = request_bytes("/v1/completions", body, close=False)
+    with server.connect() as connection:
+        connection.sendall(first + first + VERSION)
+        told = read_all(connection)
+    assert told.count(b"HTTP/1.1 200 ") == 3
+    assert told.count(b"data: [DONE]") == 2
+    assert told.rindex(b"data: [DONE]") < told.index(b'"version"')

@@ -1,0 +1,65 @@
+"""The acceptor on real sockets, where the system has nothing left for another connection."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitney.server.accepting import Acceptor
+
+WAIT_S = 20.0
+
+
+@contextlib.contextmanager
+def no_files_left() -> Iterator[None]:
+    """This process can open no file in here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A new file gets the lowest number that is free, and no number may reach the limit.
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the limits of Linux")
+def test_whoever_comes_while_no_file_is_left_is_taken_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Guards newcomers, and the loop from spinning: it looks again, and says why they wait."""
+    asyncio.run(_come_while_no_file_is_left(caplog))
+    assert "no connection can be taken" in caplog.text
+
+
+async def _come_while_no_file_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    made = asyncio.Event()
+
+    class Greeter(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.set()
+            transport.close()
+
+    with socket.socket() as listener, socket.socket() as client:
+        listener.bind(("127.0.0.1", 0))
+        acceptor = Acceptor(listener, Greeter, connections=())
+        acceptor.open()
+        address = listener.getsockname()
+        with no_files_left(), caplog.at_level(logging.WARNING):
+            client.connect(address)
+            async with asyncio.timeout(WAIT_S):
+                while not caplog.records:  # noqa: ASYNC110, a log has no event
+                    await asyncio.sleep(0.01)
+            assert not made.is_set()
+        async with asyncio.timeout(WAIT_S):
+            await made.wait()
+        acceptor.close()
+        with pytest.raises(ConnectionRefusedError), socket.socket() as late:
+            late.connect(address)
