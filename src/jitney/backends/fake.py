@@ -13,7 +13,7 @@ from typing import assert_never
 
 import numpy as np
 
-from jitney.backends.fake_memory import FakeMemory, SlotState
+from jitney.backends.fake_memory import FakeMemory, SlotContents
 from jitney.backends.fake_oracle import TokenOracle, encode_plain, is_plain, seeded
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import (
@@ -77,7 +77,7 @@ class _Wanted:
 
     index: int
     entry: Entry
-    state: SlotState
+    state: SlotContents
 
 
 def _wait(seconds: float) -> None:
@@ -245,7 +245,7 @@ class FakeBackend:
             self._sample_by_logits(wanted, samples)
         return samples
 
-    def _store(self, entry: Entry) -> SlotState:
+    def _store(self, entry: Entry) -> SlotContents:
         state = self._memory.state(entry.slot)
         if entry.start != len(state.tokens):
             raise BackendFailed(

@@ -15,7 +15,7 @@ from jitney.sampling.sampler import SlotSampler
 
 
 @dataclass(slots=True)
-class SlotState:
+class SlotContents:
     """What one slot holds. `hashes[i]` is the hash of the first `i` tokens."""
 
     tokens: list[int] = field(default_factory=list)
@@ -40,7 +40,7 @@ class FakeMemory:
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
-        self._slots = [SlotState() for _ in range(self._slots_max)]
+        self._slots = [SlotContents() for _ in range(self._slots_max)]
         self._tickets: dict[int, tuple[int, ...]] = {}
         self._pool.reset()
 
@@ -59,13 +59,13 @@ class FakeMemory:
         """The tickets under which something is saved."""
         return frozenset(self._tickets)
 
-    def state(self, slot: int) -> SlotState:
+    def state(self, slot: int) -> SlotContents:
         """The state of a slot that exists."""
         if not 0 <= slot < self._slots_max:
             raise BackendFailed(f"slot {slot} does not exist; there are {self._slots_max}.")
         return self._slots[slot]
 
-    def append(self, state: SlotState, tokens: tuple[int, ...]) -> None:
+    def append(self, state: SlotContents, tokens: tuple[int, ...]) -> None:
         """Write tokens after those that the slot holds, taking blocks for them."""
         self._pool.grow(state.table, len(tokens))
         state.tokens += tokens
@@ -76,7 +76,7 @@ class FakeMemory:
             hashes.append(rolling)
         state.token_last = None
 
-    def append_one(self, state: SlotState, token: int) -> None:
+    def append_one(self, state: SlotContents, token: int) -> None:
         """What `append` does, for the one token of a sequence that generates: the usual case.
 
         Leaves `token_last` to the caller, who is about to sample the next one.
@@ -148,7 +148,7 @@ class FakeMemory:
             raise BackendFailed(f"nothing is saved under ticket {ticket}.")
         return self._tickets.pop(ticket)
 
-    def _shorten(self, state: SlotState, length: int) -> None:
+    def _shorten(self, state: SlotContents, length: int) -> None:
         self._pool.shrink(state.table, length)
         del state.tokens[length:]
         del state.hashes[length + 1 :]

@@ -60,7 +60,7 @@ class LastRow:
 
 
 @dataclass(slots=True)
-class SlotState:
+class SlotContents:
     """What one slot holds, and how its tokens are chosen once it was opened."""
 
     tokens: list[int] = field(default_factory=list)
@@ -89,13 +89,13 @@ class SlotMemory:
     ) -> None:
         self._cells = cells
         self._compile = compile_constraint
-        self._slots = [SlotState() for _ in range(slots)]
+        self._slots = [SlotContents() for _ in range(slots)]
         self._tickets: dict[int, SavedSlot] = {}
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
         self._cells.clear()
-        self._slots = [SlotState() for _ in self._slots]
+        self._slots = [SlotContents() for _ in self._slots]
         self._tickets.clear()
 
     def operate(self, operation: MemoryOperation) -> None:
@@ -118,7 +118,7 @@ class SlotMemory:
             case _:
                 assert_never(operation)
 
-    def state(self, slot: int) -> SlotState:
+    def state(self, slot: int) -> SlotContents:
         """The state of a slot that exists."""
         if not 0 <= slot < len(self._slots):
             raise BackendFailed(f"slot {slot} does not exist; there are {len(self._slots)}.")
@@ -169,7 +169,7 @@ class SlotMemory:
     def _release(self, operation: Release) -> None:
         if self.state(operation.slot).tokens:
             self._shorten(operation.slot, 0)
-        self._slots[operation.slot] = SlotState()
+        self._slots[operation.slot] = SlotContents()
 
     def _save(self, operation: Save) -> None:
         state = self.state(operation.slot)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.slots import LastRow, SlotMemory, SlotState
+from jitney.backends.slots import LastRow, SlotContents, SlotMemory
 from jitney.core.batch import Batch, Entry, Logprob, Sample
 from jitney.errors import BackendFailed
 from jitney.sampling.logprobs import prompt_logprobs
@@ -27,7 +27,7 @@ class Span:
     index: int
     """Its place among the entries of the batch."""
     entry: Entry
-    state: SlotState
+    state: SlotContents
     tokens: tuple[int, ...]
     rows: range
     """Rows in the order of positions; they end with the span's last position."""
@@ -94,7 +94,7 @@ def sample_spans(spans: Sequence[Span], logits: Rows) -> list[Sample]:
     return samples
 
 
-def _note_sampled(state: SlotState, sample: Sample) -> None:
+def _note_sampled(state: SlotContents, sample: Sample) -> None:
     """Keep what the next span may go on from.
 
     That span may lie here already. Behind a fault it is computed with any token, for the sake of
@@ -106,7 +106,7 @@ def _note_sampled(state: SlotState, sample: Sample) -> None:
         state.token_last = state.tokens[-1]
 
 
-def _tokens_of(entry: Entry, state: SlotState) -> tuple[int, ...]:
+def _tokens_of(entry: Entry, state: SlotContents) -> tuple[int, ...]:
     """The tokens of an entry that fits what its slot holds."""
     if entry.start != len(state.tokens):
         raise BackendFailed(
@@ -128,7 +128,7 @@ def _tokens_of(entry: Entry, state: SlotState) -> tuple[int, ...]:
     return tokens
 
 
-def _scored_positions(entry: Entry, state: SlotState) -> range:
+def _scored_positions(entry: Entry, state: SlotContents) -> range:
     """The positions of the span whose prompt logprobs are wanted and can be had.
 
     The row that predicts the span's first token came with the span before it. Where that was

@@ -100,6 +100,10 @@ def _usage_sentence(error: typer.TyperException) -> str:
         close = nearest(word, commands)
         hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
         return f"There is no command {word}; {hint}."
+    if message.lower().startswith("got unexpected extra argument") and context is not None:
+        extra = message.partition(" (")[2].removesuffix(")")
+        verb = context.command_path
+        return f"{verb} does not take {extra} as well; {verb} --help says what it takes."
     return message if message.endswith((".", ")")) else message + "."
 
 

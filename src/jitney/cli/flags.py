@@ -180,7 +180,7 @@ def _setting(known: Known, short: str | None = None) -> Flag:
     spelled = known.flag if known.flag_off is None else f"{known.flag}/{known.flag_off}"
     option = typer.Option(
         *([short, spelled] if short is not None else [spelled]),
-        metavar=_metavar(known.option.form),
+        metavar="KEY,..." if known.option.is_secret else _metavar(known.option.form),
         help=f"{known.option.help} Default: {default_text(known)}.",
         rich_help_panel=SETTINGS + known.option.group.value.lower(),
     )

@@ -1,5 +1,6 @@
 """`jitney serve`: a model behind OpenAI's HTTP interface, until it is told to stop. Main thread."""
 
+import errno
 import ipaddress
 import json
 import logging
@@ -132,8 +133,10 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
+        # The port is taken or not for us; anything else is about the address.
+        other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
         raise ConfigError(
-            f"{host} port {port} cannot be listened on: {error.strerror}; give another --port."
+            f"{host} port {port} cannot be listened on: {error.strerror}; give another {other}."
         ) from None
     return listener
 

@@ -33,7 +33,7 @@ def load(file: Path, kind: str = "settings") -> dict[str, object]:
         raise ConfigError(f"The {kind} file {file} is nested too deeply.") from None
     except (yaml.YAMLError, ValueError) as error:
         form = "TOML" if ending == ".toml" else "YAML"
-        reason = " ".join(str(error).split())
+        reason = _reason(error)
         raise ConfigError(f"The {kind} file {file} is not valid {form}: {reason[:200]}") from None
     if tree is None:
         return {}
@@ -42,7 +42,17 @@ def load(file: Path, kind: str = "settings") -> dict[str, object]:
     return tree
 
 
+def _reason(error: Exception) -> str:
+    """What is wrong, and where, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
+    return " ".join(str(error).split())
+
+
 def _read(file: Path, kind: str) -> str:
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder; name the {kind} file in it.")
     if not file.is_file():
         raise ConfigError(f"There is no {kind} file {file}.")
     try:

@@ -271,6 +271,8 @@ class Origins:
 
 def value_text(value: object) -> str:
     """A refused value for a message. A small file may hold one that is vast to print."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        value = value[0]  # as a flag gives it that may be given several times
     if isinstance(value, dict | list):
         return "a list" if isinstance(value, list) else "a table"
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a vast number"

@@ -110,7 +110,10 @@ def _secret(entry: Mapping[str, Any], where: str, environ: Mapping[str, str]) ->
 def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str) or not 0 < len(value.strip()) <= TEXT_CHARACTERS_MAX:
-        raise ConfigError(f"{where}: {name} must be a text of 1 to {TEXT_CHARACTERS_MAX} letters.")
+        raise ConfigError(
+            f"{where}: {name} must be a text of 1 to {TEXT_CHARACTERS_MAX} characters; "
+            "what looks like a number or a date is to be put in quotes."
+        )
     return value.strip()
 
 

@@ -59,7 +59,10 @@ def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
     """What `read` makes of the fields of a file. Raises ModelError when it cannot be read."""
     try:
         if path.is_dir():
-            raise ModelError(f"{path} is a folder; name the GGUF file in it.")
+            raise ModelError(
+                f"{path} is a folder; name a GGUF file (only the openvino backend takes folders, "
+                "with a model exported for it)."
+            )
         if path.exists() and not path.is_file():
             raise ModelError(f"{path} is not a regular file; name a GGUF file.")
         with path.open("rb") as file:

@@ -221,7 +221,12 @@ def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
     name = (host or b"").decode("latin-1").lower()
     bare = name.rsplit(":", 1)[0] if not name.endswith("]") else name
     if name not in allowed and bare not in allowed:
-        raise Refusal(421, "This server is not called by that name.", code="unknown_host")
+        raise Refusal(
+            421,
+            "This server is not called by the name in the Host header; whoever runs it can allow "
+            "the name with --allowed-host.",
+            code="unknown_host",
+        )
 
 
 def error_headers(headers: Mapping[str, Any] | None) -> dict[str, str]:

@@ -93,6 +93,10 @@ class GuardedProtocol(H11Protocol):
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn's would tell the operator to install something, because some client asked."""
+        _log.debug("a client wanted another protocol; it is answered in HTTP/1.1")
+
     def cut_if_stalled(self, limit_s: float) -> None:
         """To be called now and then: ends a connection whose client has taken nothing for so long,
         though there is something for it."""

@@ -37,7 +37,7 @@ _HEAD = f"""\
 
 `jitney serve` answers the clients of OpenAI's interface. A field is supported, or refused by name
 with a sentence that says why; none is accepted and ignored. Fields of other names are refused
-too, with the nearest name that is known. A field that is null is a field that is not there.
+too, with the nearest name that is known. A field that may be left out may be null as well.
 
 This page is made from the source by `make docs`.
 
@@ -87,6 +87,7 @@ characters, else one of ours |
 | `x-jitney-queue-ms` | the wait for the first slot, once it is over |
 | `x-jitney-first-token-ms`, `x-jitney-total-ms` | from arrival, where the answer is no stream |
 | `retry-after`, `retry-after-ms` | with 429: when there will be room, from the queue and the rate |
+| `x-should-retry` | `false` with 408 for a deadline: the caller's own, not to be tried again |
 
 ## Streams
 

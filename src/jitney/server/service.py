@@ -205,10 +205,12 @@ class Service:
         if self.is_draining:
             raise Draining("the server is shutting down.")
         if self._work_count >= self._work_max:
+            retry_s = self._retry_s()
             raise QueueFull(
-                f"{self._work_count} requests are being served, which is the most that may; "
-                "try again later.",
-                self._retry_s(),
+                f"{self._work_count} requests are being served or wait, and the server takes no "
+                "more (its limits are max_num_seqs and max_num_queued_reqs); try again in "
+                f"{retry_s:.1f} s.",
+                retry_s,
             )
 
     @contextmanager

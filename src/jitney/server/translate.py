@@ -357,13 +357,13 @@ def _check_count(service: Service, prompts: list[Prompt], params: SamplingParams
     settings = service.engine.settings
     counts = (
         (len(prompts), settings.queue_requests_max, "completions"),
-        (sum(len(each.tokens) for each in prompts), settings.queue_tokens_max, "tokens of prompts"),
+        (sum(len(each.tokens) for each in prompts), settings.queue_tokens_max, "tokens"),
     )
     for count, count_max, what in counts:
         if count * params.n > count_max:
             raise InvalidRequest(
-                f"this call asks for {count * params.n} {what}, and {count_max} may wait here at "
-                "once; send fewer prompts, or lower n.",
+                f"The {len(prompts)} prompts of this call make {count * params.n} {what}, and "
+                f"{count_max} of several prompts may wait here; send them in several calls.",
                 "prompt",
             )
 

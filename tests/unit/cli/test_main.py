@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,20 @@ def test_a_mistake_in_a_setting_is_told_before_anything_is_loaded(
     """Guards a quick answer to a wrong flag."""
     assert main(["run", "--kv-tokens", "none", "--max-num-seqs", "0", "hi"]) == 2
     assert "max_num_seqs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["serve", "a.gguf", "b.gguf"], "jitney serve does not take b.gguf as well; "),
+        (["serve", "--cors-origin", "app.example"], "cors_origin is 'app.example' in flag"),
+        (["serve", "--config", "{folder}"], "is a folder; name the settings file in it."),
+    ],
+    ids=["two models", "no origin", "a folder"],
+)
+def test_a_mistake_is_told_in_our_own_words(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Guards newcomers: what was typed, and what to do."""
+    assert main([word.format(folder=tmp_path) for word in words]) == 2
+    assert sentence in capsys.readouterr().err

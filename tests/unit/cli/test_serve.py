@@ -28,6 +28,8 @@ def test_a_port_in_use_and_a_host_that_is_none() -> None:
             bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(ConfigError, match="--host"):
         bind("no.such.host.invalid", 0)
+    with pytest.raises(ConfigError, match="--host"):
+        bind("192.0.2.1", 0)  # of nobody, so not of this machine
 
 
 def test_keys_of_flags_have_names() -> None:

@@ -157,7 +157,7 @@ def test_settings_made_directly_are_checked_as_well() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("a.yaml", "seed: [", "not valid YAML"),
+        ("a.yaml", "seed: [", r"not valid YAML: line 1, column 8: expected"),
         ("a.toml", "seed =", "not valid TOML"),
         ("a.toml", "seed = 1\nseed = 2", "not valid TOML"),
         ("a.yaml", "seed: " + "9" * 5000, "not valid YAML|seed is"),
