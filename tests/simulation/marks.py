@@ -12,7 +12,16 @@ from jitney.core.settings import Mix, Policy, Strategy
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import QueueFull
 from tests.simulation.alone import cut
-from tests.simulation.seen import Executed, Fetched, Happened, Injected, Seen, Stopped, Submitted
+from tests.simulation.seen import (
+    Executed,
+    Fetched,
+    Happened,
+    Injected,
+    Planned,
+    Seen,
+    Stopped,
+    Submitted,
+)
 
 NAMES = (
     *(f"strategy {each}" for each in Strategy),
@@ -82,6 +91,8 @@ class Marks:
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
         match seen:
+            case Planned(in_haste=True) if seen.batch is not None:
+                self.add("planned ahead in haste")
             case Executed():
                 self._see_batch(seen)
             case Submitted():

@@ -44,12 +44,16 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The scheduler planned; `owners` of slots and `gauges` are those from right after."""
+    """The scheduler planned; `owners` of slots and `gauges` are those from right after.
+
+    `in_haste`: before an outcome, though the scheduler had said to wait for it.
+    """
 
     at: float
     batch: Batch | None
     owners: Mapping[int, Name]
     gauges: Gauges
+    in_haste: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,8 +339,6 @@ class Simulation:
     def _mark_world(self) -> None:
         settings = self._world.settings
         self._marks.add("backend queues" if self._world.queues else "backend in process")
-        if self._world.hastes:
-            self._marks.add("planned ahead in haste")
         self._marks.add(f"strategy {settings.strategy}")
         self._marks.add(f"policy {settings.policy}")
         self._marks.add(f"mix {settings.mix}")

@@ -22,6 +22,7 @@ class Watch:
         self._scheduler = scheduler
         self._tell = tell
         self._hastes = hastes
+        self._is_in_haste = False
 
     @property
     def counters(self) -> Counters:
@@ -42,7 +43,9 @@ class Watch:
     def is_steady(self) -> bool:
         """As the scheduler says; or always, where batches are to be planned ahead though somebody
         waits or memory is short: the scheduler must be right there too."""
-        return self._hastes or self._scheduler.is_steady
+        is_steady = self._scheduler.is_steady
+        self._is_in_haste = self._hastes and not is_steady
+        return self._hastes or is_steady
 
     def occupants(self) -> dict[int, Occupant]:
         """As the scheduler says."""
@@ -86,7 +89,8 @@ class Watch:
         batch = self._scheduler.plan(now)
         occupants = self._scheduler.occupants().items()
         owners = {slot: (each.request_id, each.index) for slot, each in occupants}
-        self._tell(Planned(now, batch, owners, self._scheduler.gauges()))
+        self._tell(Planned(now, batch, owners, self._scheduler.gauges(), self._is_in_haste))
+        self._is_in_haste = False
         return batch
 
     def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:

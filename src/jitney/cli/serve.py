@@ -53,6 +53,11 @@ def call(options: ServeOptions, given: Given) -> int:
             assembly = assemble(settings)
         try:
             serve(assembly, serving, keys, listener)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            # Two may bind a port; only one of them can listen.
+            raise _unlistened(serving.host, serving.port, error) from None
         finally:
             assembly.engine.close(0.0)
     return 0
@@ -133,12 +138,16 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        # The port is taken or not for us; anything else is about the address.
-        other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
-        raise ConfigError(
-            f"{host} port {port} cannot be listened on: {error.strerror}; give another {other}."
-        ) from None
+        raise _unlistened(host, port, error) from None
     return listener
+
+
+def _unlistened(host: str, port: int, error: OSError) -> ConfigError:
+    # The port is taken or not for us; anything else is about the address.
+    other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+    return ConfigError(
+        f"{host} port {port} cannot be listened on: {error.strerror}; give another {other}."
+    )
 
 
 def announce(service: Service, listener: socket.socket, say: Callable[[str], None]) -> None:

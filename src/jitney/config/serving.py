@@ -106,7 +106,7 @@ class ServeSettings:
         metadata=about(
             Group.SERVER,
             Number(0.0, 86_400.0, above=True),
-            "Seconds that a client may take nothing of its answer before it is cut.",
+            "Seconds that a client may take nothing, with full buffers, before it is cut.",
         ),
     )
     sse_ping_interval: float = field(

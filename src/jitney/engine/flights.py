@@ -26,7 +26,7 @@ LIKE_SHARE = 0.125
 
 
 @dataclass(slots=True)
-class Flight:
+class Launch:
     """One batch under way, and whose completions stood in which slots when it was planned."""
 
     batch: Batch
@@ -55,27 +55,27 @@ class Flights:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._queueing = backend if isinstance(backend, QueueingBackend) else None
-        self._flights: deque[Flight] = deque()
+        self._launches: deque[Launch] = deque()
         self._last_tokens = 0
         self._last_s = 0.0
         self._landed_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._launches)
 
     @property
-    def oldest(self) -> Flight:
+    def oldest(self) -> Launch:
         """The one that lands next."""
-        return self._flights[0]
+        return self._launches[0]
 
-    def launch(self, flight: Flight) -> None:
+    def launch(self, launched: Launch) -> None:
         """Send a batch. What goes wrong is told when it would land, in its turn."""
-        self._flights.append(flight)
+        self._launches.append(launched)
         if self._queueing is not None:
             try:
-                self._queueing.send(flight.batch)
+                self._queueing.send(launched.batch)
             except Exception as error:
-                flight.error = error
+                launched.error = error
 
     @property
     def begun_at(self) -> float:
@@ -84,7 +84,7 @@ class Flights:
 
     def spare_s(self, now: float) -> float | None:
         """How long to wait for the one under way before another is sent; None: send none."""
-        if self._queueing is None or len(self._flights) != 1 or self.oldest.error is not None:
+        if self._queueing is None or len(self._launches) != 1 or self.oldest.error is not None:
             return None
         token_count = self.oldest.batch.token_count
         if abs(token_count - self._last_tokens) > LIKE_SHARE * token_count:
@@ -97,17 +97,17 @@ class Flights:
 
         When it is, whoever takes it says when (`note_landed`).
         """
-        flight = self.oldest
+        launched = self.oldest
         try:
-            outcome = self._outcome(flight, limit_s)
+            outcome = self._outcome(launched, limit_s)
         except Exception as error:
             # Whatever comes out of a backend, the sequences can be resumed without it.
-            self._flights.popleft()
+            self._launches.popleft()
             return Lost(error)
         if outcome is None:
             return None
-        self._flights.popleft()
-        self._last_tokens, self._last_s = flight.batch.token_count, outcome.seconds
+        self._launches.popleft()
+        self._last_tokens, self._last_s = launched.batch.token_count, outcome.seconds
         return outcome
 
     def note_landed(self, now: float) -> None:
@@ -116,12 +116,12 @@ class Flights:
 
     def forget(self) -> None:
         """None of them will come back: the backend is lost, and is reset before it is used."""
-        self._flights.clear()
+        self._launches.clear()
         self._last_tokens = 0
 
-    def _outcome(self, flight: Flight, limit_s: float | None) -> Outcome | None:
-        if flight.error is not None:
-            raise flight.error
+    def _outcome(self, launched: Launch, limit_s: float | None) -> Outcome | None:
+        if launched.error is not None:
+            raise launched.error
         if self._queueing is None:
-            return self._backend.execute(flight.batch)
+            return self._backend.execute(launched.batch)
         return self._queueing.receive(limit_s)

@@ -79,8 +79,8 @@ class Inbox:
             self._raise_closed()
             if self._submit_count >= self._submits_max:
                 raise QueueFull(
-                    f"{self._submit_count} requests came while one batch ran, as many as may run "
-                    f"and wait in all (max_num_seqs and max_num_queued_reqs); try again in "
+                    f"{self._submit_count} requests came since the engine last looked, as many as "
+                    "may run and wait in all (max_num_seqs and max_num_queued_reqs); try again in "
                     f"{RETRY_AFTER_S:.1f} s.",
                     RETRY_AFTER_S,
                 )

@@ -29,7 +29,7 @@ from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
-from jitney.engine.flights import Flight, Flights, Lost
+from jitney.engine.flights import Flights, Launch, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (
@@ -147,7 +147,7 @@ class Tick:
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        flight, begun_at = self._flights.oldest, self._flights.begun_at
+        launched, begun_at = self._flights.oldest, self._flights.begun_at
         outcome = self._land(intake)
         intake()
         now = self._clock.now()
@@ -155,11 +155,11 @@ class Tick:
             self._lose(outcome, now)
             return True
         self._flights.note_landed(now)
-        members = self._members(flight, outcome)
-        self._collect(self._scheduler.apply(flight.batch, outcome, now), now)
+        members = self._members(launched, outcome)
+        self._collect(self._scheduler.apply(launched.batch, outcome, now), now)
         turn = Turn(begun_at, now, self._preempted_count, members)
         self._preempted_count = 0
-        self._tell(record_tick(flight.batch, outcome, self._measure(), turn))
+        self._tell(record_tick(launched.batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
 
@@ -223,7 +223,7 @@ class Tick:
         # Before the pass, which may take long: nobody is to be seen where they were.
         self._measure()
         collectors = {slot: self._collectors[each.request_id] for slot, each in occupants.items()}
-        self._flights.launch(Flight(batch, occupants, collectors, now))
+        self._flights.launch(Launch(batch, occupants, collectors, now))
         return True
 
     def _land(self, intake: Callable[[], None]) -> Outcome | Lost:
@@ -349,13 +349,13 @@ class Tick:
         self._squeezed_count = 0
         return gauges
 
-    def _members(self, flight: Flight, outcome: Outcome) -> tuple[Member, ...]:
+    def _members(self, launched: Launch, outcome: Outcome) -> tuple[Member, ...]:
         """Who was in the batch, by how the slots stood when it was planned; not those who have
         ended since: nobody gets what was computed for them."""
         members = []
-        for entry, sample in zip(flight.batch.entries, outcome.samples, strict=True):
-            collector = flight.collectors[entry.slot]
-            request_id, index = collector.request.id, flight.occupants[entry.slot].index
+        for entry, sample in zip(launched.batch.entries, outcome.samples, strict=True):
+            collector = launched.collectors[entry.slot]
+            request_id, index = collector.request.id, launched.occupants[entry.slot].index
             # An id may be taken again as soon as its request has ended.
             if self._collectors.get(request_id) is not collector or collector.is_finished(index):
                 continue

@@ -33,6 +33,12 @@ class Acceptor:
         self._connections = connections
         self._arriving: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        """There from the first connection that could not be taken until the next one that is."""
+
+    @property
+    def arriving_count(self) -> int:
+        """Connections that were taken and are not among those who are there yet."""
+        return len(self._arriving)
 
     def open(self) -> None:
         """Listen. Raises OSError."""
@@ -40,19 +46,21 @@ class Acceptor:
         self._listener.listen(BACKLOG)
         self._watch()
 
-    def close(self) -> None:
-        """Take no more, and leave the socket to others."""
+    async def close(self) -> None:
+        """Take no more and give the address back. Whoever was taken is there afterwards."""
         asyncio.get_running_loop().remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
         self._listener.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
 
     def _watch(self) -> None:
         asyncio.get_running_loop().add_reader(self._listener, self._take)
 
     def _take(self) -> None:
         # Whoever is one too many is told so, which takes a file for a moment: one at a time.
-        room = connections_max() - len(self._connections) - len(self._arriving)
+        room = connections_max() - len(self._connections) - self.arriving_count
         for _ in range(max(1, min(limits.ACCEPTS_PER_ROUND, room))):
             try:
                 connection, _ = self._listener.accept()
@@ -63,6 +71,7 @@ class Acceptor:
             except OSError as error:
                 self._pause(error)
                 return
+            self._retry = None
             self._greet(connection)
 
     def _greet(self, connection: socket.socket) -> None:
@@ -81,7 +90,8 @@ class Acceptor:
 
     def _pause(self, error: OSError) -> None:
         """Nothing changes by asking again at once, and the line would be there all the time."""
-        _log.warning("no connection can be taken at the moment: %s", error.strerror)
+        if self._retry is None:
+            _log.warning("no connection can be taken at the moment: %s", error.strerror)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         self._retry = loop.call_later(RETRY_S, self._watch)

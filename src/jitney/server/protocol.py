@@ -7,9 +7,14 @@ kept for later, and the connection is read on, so that its end is noticed.
 """
 
 import asyncio
+import fcntl
 import json
 import logging
 import re
+import socket
+import struct
+import sys
+import termios
 import uuid
 from typing import Any
 
@@ -99,8 +104,8 @@ class GuardedProtocol(H11Protocol):
 
     def cut_if_stalled(self, limit_s: float) -> None:
         """To be called now and then: ends a connection whose client has taken nothing for so long,
-        though there is something for it."""
-        unsent_bytes, before = self.transport.get_write_buffer_size(), self._unsent_bytes
+        though the system holds as much as it may for it and there is more."""
+        unsent_bytes, before = self._count_unsent(), self._unsent_bytes
         # While more is written, how much is left says nothing of what was taken.
         is_writing = self._is_answering and not self.flow.write_paused
         self._unsent_bytes = unsent_bytes
@@ -109,6 +114,14 @@ class GuardedProtocol(H11Protocol):
         elif self.loop.time() - self._taken_at >= limit_s:
             _log.info("a client took nothing for %g s; its connection is cut", limit_s)
             self.transport.abort()
+
+    def _count_unsent(self) -> int:
+        """What the client has not taken; 0 when the system has all of it."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes:
+            # By itself ours falls in large steps: the system asks for more when much was taken.
+            unsent_bytes += _held_by_system(self.transport.get_extra_info("socket"))
+        return unsent_bytes
 
     @property
     def _is_answering(self) -> bool:
@@ -169,6 +182,17 @@ class GuardedProtocol(H11Protocol):
         else:
             # It never said anything, so there is nothing to answer.
             self.transport.close()
+
+
+def _held_by_system(connection: socket.socket | None) -> int:
+    """What was given to the system and not acknowledged by the other side, where it tells."""
+    count = bytearray(struct.calcsize("i"))
+    try:
+        if connection is not None:
+            fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _has_bare_newline(before: bytes, data: bytes) -> bool:

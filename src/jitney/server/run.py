@@ -78,7 +78,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, see off those who are there, and cut who does not leave."""
-        self._acceptor.close()
+        await self._acceptor.close()
         await super().shutdown(sockets=[])
         for each in self._connections():
             # Whatever still writes would wait for a reader, and the process for it.
@@ -153,7 +153,7 @@ class Lifecycle:
         # Looked at before we end the engine ourselves.
         failure = self._service.engine.failure
         await self._end()
-        await self._wait_idle(TOLD_S_MAX)
+        await self._wait_idle(TOLD_S_MAX, TOLD_HURRIED_S)
         server.should_exit = True
         asked.cancel()
         await serving
@@ -180,7 +180,7 @@ class Lifecycle:
 
     async def _drain(self) -> None:
         left_s = self._service.settings.shutdown_s
-        await self._wait_idle(left_s)
+        await self._wait_idle(left_s, hurried_s=0.0)
         if self._service.load:
             _log.warning("%d requests were cut short by the shutdown", self._service.load)
 
@@ -195,13 +195,13 @@ class Lifecycle:
         hurried.cancel()
         await ending
 
-    async def _wait_idle(self, seconds: float) -> None:
+    async def _wait_idle(self, seconds: float, hurried_s: float) -> None:
+        """Until nothing is served, for so long at most; after a second signal, for less."""
         assert self._hurried is not None
         clock = self._service.clock
         started_at = clock.now()
         while self._service.load:
-            limit_s = min(seconds, TOLD_HURRIED_S) if self._hurried.is_set() else seconds
-            if clock.now() - started_at >= limit_s:
+            if clock.now() - started_at >= (hurried_s if self._hurried.is_set() else seconds):
                 return
             await asyncio.sleep(_LOOK_S)
 

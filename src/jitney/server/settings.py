@@ -45,7 +45,7 @@ class ServerSettings:
     stall_s_max: float = 10.0
     """Without progress for so long while work waits, /health says so."""
     send_s_max: float = limits.SEND_S_MAX
-    """How long a client may leave its stream unread."""
+    """How long a client may take nothing though there is more for it than the system holds."""
     unsent_bytes_max: int = limits.UNSENT_BYTES_MAX
     """What the system may hold for a client that does not read."""
     ping_s: float = limits.PING_S

@@ -1,12 +1,14 @@
 """Clients that ask and do not read: cut in time, and nobody waits for them at the end."""
 
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from jitney.server import run
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
@@ -74,13 +76,44 @@ def test_answers_that_nobody_takes_are_given_up(start: Start, count: int) -> Non
     server.check_idle()
 
 
-def test_nobody_waits_for_them_at_the_end() -> None:
-    """Guards the end: it comes, though a client would let its answers be written for ever."""
+@pytest.mark.parametrize("is_late", [False, True], ids=["in the drain", "while they are told"])
+def test_nobody_waits_for_them_after_a_second_signal(
+    monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+) -> None:
+    """Guards the end: it comes, though a client would let its answers be written for ever, and
+    though everything else would wait for it."""
+    monkeypatch.setattr(run, "TOLD_S_MAX", 3600.0)
     # The server ends before its client leaves.
     with contextlib.ExitStack() as clients, running(world(send_s_max=3600.0)) as server:
         clients.enter_context(silent(server, LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
+        server.lifecycle.stop()
+        if is_late:
+            wait_until(lambda: server.service.is_stopping, "the drain has no end")
     assert not server.is_listening()
+
+
+def test_nobody_waits_for_long_after_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the same where nobody hurries: they are cut when their time is over."""
+    monkeypatch.setattr(run, "TOLD_S_MAX", 1.0)
+    with contextlib.ExitStack() as clients, running(world(send_s_max=3600.0)) as server:
+        connection = clients.enter_context(silent(server, LARGE * 20))
+        wait_until(lambda: is_stuck(server), "its answers were taken")
+        server.lifecycle.stop()
+        wait_until(lambda: is_cut(connection), "it was kept")
+    assert not server.is_listening()
+
+
+def test_another_protocol_is_answered_in_this_one(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards the operator's log: no client can make it tell them to install something."""
+    server = start(world(send_s_max=30.0))
+    upgrade = VERSION.replace(b"close", b"close, upgrade").replace(
+        b"Host", b"Upgrade: websocket\r\nHost"
+    )
+    assert server.raw(upgrade).startswith(b"HTTP/1.1 200 ")
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_a_request_behind_a_stream_is_answered_after_it(start: Start) -> None:

@@ -5,15 +5,15 @@ from collections import deque
 import pytest
 
 from jitney.core.batch import Batch, Entry, Outcome, Sample
-from jitney.engine.flights import LEAD_S_MIN, LEAD_SHARE, Flight, Flights, Lost
+from jitney.engine.flights import LEAD_S_MIN, LEAD_SHARE, Flights, Launch, Lost
 from jitney.errors import BackendCrashed, BackendFailed
 
 SECONDS = 0.2
 
 
-def flight(number: int, size: int = 1, at: float = 0.0) -> Flight:
+def launched(number: int, size: int = 1, at: float = 0.0) -> Launch:
     entries = tuple(Entry(slot, 0, (7,), wants_token=True) for slot in range(size))
-    return Flight(Batch(number, (), entries), {}, {}, left_at=at)
+    return Launch(Batch(number, (), entries), {}, {}, left_at=at)
 
 
 class Elsewhere:
@@ -52,7 +52,7 @@ def test_a_backend_of_this_process_has_one_batch_at_a_time() -> None:
     backend = Here()
     flights = Flights(backend)  # type: ignore[arg-type]
     for number in (1, 2):
-        flights.launch(flight(number))
+        flights.launch(launched(number))
         assert flights.spare_s(0.0) is None
         assert isinstance(flights.land(), Outcome)
     assert backend.executed == [1, 2]
@@ -61,15 +61,15 @@ def test_a_backend_of_this_process_has_one_batch_at_a_time() -> None:
 def test_a_second_batch_waits_until_the_first_is_nearly_done() -> None:
     """Guards those who arrive: the next batch is not planned before it must be."""
     flights = Flights(Elsewhere())  # type: ignore[arg-type]
-    flights.launch(flight(1))
+    flights.launch(launched(1))
     assert flights.spare_s(0.0) is None, "how long the first one takes is not known"
     flights.land()
     flights.note_landed(1.0)
-    flights.launch(flight(2, at=2.0))
+    flights.launch(launched(2, at=2.0))
     assert flights.spare_s(2.0) == pytest.approx((1 - LEAD_SHARE) * SECONDS)
     assert flights.spare_s(2.0 + SECONDS / 2) == pytest.approx((0.5 - LEAD_SHARE) * SECONDS)
     assert flights.spare_s(9.0) == 0.0, "it may be done any moment"
-    flights.launch(flight(3, at=2.1))
+    flights.launch(launched(3, at=2.1))
     assert flights.spare_s(2.1) is None, "two are under way"
     flights.land()
     flights.note_landed(2.3)
@@ -80,7 +80,7 @@ def test_the_time_of_a_batch_is_told_from_one_of_about_its_size() -> None:
     """Guards prompts: a pass over many tokens takes longer than the last one over few."""
     flights = Flights(Elsewhere())  # type: ignore[arg-type]
     for size, is_known in ((16, False), (15, True), (16, True), (32, False), (16, False)):
-        flights.launch(flight(size, size=size))
+        flights.launch(launched(size, size=size))
         assert (flights.spare_s(0.0) is not None) is is_known
         flights.land()
 
@@ -89,9 +89,9 @@ def test_the_lead_is_never_shorter_than_planning_takes(monkeypatch: pytest.Monke
     """Guards fast passes: a share of them would be too short to plan and send in."""
     monkeypatch.setattr(f"{__name__}.SECONDS", 2 * LEAD_S_MIN)
     flights = Flights(Elsewhere())  # type: ignore[arg-type]
-    flights.launch(flight(1))
+    flights.launch(launched(1))
     flights.land()
-    flights.launch(flight(2))
+    flights.launch(launched(2))
     assert flights.spare_s(0.0) == pytest.approx(LEAD_S_MIN)
 
 
@@ -99,10 +99,10 @@ def test_a_batch_that_is_late_is_still_under_way() -> None:
     """Guards against an outcome that is lost because something else was done meanwhile."""
     backend = Elsewhere()
     flights = Flights(backend)  # type: ignore[arg-type]
-    flights.launch(flight(1))
+    flights.launch(launched(1))
     backend.is_late = True
     assert flights.land(0.1) is None
-    flights.launch(flight(2))
+    flights.launch(launched(2))
     landed = [flights.land(), flights.land()]
     assert [each.number for each in landed if isinstance(each, Outcome)] == [1, 2]
     assert not flights
@@ -122,9 +122,9 @@ def test_a_batch_that_did_not_get_away_is_told_in_its_turn(
     """Guards the one before it, which may be done and well."""
     backend = Elsewhere()
     flights = Flights(backend)  # type: ignore[arg-type]
-    flights.launch(flight(1))
+    flights.launch(launched(1))
     backend.fault = fault
-    flights.launch(flight(2))
+    flights.launch(launched(2))
     assert isinstance(flights.land(), Outcome)
     lost = flights.land()
     assert isinstance(lost, Lost)

@@ -1,6 +1,9 @@
 """When a connection is cut because its client does not read: a transport and a clock of our own."""
 
 import asyncio
+import contextlib
+import socket
+import sys
 from typing import Any
 
 import pytest
@@ -16,8 +19,9 @@ LIMIT_S = 30.0
 class Transport(asyncio.Transport):
     """Holds as many bytes as it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: socket.socket | None = None) -> None:
         super().__init__()
+        self._connection = connection
         self.unsent_bytes = 0
         self.was_aborted = False
 
@@ -28,7 +32,7 @@ class Transport(asyncio.Transport):
         self.was_aborted = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # Any: as asyncio has it
-        return default
+        return self._connection if name == "socket" else default
 
 
 class Clock:
@@ -43,19 +47,34 @@ class Clock:
         return None
 
 
-def is_cut(sizes: list[int], *, step_s: float = 10.0, is_paused: bool = False) -> bool:
-    """Whether a client is cut to whom so much is unsent at one look after the other."""
-    clock, transport = Clock(), Transport()
+class Cycle:
+    """A request that was read whole and is being answered."""
+
+    more_body = False
+    response_complete = False
+
+
+def made(transport: Transport, clock: Clock) -> GuardedProtocol:
+    """A connection."""
     config = uvicorn.Config(FastAPI(), log_config=None, ws="none")
     config.load()
     protocol = GuardedProtocol(config, ServerState(), {}, clock)
     protocol.connection_made(transport)
+    return protocol
+
+
+def is_cut(sizes: list[int], *, is_answering: bool = False, is_paused: bool = False) -> bool:
+    """Whether a client is cut to whom so much is unsent at one look after the other."""
+    clock, transport = Clock(), Transport()
+    protocol = made(transport, clock)
+    if is_answering:
+        protocol.cycle = Cycle()  # type: ignore[assignment]
     if is_paused:
         protocol.pause_writing()
     for size in sizes:
         transport.unsent_bytes = size
         protocol.cut_if_stalled(LIMIT_S)
-        clock.now += step_s
+        clock.now += LIMIT_S / 3
     return transport.was_aborted
 
 
@@ -74,4 +93,35 @@ def is_cut(sizes: list[int], *, step_s: float = 10.0, is_paused: bool = False) -
 def test_whoever_takes_nothing_for_as_long_is_cut(sizes: list[int], *, expected: bool) -> None:
     """Guards slow readers from being cut, and places from those who do not read at all."""
     assert is_cut(sizes) is expected
-    assert is_cut(sizes, is_paused=True) is expected
+    assert is_cut(sizes, is_answering=True, is_paused=True) is expected
+
+
+def test_nobody_is_cut_while_more_is_written() -> None:
+    """Guards streams: what is left does not grow less while they go on, whatever is taken."""
+    assert not is_cut([9, 10, 11, 12, 12, 12, 12], is_answering=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_what_the_client_takes_of_the_system_counts() -> None:
+    """Guards slow readers: ours grows less only when the system has given up much of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+    clock, transport = Clock(), Transport(connection)
+    protocol = made(transport, clock)
+    transport.unsent_bytes = 9
+    with client, connection:
+        connection.setblocking(False)
+        held_bytes = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                held_bytes += connection.send(bytes(65_536))
+        for _ in range(3):
+            protocol.cut_if_stalled(LIMIT_S)
+            clock.now += LIMIT_S / 2
+            client.recv(held_bytes // 4, socket.MSG_WAITALL)
+        assert not transport.was_aborted
+        for _ in range(4):
+            protocol.cut_if_stalled(LIMIT_S)
+            clock.now += LIMIT_S / 2
+        assert transport.was_aborted
