@@ -10,7 +10,7 @@ from benchmarks.http.served import Served, is_alive, served
 from benchmarks.http.wire import DONE, Connection
 
 STREAMS = 100
-SHORT, LONG = 300, 4000
+SHORT, LONG = 1500, 4000
 """Tokens of each stream: some that fit the time to finish, and some that do not."""
 
 RUN_S_MAX = 120.0
