@@ -5,6 +5,7 @@ scheduler's matter. Called by the scheduler only.
 """
 
 from bisect import insort
+from collections.abc import Iterable
 
 from jitney.core import limits
 from jitney.core.backend import Traits
@@ -181,11 +182,12 @@ class Roster:
             return False
         if self.is_tick_full:
             return False
-        for looked_at, sequence in enumerate(self.queue.ordered(now)):
-            self.deferred_count = looked_at
+        candidates, strangers_count = self._candidates(now)
+        for looked_at, sequence in enumerate(candidates):
+            self.deferred_count = strangers_count + looked_at
             if looked_at >= LOOKAHEAD:
                 return False
-            if not self.gate.may_join(sequence) or self._is_quarantined(sequence):
+            if self._is_quarantined(sequence):
                 continue
             match = self.memory.find(sequence)
             if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
@@ -195,6 +197,15 @@ class Roster:
             return self._make_place(sequence, match, now)
         self.deferred_count = self.queue.count
         return False
+
+    def _candidates(self, now: float) -> tuple[Iterable[Sequence], int]:
+        """Who may be admitted, the next one first; and how many wait for a group of their own."""
+        if self.gate.is_open:
+            return self.queue.ordered(now), 0
+        # A member that was sent back may stand behind any number of those.
+        awaited_count = sum(member.state is State.WAITING for member in self.gate.members)
+        found = filter(self.gate.may_join, self.queue.ordered(now)) if awaited_count else ()
+        return found, self.queue.count - awaited_count
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for what the sequence knows, beside those who run."""

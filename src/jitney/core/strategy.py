@@ -6,6 +6,8 @@ literature says of them can be measured, and they are real: memory, preemption a
 inside a group as everywhere.
 """
 
+from collections.abc import Set
+
 from jitney.core.counters import Counters
 from jitney.core.limits import STATIC_WAIT_S
 from jitney.core.sequence import Sequence
@@ -41,6 +43,16 @@ class Gate:
         """Whether a group is on its way: its answers are handed out when it has arrived."""
         return bool(self._members)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody may join."""
+        return not self.is_grouped or self._places > 0
+
+    @property
+    def members(self) -> Set[Sequence]:
+        """The group that is on its way."""
+        return self._members
+
     def open(self, now: float, waiting_count: int, oldest: Sequence | None, drains: bool) -> None:
         """Start a new group if the last one has arrived and this one may depart."""
         if not self.is_grouped or self._members:
@@ -55,7 +67,7 @@ class Gate:
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now; a member may always come back."""
-        return not self.is_grouped or self._places > 0 or sequence in self._members
+        return self.is_open or sequence in self._members
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted."""

@@ -1,5 +1,7 @@
 """The scheduler by hand: a few cases that the simulation found, or that must never come back."""
 
+from dataclasses import replace
+
 import pytest
 
 from jitney.core.backend import Traits
@@ -7,9 +9,10 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import STRIKES_MAX
 from jitney.core.params import SamplingParams
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
+from jitney.core.roster import LOOKAHEAD
 from jitney.core.scheduler import DEADLINES_KEPT, Scheduler
-from jitney.core.settings import Policy, SchedulerSettings
+from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100)
@@ -76,6 +79,26 @@ def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
     }
     assert one.counters["struck_out"] == 2
     assert one.counters["backend_failures"] <= 2 * STRIKES_MAX
+
+
+def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
+    """Guards invariant 8: nobody else may join while its group is on its way, so it has to."""
+    settings = SchedulerSettings(
+        model_len_max=100,
+        sequences_max=1,
+        strategy=Strategy.STATIC,
+        policy=Policy.PRIORITY,
+        queue_requests_max=1000,
+    )
+    one = Scheduler(settings, TRAITS, (9,))
+    one.submit(request("member"), 0.0)
+    planned(one)
+    for number in range(2 * LOOKAHEAD):
+        one.submit(replace(request(str(number)), priority=Priority.HIGH), 0.0)
+    one.fail("the backend died.", 0.0)
+    planned(one)
+    assert [each.request_id for each in one.occupants().values()] == ["member"]
+    assert one.gauges().deferred_count == 2 * LOOKAHEAD
 
 
 def test_a_batch_can_be_planned_before_the_last_one_returned() -> None:
