@@ -226,6 +226,8 @@ class Simulation:
         has_run = self._turn_tick()
         if self._tick.stopped is not None:
             return
+        # A command ends the loop's sleep, so nothing needs to be awaited after it.
+        is_woken = bool(self._in_flight)
         for cancel in self._in_flight:
             self._cancel(cancel)
         self._in_flight.clear()
@@ -237,7 +239,7 @@ class Simulation:
         self._see(Ticked(self.turns, now, self._clock.now(), self._watch.gauges()))
         if has_run:
             self._idle_turns = 0
-        else:
+        elif not is_woken:
             self._idle()
 
     def _turn_tick(self) -> bool:
