@@ -96,14 +96,19 @@ def recall(memory: Path, names: tuple[str, ...]) -> dict[str, Trial] | None:
 
 def remember(memory: Path, trials: Mapping[str, Trial]) -> None:
     """Keep trials if the folder allows it; without that they are only made again."""
-    partial = memory.with_suffix(f".{os.getpid()}.partial")
     kept = {
         name: {"tokens_per_s": trial.tokens_per_s, "failure": trial.failure}
         for name, trial in trials.items()
     }
+    keep(memory, kept)
+
+
+def keep(memory: Path, facts: object) -> None:
+    """Write what was found as JSON, whole or not at all, if the folder allows it."""
+    partial = memory.with_suffix(f".{os.getpid()}.partial")
     with suppress(OSError):
         memory.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(kept), encoding="utf-8")
+        partial.write_text(json.dumps(facts), encoding="utf-8")
         partial.replace(memory)
 
 

@@ -1,6 +1,7 @@
-"""`jitney backends`: what is installed, what each can do, and which one a model would get.
+"""`jitney backends`: what is installed, what works here, and which one a model would get.
 
-Main thread. Loads no backend, and without `--measure` fetches, converts and writes nothing.
+Main thread. Each backend is tried once, in a child process. Without `--measure` and `--add` nothing
+is fetched or converted, and nothing but the answers of those trials is written.
 """
 
 import json
@@ -12,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jitney.backends.llamacpp import usable as llamacpp
 from jitney.backends.openvino import families
+from jitney.backends.openvino import usable as openvino
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_embedded, show_log
@@ -21,6 +24,7 @@ from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 from jitney.loading import (
+    backend_failure,
     foreseen_backend,
     installed_backends,
     library_version,
@@ -32,6 +36,8 @@ from jitney.models.gguf import read_header
 from jitney.selection import FEW_SEQUENCES
 
 LABELS_WIDTH = 11
+
+ADVICE = {"openvino": openvino.ADVICE, "llamacpp": llamacpp.ADVICE}
 
 NOT_MEASURED = (
     f"with up to {FEW_SEQUENCES} sequences it is the faster one of openvino and llamacpp, which "
@@ -101,17 +107,26 @@ class Listed:
     kind: Kind
     installed: bool
     version: str | None
+    failure: str | None
+    """Why it does not work on this machine; None when it was seen to work."""
     refusal: str | None
     """Why it cannot run the model; None when it can, or takes none."""
 
     @property
+    def works(self) -> bool:
+        """Whether it could run a model here."""
+        return self.installed and self.failure is None
+
+    @property
     def state(self) -> str:
-        """Its version, or what to do about its absence."""
+        """Its version and whether it works here, or what to do about its absence."""
         if self.kind.extra is None:
             return "built in"
         if not self.installed:
-            return f"not installed: install jitney with the extra `{self.kind.extra}`"
-        return self.version or "installed, of an unknown version"
+            return f"not installed: {ADVICE[self.kind.name]}"
+        version = self.version or "installed, of an unknown version"
+        told = "it was seen to" if self.failure is None else f"no: {self.failure}"
+        return f"{version}; works here: {told}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +167,7 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
             kind=kind,
             installed=kind.extra is None or kind.name in installed,
             version=library_version(kind.name) if kind.name in installed else None,
+            failure=backend_failure(kind.name, settings) if kind.name in installed else None,
             refusal=refusals.get(kind.name),
         )
         for kind in KINDS
@@ -163,7 +179,7 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
                 fetch_embedded(settings)
             selection = select_backend(settings)
         reason = NOT_MEASURED if selection is None else selection.reason
-    except MissingDependency as error:
+    except (ConfigError, MissingDependency) as error:
         selection, reason = None, str(error).rstrip(".")
     chosen = None if selection is None else selection.name
     return Overview(
@@ -181,6 +197,8 @@ def overview_json(found: Overview) -> str:
         {
             **asdict(each.kind),
             "installed": each.installed,
+            "works": each.works,
+            "failure": each.failure,
             "version": each.version,
             "refusal": each.refusal,
         }
@@ -246,7 +264,7 @@ def _rows(found: Overview) -> list[_Row]:
     for each in found.listed:
         kind = each.kind
         rows += [
-            _Row(kind.name, each.state, "green" if each.installed else "yellow"),
+            _Row(kind.name, each.state, "green" if each.works else "yellow"),
             _Row("  models", kind.models),
             _Row("  runs on", kind.runs_on),
             _Row("  memory", kind.memory),
