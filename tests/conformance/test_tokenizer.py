@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+from tests.backends_for_tests import needs
+
+needs("llamacpp")
 pytest.importorskip("tokenizers", reason="the extra `openvino` is not installed")
 pytest.importorskip("gguf", reason="needs the gguf package")
 

@@ -17,11 +17,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.llamacpp.wheel import write_wheel
+from jitney.backends.llamacpp.wheel import install_wheel, write_wheel
 from jitney.errors import SetupError
 
 PACKAGE_VERSION = "3.22.1"
-LIBRARY_VERSION = "0.5.0"
+VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
+"""The library's version, and where it is from."""
 GLIBC_MIN = (2, 34)
 FETCH_S_MAX = 600.0
 MEMBER_BYTES_MAX = 32 << 20
@@ -67,13 +68,22 @@ def find() -> Prebuilt:
     return PREBUILT[kind]
 
 
+def add(cache: Path) -> str:
+    """Put the libraries for this machine into the environment; their version. Raises SetupError."""
+    folder = cache / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = sorted(folder.glob(f"jitney_llama-{VERSION}-*.whl"))
+    install_wheel(kept[0] if kept else make_wheel(folder))
+    return VERSION
+
+
 def make_wheel(folder: Path) -> Path:
     """A wheel of the libraries for this machine, in the folder. Raises SetupError."""
     found = find()
     with tempfile.TemporaryDirectory() as scratch:
         archive = _fetch(found, Path(scratch))
         libraries = _libraries(archive)
-    return write_wheel(folder, libraries, f"{LIBRARY_VERSION}+prebuilt.{PACKAGE_VERSION}")
+    return write_wheel(folder, libraries, VERSION)
 
 
 def _fetch(found: Prebuilt, scratch: Path) -> Path:

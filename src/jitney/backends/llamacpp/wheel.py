@@ -6,6 +6,7 @@ kernels for every level of an architecture serves every machine of that kind. Ca
 
 import base64
 import hashlib
+import os
 import subprocess
 import sys
 import sysconfig
@@ -39,9 +40,11 @@ def write_wheel(folder: Path, libraries: Mapping[str, bytes], version: str) -> P
     record = f"{metadata}/RECORD"
     files[record] = "\n".join((*rows, f"{record},,\n")).encode()
     target = folder / f"jitney_llama-{version}-{tag}.whl"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    partial = target.with_suffix(f".{os.getpid()}.partial")
+    with zipfile.ZipFile(partial, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    partial.replace(target)
     return target
 
 

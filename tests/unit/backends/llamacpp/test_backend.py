@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import needs
+
+needs("llamacpp")
+
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.core import limits
 from jitney.core.batch import (

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import needs
+
+needs("llamacpp")
+
 from jitney.backends.llamacpp.probe import probe_result
 from jitney.errors import ModelError
 from tests.models_for_tests import write_tiny_gguf

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import needs
+
+needs("llamacpp")
+
 from jitney.backends.llamacpp.probe import run_probe
 from jitney.backends.llamacpp.quantize import quantize_q8
 from jitney.errors import ModelError
