@@ -37,17 +37,33 @@ def failure(name: str, **given: Any) -> str | None:
     return backend_failure(name, Settings(cache_dir=session_cache(), **given))
 
 
-def needs(name: str, **given: Any) -> None:
-    """Skip the test, or the module, where the backend cannot run with these settings."""
+def skip_reason(name: str, **given: Any) -> str | None:
+    """What a skip says where the backend cannot run with these settings; None where it can.
+
+    For the head of a module, whose imports may need the backend's libraries:
+    `if reason := skip_reason("llamacpp"): pytest.skip(reason, allow_module_level=True)`.
+    """
     found = failure(name, **given)
-    if found is not None:
-        pytest.skip(f"the {name} backend does not work here: {found}", allow_module_level=True)
+    return None if found is None else f"the {name} backend does not work here: {found}"
+
+
+def needs(name: str, **given: Any) -> None:
+    """Skip the test, the fixture or the module where the backend cannot run with these settings."""
+    if reason := skip_reason(name, **given):
+        pytest.skip(reason, allow_module_level=True)
+
+
+def absence_reason(name: str) -> str | None:
+    """What a skip says where the backend's libraries are not installed; nothing is tried."""
+    if name in installed_backends():
+        return None
+    return f"the {name} backend is not installed: {ADVICE[name]}"
 
 
 def needs_installed(name: str) -> None:
     """Skip where the backend's libraries are not there; whether they can run a model is open."""
-    if name not in installed_backends():
-        pytest.skip(f"the {name} backend is not installed: {ADVICE[name]}", allow_module_level=True)
+    if reason := absence_reason(name):
+        pytest.skip(reason, allow_module_level=True)
 
 
 def share_verdicts(cache: Path) -> Path:
