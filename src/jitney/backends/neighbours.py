@@ -15,8 +15,8 @@ from jitney.backends.processor import allowed_cores
 
 STAT = Path("/proc/stat")
 SAMPLE_S = 0.25
-_BUSY_COLUMNS = (1, 3, 6, 7)
-"""User, system, interrupts. Not `nice`: those give way by themselves."""
+_BUSY_COLUMNS = (1, 2, 3, 6, 7)
+"""User, nice, system, interrupts. Niceness counts within a session only, on most systems."""
 
 Clock = Callable[[], float]
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jitney.backends.llamacpp import prebuilt
 from jitney.backends.llamacpp import usable as llamacpp
 from jitney.backends.openvino import families
 from jitney.backends.openvino import usable as openvino
@@ -22,7 +23,7 @@ from jitney.cli.pull import fetch_embedded, show_log
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
-from jitney.errors import ConfigError, MissingDependency
+from jitney.errors import ConfigError, MissingDependency, SetupError
 from jitney.loading import (
     backend_failure,
     foreseen_backend,
@@ -145,6 +146,8 @@ def call(options: BackendsOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     settings = resolved(_with_model(given, options.named)).settings
     show_log(every_tick=False)
+    if options.add is not None:
+        _add(options.add, settings)
     found = overview(settings, measures=options.measure)
     if options.json:
         sys.stdout.write(overview_json(found) + "\n")
@@ -189,6 +192,21 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         reason=reason + _obstacle(chosen, listed),
         numbers=openvino_numbers(settings) if chosen == "openvino" else None,
     )
+
+
+def _add(name: str, settings: Settings) -> None:
+    """Put the library of a backend into this environment. Raises a SetupError."""
+    if name != "llamacpp":
+        raise ConfigError(f"--add takes llamacpp, and got {printable(name)!r}; {openvino.ADVICE}.")
+    sys.stderr.write("jitney: adding llama.cpp, prebuilt\n")
+    try:
+        version = prebuilt.add(settings.cache_dir)
+    except SetupError as error:
+        raise SetupError(
+            f"llama.cpp could not be added: {str(error).rstrip('.')}; the extra `{llamacpp.EXTRA}` "
+            "of jitney compiles it instead."
+        ) from error
+    sys.stderr.write(f"jitney: llama.cpp {version} was added\n")
 
 
 def overview_json(found: Overview) -> str:

@@ -223,6 +223,15 @@ class BackendsOptions:
             rich_help_panel=COMMAND,
         ),
     ] = False
+    add: Annotated[
+        str | None,
+        typer.Option(
+            "--add",
+            metavar="NAME",
+            help="First add the backend to this environment, without a compiler: llamacpp.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = None
     json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object instead of a table.", rich_help_panel=COMMAND),
@@ -342,12 +351,14 @@ VERBS = (
         path=("backends",),
         module="backends",
         options=BackendsOptions,
-        about="""List the backends: what is installed, what each can do, and which would be chosen.
+        about="""List the backends: what is installed, what works here, and which would be chosen.
 
-        The choice is for the given model, or the embedded one, under the settings in force, and
-        it says why. Nothing is fetched, converted or measured, unless --measure asks for it.""",
+        Each one that is installed is tried once, with a tiny model in a process of its own. The
+        choice is for the given model, or the embedded one, under the settings in force, and it says
+        why. Nothing is fetched, converted or measured, unless --add or --measure asks for it.""",
         examples=(
             "jitney backends",
+            "jitney backends --add llamacpp",
             "jitney backends model.gguf --max-num-seqs 4 --measure",
             "jitney backends --json",
         ),
