@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-
 WAIT_S = 30.0
 CHILD = (
     "import ctypes, os, sys, threading\n"
