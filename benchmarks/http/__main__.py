@@ -9,11 +9,14 @@ when a goal was missed.
     leavers  200 requests of 10,000 tokens that are given up after 0.5 s, then one normal one
     cost     fake backend on one core, in tokens/s; SmolLM2 over HTTP against the engine itself
     drain    SIGTERM under 100 streams, with time to finish and without
+
+Linux only: memory, files and children are read from /proc, and cores are set aside.
 """
 
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.http.cost import cost
 from benchmarks.http.drain import drain
@@ -21,6 +24,9 @@ from benchmarks.http.kills import kills
 from benchmarks.http.leavers import leavers
 from benchmarks.http.ledger import ledger
 from benchmarks.http.report import Report
+
+PROC = Path("/proc/self")
+NOT_HERE = 2
 
 SECTIONS: dict[str, Callable[[Report], None]] = {
     "ledger": ledger,
@@ -31,8 +37,11 @@ SECTIONS: dict[str, Callable[[Report], None]] = {
 }
 
 
-def main(names: list[str]) -> int:
+def main(names: list[str], proc: Path = PROC) -> int:
     """Run the named sections, or all; the exit code."""
+    if not proc.exists():
+        print("These benchmarks read from /proc, which this system does not have: run on Linux.")
+        return NOT_HERE
     reports: dict[str, Report] = {}
     for name in names or list(SECTIONS):
         print(f"{name}: {SECTIONS[name].__doc__}", flush=True)
