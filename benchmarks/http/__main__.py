@@ -16,7 +16,6 @@ Linux only: memory, files and children are read from /proc, and cores are set as
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks.http.cost import cost
 from benchmarks.http.drain import drain
@@ -24,8 +23,8 @@ from benchmarks.http.kills import kills
 from benchmarks.http.leavers import leavers
 from benchmarks.http.ledger import ledger
 from benchmarks.http.report import Report
+from benchmarks.http.served import missing_here
 
-PROC = Path("/proc/self")
 NOT_HERE = 2
 
 SECTIONS: dict[str, Callable[[Report], None]] = {
@@ -37,10 +36,11 @@ SECTIONS: dict[str, Callable[[Report], None]] = {
 }
 
 
-def main(names: list[str], proc: Path = PROC) -> int:
+def main(names: list[str]) -> int:
     """Run the named sections, or all; the exit code."""
-    if not proc.exists():
-        print("These benchmarks read from /proc, which this system does not have: run on Linux.")
+    missing = missing_here()
+    if missing is not None:
+        print(missing)
         return NOT_HERE
     reports: dict[str, Report] = {}
     for name in names or list(SECTIONS):
