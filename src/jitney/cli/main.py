@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from typing import Annotated, Any  # Any: a command's options are of its own type
 
 import typer
@@ -19,6 +18,7 @@ from jitney.cli.failures import USAGE, report
 from jitney.cli.flags import Given, command_of, resolved
 from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import VERBS
+from jitney.version import version as version_told
 
 HELP_WIDTH_MAX = 100
 _NO_HELP: dict[str, list[str]] = {"help_option_names": []}
@@ -96,7 +96,7 @@ def _open_group(
     context: typer.Context, show: Callable[[], None], *, version: bool, help: bool
 ) -> None:
     if version:
-        sys.stdout.write(f"jitney {metadata.version('jitney')}\n")
+        sys.stdout.write(f"jitney {version_told()}\n")
         raise typer.Exit
     if help or context.invoked_subcommand is None:
         show()

@@ -89,9 +89,21 @@ def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _sync_open(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_open(descriptor: int) -> None:
+    # On macOS the usual call waits for the drive, and the drive may still keep it in memory.
+    whole = getattr(fcntl, "F_FULLFSYNC", None)
+    if whole is not None:
+        try:
+            fcntl.fcntl(descriptor, whole)
+            return
+        except OSError as error:
+            _log.debug("not every file system there can do so: %s", error.strerror)
+    os.fsync(descriptor)
 
 
 def write_text(target: Path, text: str) -> None:
