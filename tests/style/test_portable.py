@@ -80,6 +80,7 @@ LINUX = re.compile(
 )
 WITHOUT = {
     "backends/lifeline.py": "unit/backends/test_lifeline.py",
+    "backends/neighbours.py": "unit/backends/test_neighbours.py",
     "backends/processor.py": "unit/backends/test_processor.py",
     "backends/room.py": "unit/backends/test_room.py",
     "config/machine.py": "unit/config/test_machine.py",

@@ -9,9 +9,9 @@ times a second. Where the system does not say who is busy, the answer is always 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 
-from jitney.backends.processor import allowed_cores
+from jitney.backends.processor import allowed_cores, allowed_numbers
 
 STAT = Path("/proc/stat")
 SAMPLE_S = 0.25
@@ -19,6 +19,12 @@ _BUSY_COLUMNS = (1, 2, 3, 6, 7)
 """User, nice, system, interrupts. Niceness counts within a session only, on most systems."""
 
 Clock = Callable[[], float]
+
+
+def own_s() -> float:
+    """Seconds of all cores that this process has used so far."""
+    used = os.times()
+    return used.user + used.system
 
 
 class Neighbours:
@@ -30,14 +36,14 @@ class Neighbours:
         *,
         stat: Path = STAT,
         clock: Clock = perf_counter,
-        own: Clock = process_time,
+        own: Clock = own_s,
     ) -> None:
         self._threads_max = threads_max
         self._stat = stat
         self._clock = clock
         self._own = own
         self._cores = allowed_cores()
-        self._allowed = _core_names()
+        self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
         self._threads = threads_max
         self._seen: tuple[float, float] | None = None
 
@@ -73,10 +79,3 @@ class Neighbours:
     def _is_allowed(self, name: str) -> bool:
         # The line of all cores together is named without a number.
         return name in self._allowed if self._allowed else name[:3] == "cpu" and name != "cpu"
-
-
-def _core_names() -> frozenset[str]:
-    """The cores that this process may run on, as the system names them; empty means all."""
-    if not hasattr(os, "sched_getaffinity"):
-        return frozenset()
-    return frozenset(f"cpu{number}" for number in os.sched_getaffinity(0))

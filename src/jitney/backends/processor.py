@@ -57,3 +57,10 @@ def _ask_processor() -> Processor:
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
     instructions = [told_by("sysctl", "-n", each) for each in names]
     return Processor(name, " ".join(each.lower() for each in instructions if each))
+
+
+def allowed_numbers() -> frozenset[int]:
+    """The numbers of those cores; empty where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset()

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
@@ -41,11 +41,10 @@ def verdict(
     name: str, numbers: Mapping[str, Any], distributions: tuple[str, ...], cache: Path
 ) -> Verdict:
     """Whether the backend works here with these numbers, from memory or by trial."""
-    processor = read_processor()
     facts = [
         ["selftest", METHOD, name, sorted(numbers.items())],
         measure.builds(distributions),
-        [processor.name, processor.instructions],
+        asdict(read_processor()),
     ]
     memory = measure.memory_path(cache, facts)
     found = _recall(memory)

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
@@ -122,7 +122,7 @@ def _key(model: Path) -> str:
         status.st_size,
         status.st_mtime_ns,
         [(name, each.st_size, each.st_mtime_ns) for name, each in library],
-        read_processor().instructions,
+        asdict(read_processor()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
