@@ -26,6 +26,7 @@ from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
 from jitney.errors import JitneyError, ModelError
 from jitney.models.files import locked
+from jitney.models.parts import size_of
 
 PROMPT_TOKENS = 128
 COMPLETION_TOKENS = 64
@@ -225,8 +226,11 @@ def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
 
 def _size(model: Path) -> int:
     try:
-        files = list(model.iterdir()) if model.is_dir() else [model]
-        return sum(file.stat().st_size for file in files)
+        return (
+            sum(file.stat().st_size for file in model.iterdir())
+            if model.is_dir()
+            else size_of(model)
+        )
     except OSError:
         return 0  # the child will say what is wrong with it
 

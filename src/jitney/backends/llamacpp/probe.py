@@ -20,6 +20,7 @@ from jitney.backends.llamacpp.bindings import library_files
 from jitney.backends.processor import read_processor
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, ModelError
+from jitney.models.parts import size_of
 
 TOKENS = 64
 START_S_MAX = 120.0
@@ -100,7 +101,7 @@ def _try(model: Path) -> bool:
 
 
 def _run_child(model: Path, flags: list[str]) -> int:
-    limit = START_S_MAX + model.stat().st_size / BYTES_PER_S_MIN
+    limit = START_S_MAX + size_of(model) / BYTES_PER_S_MIN
     command = [sys.executable, "-P", "-m", __spec__.name, str(model), *flags]
     try:
         child = subprocess.run(
