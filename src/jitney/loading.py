@@ -9,22 +9,23 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from jitney import backends
-from jitney.backends import measure
+from jitney.backends import measure, probes
 from jitney.backends.openvino import families
 from jitney.backends.processor import read_processor
 from jitney.backends.room import available_bytes, check_weights
 from jitney.config import Settings, usable_cores
 from jitney.core.backend import Backend
-from jitney.errors import ConfigError, ModelError, SetupError
+from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
 from jitney.models import cache as model_cache
-from jitney.models import embedded
+from jitney.models import embedded, marks
 from jitney.models.gguf import read_header
+from jitney.models.names import reference_of
 from jitney.selection import Facts, Selection, fastest, select, trial_sequences
 from jitney.sizing import (
     check_sequences,
@@ -61,10 +62,45 @@ MEASURED = ("openvino", "llamacpp")
 Values = dict[str, int | bool | str]
 
 
+def located(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Settings:
+    """The settings with a path in the place of a model's name, fetched first if need be.
+
+    Everything else in this module wants them so.
+    """
+    reference = reference_of(settings.model)
+    if reference is None or settings.backend == "fake":
+        return settings
+    found = hub_module("hub").located(reference, settings.cache_dir, progress)
+    return replace(settings, model=found)
+
+
+def foreseen(settings: Settings) -> Settings | None:
+    """As `located`, without fetching: None where that would have to be done first."""
+    reference = reference_of(settings.model)
+    if reference is None or settings.backend == "fake":
+        return settings
+    found = hub_module("hub_cache").find(reference)
+    return None if found is None else replace(settings, model=found)
+
+
+def hub_module(name: str) -> Any:  # Any: a module
+    """A module of `jitney.models` that needs the hub's library. Raises MissingDependency."""
+    try:
+        return importlib.import_module(f"jitney.models.{name}")
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("huggingface_hub", "httpx2"):
+            raise
+        raise MissingDependency(
+            "models by name need huggingface_hub, which is not installed: install jitney with the "
+            "extra `hub`, or name a GGUF file."
+        ) from error
+
+
 def load_backend(settings: Settings) -> Backend:
     """The backend of these settings, with its model loaded. Raises a SetupError."""
     name = select_backend(settings).name
     values = _values(name, settings)
+    _note_use(values, settings)
     if settings.backend_process:
         return backends.load_process(name, values)
     if name == "llamacpp":
@@ -154,6 +190,16 @@ def _source(settings: Settings, progress: embedded.Progress = lambda done, total
     if not embedded.is_there(settings.cache_dir):
         _log.warning("the embedded model (%s) is being fetched, once", embedded.NAME)
     return embedded.fetch(settings.cache_dir, progress)
+
+
+def _note_use(values: Values, settings: Settings) -> None:
+    """For `jitney models`: both the model as it was published and what was made of it are used."""
+    if "model" not in values:
+        return
+    marks.note_use(settings.cache_dir, settings.model or embedded.path_in(settings.cache_dir))
+    model = Path(str(values["model"]))
+    if model.is_relative_to(settings.cache_dir):
+        marks.note_use(settings.cache_dir, model if model.is_dir() else model.parent)
 
 
 def _ready(name: str, source: Path, settings: Settings) -> Path:
@@ -366,7 +412,8 @@ def _trials(settings: Settings, memory: Path, sequences: int) -> dict[str, measu
         if trial.failure is not None:
             _log.warning("the %s backend could not be measured: %s", name, trial.failure)
     if all(trial.is_lasting for trial in trials.values()):
-        measure.remember(memory, trials)
+        libraries = [each for name in MEASURED for each in DISTRIBUTIONS[name]]
+        measure.remember(memory, trials, probes.about(_source(settings), libraries))
     return trials
 
 
@@ -385,7 +432,7 @@ def _trial_memory(source: Path, settings: Settings) -> Path:
     facts = [
         str(source.resolve()),
         [status.st_size, status.st_mtime_ns],
-        [measure.builds(DISTRIBUTIONS[name]) for name in MEASURED],
+        [probes.builds(DISTRIBUTIONS[name]) for name in MEASURED],
         asdict(read_processor()),
         settings.threads or usable_cores(),
         trial_sequences(settings.max_num_seqs),

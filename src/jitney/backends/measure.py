@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: settings are plain values until a backend has checked them
@@ -95,8 +94,13 @@ def recall(memory: Path, names: tuple[str, ...]) -> dict[str, Trial] | None:
     return trials if any(trial.tokens_per_s for trial in trials.values()) else None
 
 
-def remember(memory: Path, trials: Mapping[str, Trial]) -> None:
-    """Keep trials if the folder allows it; without that they are only made again."""
+def remember(
+    memory: Path, trials: Mapping[str, Trial], about: Mapping[str, object] | None = None
+) -> None:
+    """Keep trials if the folder allows it; without that they are only made again.
+
+    `about` is for `probes`, which forgets those of models and libraries that are gone.
+    """
     partial = memory.with_suffix(f".{os.getpid()}.partial")
     kept = {
         name: {"tokens_per_s": trial.tokens_per_s, "failure": trial.failure}
@@ -104,7 +108,7 @@ def remember(memory: Path, trials: Mapping[str, Trial]) -> None:
     }
     with suppress(OSError):
         memory.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(kept), encoding="utf-8")
+        partial.write_text(json.dumps({**kept, **(about or {})}), encoding="utf-8")
         partial.replace(memory)
 
 
@@ -117,20 +121,6 @@ def undisturbed(cache: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / "measuring.lock"))
         yield
-
-
-def builds(distributions: tuple[str, ...]) -> list[list[str]]:
-    """Version and digest of each installed distribution: one that is built anew is another one."""
-    found = []
-    for name in distributions:
-        try:
-            installed = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            found.append([name])
-            continue
-        record = installed.read_text("RECORD") or ""
-        found.append([name, installed.version, hashlib.sha256(record.encode()).hexdigest()])
-    return found
 
 
 def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:

@@ -12,7 +12,7 @@ from functools import partial
 
 from jitney.cli.flags import Given, resolved
 from jitney.cli.opening import loading
-from jitney.cli.pull import fetch_embedded
+from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
 from jitney.compose import Assembly, assemble
 from jitney.config import (
@@ -47,8 +47,7 @@ def call(options: ServeOptions, given: Given) -> int:
     listener = bind(serving.host, serving.port)
     with listener:
         _warn_if_exposed(serving.host, keys)
-        if settings.model is None and settings.backend != "fake":
-            fetch_embedded(settings)
+        fetch_model(settings)
         with loading(settings):
             assembly = assemble(settings)
         try:

@@ -49,10 +49,10 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock file that is there, if nobody else holds it; whether it is held now."""
+    """Hold the lock file `path` if nobody else does, without waiting; whether it is held now."""
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(path.open("rb+"))
+            file = stack.enter_context(path.open("ab"))
         except OSError:
             yield False
             return

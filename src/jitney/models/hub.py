@@ -135,6 +135,8 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
         (cache / "hub").mkdir(parents=True, exist_ok=True)
         wanted = sum(each.size - _present(blobs, each) for each in files)
         check_room(blobs / (files[0].sha256 or files[0].name), wanted, ELSEWHERE)
+        if wanted:
+            _log.warning("%s is being fetched: %.1f MiB", reference, wanted / MIB)
         for each in files:
             if each.goes_on:
                 _fetch_blob(reference, each, cache, told)

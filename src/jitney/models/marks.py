@@ -6,7 +6,7 @@ again, or its last use is what the file system says. Any thread, any number of p
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,15 +33,17 @@ def note_use(cache: Path, path: Path) -> None:
         _write(cache, _USED, path, "")
 
 
-def last_use(cache: Path, path: Path) -> datetime | None:
-    """When a model was used last; by the file system where nobody made a note."""
-    for file in (_place(cache, _USED, path), path):
-        with suppress(OSError):
-            status = file.stat()
-            return datetime.fromtimestamp(
-                status.st_atime if file == path else status.st_mtime, tz=UTC
-            )
+def last_use(cache: Path, path: Path, files: Iterable[Path]) -> datetime | None:
+    """When a model was used last; when its files were last read, where nobody made a note."""
+    with suppress(OSError):
+        return _time(_place(cache, _USED, path).stat().st_mtime)
+    with suppress(OSError):
+        return _time(max((each.stat().st_atime for each in files), default=0.0))
     return None
+
+
+def _time(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(seconds, tz=UTC) if seconds else None
 
 
 def note_checked(cache: Path, path: Path) -> None:

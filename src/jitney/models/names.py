@@ -65,9 +65,13 @@ def parse(text: str) -> Reference | None:
 
 def reference_of(model: Path | None) -> Reference | None:
     """The name that a `model` setting is; None for a path, and whatever exists is a path."""
-    if model is None or model.is_absolute() or model.exists():
+    if model is None or model.is_absolute():
         return None
-    return parse(str(model))
+    reference = parse(str(model))
+    try:
+        return None if reference is None or model.exists() else reference
+    except OSError:
+        return None  # reading it will say what is wrong with such a path
 
 
 def choices(files: Iterable[str]) -> list[Choice]:
