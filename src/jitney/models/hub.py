@@ -31,7 +31,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type:
 from jitney.errors import ModelError
 from jitney.models import marks
 from jitney.models.embedded import Progress
-from jitney.models.files import CHUNK_BYTES, check_room, disk_errors, locked, sha256_of, sync
+from jitney.models.files import check_room, disk_errors, locked, sha256_of, sync
 from jitney.models.hub_cache import (
     ELSEWHERE,
     INCOMPLETE,
@@ -227,7 +227,8 @@ def _receive(url: str, partial: Path, file: _File, told: _Told) -> None:
                 target.truncate(0)
                 start = 0
             done = start
-            for piece in answer.iter_bytes(CHUNK_BYTES):
+            # As they come: pieces of a given size would be lost with the connection.
+            for piece in answer.iter_bytes():
                 target.write(piece)
                 done += len(piece)
                 told.tell(file.name, done)
