@@ -41,6 +41,10 @@ class Place:
 
     def jitney(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run the program to its end."""
+        return self.python("-m", "jitney", *words, **environ)
+
+    def python(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run Python to its end."""
         mine = ("JITNEY_", "HF_", "HUGGING")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         given = {
@@ -49,7 +53,7 @@ class Place:
             "JITNEY_CACHE_DIR": str(self.cache),
         }
         return subprocess.run(
-            [sys.executable, "-m", "jitney", *words],
+            [sys.executable, *words],
             input="",
             capture_output=True,
             text=True,
@@ -132,6 +136,16 @@ def test_what_was_fetched_answers(place: Place) -> None:
     assert first.returncode == 0, first.stderr
     again = place.jitney("run", "--model", REPOSITORY, *words, "the", HF_HUB_OFFLINE="1")
     assert again.stdout == first.stdout != ""
+
+
+def test_python_takes_a_name_too(place: Place) -> None:
+    """Guards `LLM("owner/name:quant")`, and the error that it raises."""
+    program = "from jitney import LLM\nLLM('owner/none:Q8_0', backend='llamacpp')"
+    done = place.python("-c", program)
+    assert done.stderr.splitlines()[-1] == (
+        "jitney.errors.ModelError: The hub has no model owner/none; check the spelling, or set "
+        "HF_TOKEN if it is private."
+    )
 
 
 def test_nothing_is_fetched_to_list_backends(place: Place) -> None:
@@ -402,6 +416,24 @@ def test_models_are_listed_and_removed_by_name(place: Place, tiny: bytes) -> Non
     assert not q4.exists()
     assert q8.exists()
     assert [each["name"] for each in place.listed()] == [f"{REPOSITORY}:Q8_0"]
+
+
+def test_a_conversion_outlives_its_source_until_it_is_pruned(place: Place) -> None:
+    """Guards the way from a name to a conversion, its name for people, and what becomes of it."""
+    pytest.importorskip("openvino_genai", reason="the extra `openvino` is not installed")
+    words = ("--backend", "openvino", "--threads", "1", "--dtype", "float32", "--max-tokens", "1")
+    # Whether it can run here does not matter: it is converted before.
+    place.jitney("run", "--model", REPOSITORY, *words, "--raw", "the")
+    source, conversion = place.listed()
+    assert source["name"] == f"{REPOSITORY}:Q4_K_M"
+    assert conversion["kind"] == "converted"
+    assert str(conversion["name"]).startswith("tiny-Q4_K_M-")
+    assert conversion["state"] == "ready"
+    assert place.jitney("models", "rm", REPOSITORY, "-y").returncode == 0
+    [conversion] = place.listed()
+    assert conversion["state"] == "its source is gone"
+    assert " freed (" in place.jitney("models", "prune").stdout
+    assert place.listed() == []
 
 
 def test_prune_takes_what_interrupted_fetches_left_and_no_model(place: Place) -> None:
