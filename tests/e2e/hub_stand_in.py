@@ -48,6 +48,8 @@ class HubStandIn:
     """Files that a GET gets status 500 for."""
     at_content: Callable[[], None] = lambda: None
     """Called when the content of a file is asked for."""
+    at_cut: Callable[[], None] = lambda: None
+    """Called before a connection is cut."""
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
 
@@ -177,6 +179,7 @@ class _Answering(BaseHTTPRequestHandler):
                 return
             self.wfile.write(content[: cuts.pop(0)])
             self.wfile.flush()
+            self.stand_in.at_cut()
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # whoever asked has left

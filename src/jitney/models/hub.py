@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
+    LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -47,12 +48,21 @@ READ_S_MAX = 60.0
 IDLE_TRIES_MAX = 2
 """A connection that broke is made anew at once; so many times without a byte are the end."""
 MIB = 2**20
+_HUB = f"the hub at {constants.ENDPOINT}"
 
 _log = logging.getLogger("jitney")
 
 
 class Unreachable(ModelError):
-    """The hub cannot be asked now; what is cached may still do."""
+    """The hub cannot be asked now; what is cached may still do. `why` is for whoever takes that."""
+
+    def __init__(self, reference: Reference, why: str, advice: str) -> None:
+        here = "neither a file here nor" if reference.quant is None else "not"
+        super().__init__(
+            f"{reference} is {here} in the hub's cache ({constants.HF_HUB_CACHE}), and {why}; "
+            f"{advice}."
+        )
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,7 @@ class _File:
     name: str
     size: int
     sha256: str | None
+    commit: str
 
     @property
     def goes_on(self) -> bool:
@@ -102,7 +113,7 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
         path = find(reference)
         if path is None:
             raise
-        _log.warning("%s The copy in its cache is taken.", error)
+        _log.warning("%s, so %s is taken as it is in its cache", error.why, reference)
     else:
         chosen = choose(reference, choices(files))
         path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
@@ -117,13 +128,14 @@ def _listed(reference: Reference) -> dict[str, _File]:
         found = HfApi().model_info(
             reference.repository, revision=REVISION, files_metadata=True, timeout=ASK_S_MAX
         )
-    return {each.rfilename: _file(each) for each in found.siblings or ()}
+    commit = found.sha or REVISION
+    return {each.rfilename: _file(each, commit) for each in found.siblings or ()}
 
 
-def _file(sibling: RepoSibling) -> _File:
+def _file(sibling: RepoSibling, commit: str) -> _File:
     if sibling.lfs is None:
-        return _File(sibling.rfilename, sibling.size or 0, None)
-    return _File(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256)
+        return _File(sibling.rfilename, sibling.size or 0, None, commit)
+    return _File(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, commit)
 
 
 def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Progress) -> Path:
@@ -189,7 +201,7 @@ def _fetch_blob(reference: Reference, file: _File, cache: Path, told: _Told) -> 
 
 def _download(reference: Reference, file: _File, partial: Path, told: _Told) -> None:
     """Fetch what is missing of a file, over as many connections as it takes."""
-    url = hf_hub_url(reference.repository, file.name, revision=REVISION)
+    url = hf_hub_url(reference.repository, file.name, revision=file.commit)
     idle = 0
     while True:
         before = partial.stat().st_size if partial.exists() else 0
@@ -270,29 +282,31 @@ def _sentences(reference: Reference) -> Iterator[None]:
     """Turn what the library raises into a ModelError."""
     try:
         yield
-    except (ModelError, FileNotFoundError):
-        raise
     except GatedRepoError:
         raise ModelError(_gated(reference)) from None
     except RepositoryNotFoundError:
         raise ModelError(_nowhere(reference)) from None
     except RevisionNotFoundError:
         raise ModelError(f"{reference.repository} has no revision {REVISION}.") from None
+    except LocalEntryNotFoundError:
+        raise Unreachable(reference, f"{_HUB} answers no more", "try again later") from None
     except EntryNotFoundError:
         raise ModelError(f"The hub has no such file of {reference}; list it anew.") from None
     except HFValidationError:
         raise ModelError(f"{reference} is no name that the hub could have.") from None
     except OfflineModeIsEnabled:
         raise Unreachable(
-            f"{_absent(reference)}, and HF_HUB_OFFLINE forbids to fetch it; unset it, or fetch "
-            "the model where there is a network."
+            reference,
+            "HF_HUB_OFFLINE forbids to ask the hub",
+            "unset it, or fetch the model where there is a network",
         ) from None
     except HfHubHTTPError as error:
         raise _of_status(reference, error) from None
     except HTTPError as error:
         raise Unreachable(
-            f"{_absent(reference)}, and the hub at {constants.ENDPOINT} cannot be reached "
-            f"({_reason(error)}); check the network, or HF_ENDPOINT."
+            reference,
+            f"{_HUB} cannot be reached ({_reason(error)})",
+            "check the network, or HF_ENDPOINT",
         ) from None
 
 
@@ -305,10 +319,7 @@ def _of_status(reference: Reference, error: HfHubHTTPError) -> ModelError:
         )
     if status == 403:
         return ModelError(_gated(reference))
-    return Unreachable(
-        f"{_absent(reference)}, and the hub at {constants.ENDPOINT} answers with status {status}; "
-        "try again later."
-    )
+    return Unreachable(reference, f"{_HUB} answers with status {status}", "try again later")
 
 
 def _gated(reference: Reference) -> str:
@@ -325,11 +336,6 @@ def _nowhere(reference: Reference) -> str:
         f"{path} hub has no model {reference.repository}; check the spelling, or set HF_TOKEN if "
         "it is private."
     )
-
-
-def _absent(reference: Reference) -> str:
-    here = "neither a file here nor" if reference.quant is None else "not"
-    return f"{reference} is {here} in the hub's cache ({constants.HF_HUB_CACHE})"
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Tests of what jitney's own cache holds: listed, removed, pruned, and left alone while it is used."""
+"""Tests of what jitney's own cache holds: listed, removed, pruned, and left alone while in use."""
 
 import fcntl
 import json
