@@ -93,8 +93,16 @@ def bytes_text(count: int) -> str:
     return f"{count} bytes"
 
 
+def _source_text(source: str) -> str:
+    """What a conversion was made from; of the hub's cache, the repository."""
+    found = [part for part in Path(source).parts if part.startswith("models--")]
+    return found[-1].removeprefix("models--").replace("--", "/", 1) if found else source
+
+
 def _row(each: Stored) -> tuple[str, ...]:
-    state = each.state if each.source is None else f"{each.state}, from {each.source}"
+    state = each.state
+    if each.source is not None:
+        state = f"{state}, from {_source_text(each.source)}"
     return (
         printable(each.name),
         each.kind,
@@ -111,8 +119,13 @@ def _time_text(at: datetime | None) -> str:
 def _table(found: list[Stored]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in HEADINGS:
-        right = heading == "size"
-        table.add_column(heading, overflow="fold", justify="right" if right else "left")
+        # A name that is broken cannot be copied; only the last column gives way.
+        table.add_column(
+            heading,
+            overflow="fold",
+            no_wrap=heading != "state",
+            justify="right" if heading == "size" else "left",
+        )
     for each in found:
         table.add_row(*(Text(cell) for cell in _row(each)))
     return table

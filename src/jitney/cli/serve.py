@@ -180,7 +180,8 @@ def show_log() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    for name in ("uvicorn.error", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _say(line: str) -> None:
