@@ -35,6 +35,9 @@ class HubStandIn:
     """The repositories and moods; tests set them, the thread of a connection reads them."""
 
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    status: int | None = None
+    """What every request gets, while the hub is down."""
+    knows_tokens: bool = True
     gated: set[str] = field(default_factory=set)
     token: str | None = None
     """What opens the gated ones."""
@@ -116,7 +119,11 @@ class _Answering(BaseHTTPRequestHandler):
         hub.seen.append(Seen(self.command, path, self.headers.get("range"), authorization))
         listed, resolved = _API.fullmatch(path), _RESOLVE.fullmatch(path)
         repository = (listed or resolved or [None, ""])[1]
-        if repository not in hub.repositories:
+        if hub.status is not None:
+            self._refuse(hub.status, "")
+        elif authorization is not None and not hub.knows_tokens:
+            self._refuse(401, "", "Invalid credentials in Authorization header")
+        elif repository not in hub.repositories:
             # The real one says so to whoever has no token, for what is private and what is not.
             self._refuse(401, "RepoNotFound")
         elif repository in hub.gated and authorization != f"Bearer {hub.token}":
@@ -128,9 +135,10 @@ class _Answering(BaseHTTPRequestHandler):
         else:
             self._refuse(404, "EntryNotFound")
 
-    def _refuse(self, status: int, code: str) -> None:
+    def _refuse(self, status: int, code: str, told: str = "") -> None:
         self.send_response(status)
         self.send_header("X-Error-Code", code)
+        self.send_header("X-Error-Message", told)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

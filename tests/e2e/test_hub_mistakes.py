@@ -60,6 +60,28 @@ def test_a_gated_model_says_how_to_get_in_and_a_token_opens_it(place: Place) -> 
     assert place.pulled(REPOSITORY, HF_TOKEN="hf_right").name == Q4
 
 
+def test_a_token_that_the_hub_does_not_know(place: Place) -> None:
+    """Guards a token that has run out: it is refused even where none is needed."""
+    place.hub.knows_tokens = False
+    assert place.refused("pull", REPOSITORY, HF_TOKEN="hf_old") == (
+        "The hub does not know the token that it was given; make a new one and set HF_TOKEN to it, "
+        "or unset HF_TOKEN."
+    )
+
+
+def test_a_hub_that_is_down(place: Place) -> None:
+    """Guards the days when the hub answers, and not with what was asked for."""
+    place.hub.status = 503
+    assert place.refused("pull", REPOSITORY) == (
+        f"{REPOSITORY} is neither a file here nor in the hub's cache ({place.hub_cache}), and the "
+        f"hub at {place.hub.url} answers with status 503; try again later."
+    )
+    place.hub.status = None
+    path = place.pulled(REPOSITORY)
+    place.hub.status = 503
+    assert place.pulled(REPOSITORY) == path
+
+
 def test_offline_takes_what_is_cached_and_says_when_nothing_is(place: Place) -> None:
     """Guards machines without a network, by wish and by fate."""
     name = f"{REPOSITORY}:Q8_0"

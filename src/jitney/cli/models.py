@@ -22,7 +22,6 @@ from jitney.models import inventory, marks
 from jitney.models.inventory import Stored
 
 HUB = "hub"
-HEADINGS = ("name", "kind", "size", "last used", "state")
 NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 
 
@@ -117,15 +116,16 @@ def _time_text(at: datetime | None) -> str:
 
 
 def _table(found: list[Stored]) -> Table:
+    """Names last, where there is room for them; what there is to say of a conversion below."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
-        # A name that is broken cannot be copied; only the last column gives way.
-        table.add_column(
-            heading,
-            overflow="fold",
-            no_wrap=heading != "state",
-            justify="right" if heading == "size" else "left",
-        )
+    table.add_column("size", no_wrap=True, justify="right")
+    table.add_column("last used", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("name", overflow="fold")
     for each in found:
-        table.add_row(*(Text(cell) for cell in _row(each)))
+        name, kind, size, used, state = _row(each)
+        told = Text(name)
+        if each.source is not None:
+            told.append(f"\n{state}", style="dim")
+        table.add_row(size, used, kind, told)
     return table

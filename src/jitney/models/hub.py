@@ -37,6 +37,7 @@ from jitney.models.hub_cache import (
     ELSEWHERE,
     INCOMPLETE,
     REVISION,
+    SHA256,
     blobs_folder,
     check_digests,
     find,
@@ -86,7 +87,6 @@ class _Told:
 
     progress: Progress
     total: int
-    done: int = 0
     at: dict[str, int] = field(default_factory=dict)
 
     def tell(self, name: str, done: int) -> None:
@@ -133,7 +133,8 @@ def _listed(reference: Reference) -> dict[str, _File]:
 
 
 def _file(sibling: RepoSibling, commit: str) -> _File:
-    if sibling.lfs is None:
+    # A digest becomes the name of a file here, so it must be one.
+    if sibling.lfs is None or not SHA256.fullmatch(sibling.lfs.sha256):
         return _File(sibling.rfilename, sibling.size or 0, None, commit)
     return _File(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, commit)
 
@@ -142,9 +143,10 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
     blobs = blobs_folder(reference.repository)
     told = _Told(progress, max(sum(each.size for each in files), 1))
     paths = []
+    with disk_errors(f"{cache / 'hub'} could not be made"):
+        (cache / "hub").mkdir(parents=True, exist_ok=True)
     with disk_errors(f"{reference} could not be fetched", ELSEWHERE):
         blobs.mkdir(parents=True, exist_ok=True)
-        (cache / "hub").mkdir(parents=True, exist_ok=True)
         wanted = sum(each.size - _present(blobs, each) for each in files)
         check_room(blobs / (files[0].sha256 or files[0].name), wanted, ELSEWHERE)
         if wanted:

@@ -29,7 +29,7 @@ from jitney.models.parts import parts_of
 REVISION = constants.DEFAULT_REVISION
 INCOMPLETE = ".jitney.incomplete"
 ELSEWHERE = "set HF_HOME to another folder"
-_SHA256 = re.compile("[0-9a-f]{64}")
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def check_digests(model: Path, cache: Path) -> None:
     """Look at every byte of a model once. Raises ModelError, and removes what is damaged."""
     for path in parts_of(model):
         digest = path.readlink().name if path.is_symlink() else ""
-        if not _SHA256.fullmatch(digest) or marks.is_checked(cache, path):
+        if not SHA256.fullmatch(digest) or marks.is_checked(cache, path):
             continue
         if sha256_of(path) != digest:
             blob = path.resolve()
