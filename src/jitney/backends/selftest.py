@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends import measure
+from jitney.backends import measure, probes
 from jitney.backends.processor import read_processor
 
 TRY_S_MAX = 120.0
@@ -43,7 +43,7 @@ def verdict(
     """Whether the backend works here with these numbers, from memory or by trial."""
     facts = [
         ["selftest", METHOD, name, sorted(numbers.items())],
-        measure.builds(distributions),
+        probes.builds(distributions),
         asdict(read_processor()),
     ]
     memory = measure.memory_path(cache, facts)
@@ -53,7 +53,8 @@ def verdict(
             # Another process may have tried while this one waited.
             found = _recall(memory) or _try(name, numbers)
         if found.is_lasting:
-            measure.keep(memory, {"failure": found.failure, "signal": found.signal})
+            answer = {"failure": found.failure, "signal": found.signal}
+            probes.keep(memory, answer, None, distributions)
     return found
 
 

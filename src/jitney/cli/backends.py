@@ -19,13 +19,14 @@ from jitney.backends.openvino import families
 from jitney.backends.openvino import usable as openvino
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.cli.flags import Given, resolved
-from jitney.cli.pull import fetch_embedded, show_log
+from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
 from jitney.loading import (
     backend_failure,
+    foreseen,
     foreseen_backend,
     installed_backends,
     library_version,
@@ -34,7 +35,7 @@ from jitney.loading import (
 )
 from jitney.models import embedded
 from jitney.models.gguf import read_header
-from jitney.selection import FEW_SEQUENCES
+from jitney.selection import FEW_SEQUENCES, Selection
 
 LABELS_WIDTH = 11
 
@@ -45,6 +46,7 @@ NOT_MEASURED = (
     "was not measured for this model yet: the first start measures it, and so does this command "
     "with --measure"
 )
+NOT_FETCHED = "the model was not fetched yet: jitney pull fetches it, and so does --measure"
 _INEXACT = (
     "what else is in the batch can change a request's text, where two tokens are almost equally "
     "likely"
@@ -163,7 +165,11 @@ def call(options: BackendsOptions, given: Given) -> int:
 
 def overview(settings: Settings, *, measures: bool = False) -> Overview:
     """What is here, and what these settings would get. Raises ModelError for a bad model."""
-    refusals = _refusals(settings.model)
+    here = foreseen(settings)
+    if here is None and measures:
+        fetch_model(settings)
+        here = foreseen(settings)
+    refusals = {} if here is None else _refusals(here.model)
     installed = installed_backends()
     listed = tuple(
         Listed(
@@ -176,21 +182,18 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         for kind in KINDS
     )
     try:
-        selection = foreseen_backend(settings)
-        if selection is None and measures:
-            if settings.model is None:
-                fetch_embedded(settings)
-            selection = select_backend(settings)
-        reason = NOT_MEASURED if selection is None else selection.reason
+        selection = None if here is None else _selection(here, measures=measures)
+        reason = NOT_FETCHED if here is None else NOT_MEASURED
+        reason = reason if selection is None else selection.reason
     except (ConfigError, MissingDependency) as error:
         selection, reason = None, str(error).rstrip(".")
     chosen = None if selection is None else selection.name
     return Overview(
-        model=_model_text(settings),
+        model=_model_text(settings, is_here=here is not None),
         listed=listed,
         chosen=chosen,
         reason=reason + _obstacle(chosen, listed),
-        numbers=openvino_numbers(settings) if chosen == "openvino" else None,
+        numbers=openvino_numbers(here) if here is not None and chosen == "openvino" else None,
     )
 
 
@@ -207,6 +210,14 @@ def _add(name: str, settings: Settings) -> None:
             "of jitney compiles it instead."
         ) from error
     sys.stderr.write(f"jitney: llama.cpp {version} was added\n")
+
+
+def _selection(settings: Settings, *, measures: bool) -> Selection | None:
+    selection = foreseen_backend(settings)
+    if selection is None and measures:
+        fetch_model(settings)
+        selection = select_backend(settings)
+    return selection
 
 
 def overview_json(found: Overview) -> str:
@@ -249,11 +260,11 @@ def _refusals(model: Path | None) -> dict[str, str]:
     return {} if refusal is None else {"openvino": refusal}
 
 
-def _model_text(settings: Settings) -> str:
+def _model_text(settings: Settings, *, is_here: bool) -> str:
     if settings.backend == "fake":
         return "none, with the fake backend"
     if settings.model is not None:
-        return str(settings.model)
+        return f"{settings.model}" + ("" if is_here else ", not fetched yet")
     is_there = embedded.is_there(settings.cache_dir)
     return f"{embedded.NAME}, the embedded one" + ("" if is_there else ", not fetched yet")
 
@@ -291,7 +302,9 @@ def _rows(found: Overview) -> list[_Row]:
         if each.refusal is not None:
             rows.append(_Row("  refuses", f"this model: {printable(each.refusal)}"))
         rows.append(_Row("", ""))
-    name = found.chosen or ("not known yet" if found.reason == NOT_MEASURED else "none")
+    name = found.chosen or (
+        "not known yet" if found.reason in (NOT_MEASURED, NOT_FETCHED) else "none"
+    )
     rows += [
         _Row("model", printable(found.model)),
         _Row("chosen", name, "bold"),

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from jitney.cli.flags import COMMAND, Verb
+from jitney.cli.verbs_models import MODEL_VERBS
 
 TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
@@ -195,13 +196,8 @@ class ServeOptions:
 
     served: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="The GGUF file to serve; the same as --model."),
+        typer.Argument(metavar="[MODEL]", help="The model to serve; the same as --model."),
     ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullOptions:
-    """`jitney pull`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +311,7 @@ VERBS = (
         examples=(
             "jitney serve",
             "jitney serve model.gguf --port 8080 --max-num-seqs 32",
+            "jitney serve Qwen/Qwen3-0.6B-GGUF:Q8_0",
             "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
         ),
         serves=True,
@@ -339,14 +336,7 @@ VERBS = (
         Slots, batch, memory and speed stand below them. It ends by itself.""",
         examples=("jitney demo", "jitney demo --backend fake"),
     ),
-    Verb(
-        path=("pull",),
-        module="pull",
-        options=PullOptions,
-        about="Fetch the embedded model, SmolLM2-135M-Instruct, and make it ready for use.",
-        examples=("jitney pull",),
-        settings=("cache_dir",),
-    ),
+    *MODEL_VERBS,
     Verb(
         path=("backends",),
         module="backends",

@@ -16,15 +16,31 @@ from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.loading import fake, llamacpp, openvino, trials
 from jitney.loading.common import Values, source_of
-from jitney.models import embedded
+from jitney.loading.names import foreseen, hub_module, located
+from jitney.models import embedded, marks
 from jitney.models.gguf import read_header
 from jitney.selection import Facts, Selection, refuse_unusable, select
+
+__all__ = [
+    "backend_failure",
+    "foreseen",
+    "foreseen_backend",
+    "hub_module",
+    "installed_backends",
+    "library_version",
+    "load_backend",
+    "located",
+    "openvino_numbers",
+    "ready_model",
+    "select_backend",
+]
 
 
 def load_backend(settings: Settings) -> Backend:
     """The backend of these settings, with its model loaded. Raises a SetupError."""
     name = select_backend(settings).name
     values = _values(name, settings)
+    _note_use(values, settings)
     if settings.backend_process:
         return backends.load_process(name, values)
     if name == "llamacpp":
@@ -117,3 +133,13 @@ def _values(name: str, settings: Settings) -> Values:
         "openvino": openvino.values,
     }
     return kinds[name](settings)
+
+
+def _note_use(values: Values, settings: Settings) -> None:
+    """For `jitney models`: both the model as it was published and what was made of it are used."""
+    if "model" not in values:
+        return
+    marks.note_use(settings.cache_dir, settings.model or embedded.path_in(settings.cache_dir))
+    model = Path(str(values["model"]))
+    if model.is_relative_to(settings.cache_dir):
+        marks.note_use(settings.cache_dir, model if model.is_dir() else model.parent)

@@ -5,7 +5,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends import measure
+from jitney.backends import measure, probes
 from jitney.backends.llamacpp import usable
 from jitney.backends.processor import read_processor
 from jitney.backends.room import available_bytes
@@ -104,7 +104,7 @@ def _is_attention_faster(told: Values, settings: Settings) -> bool:
     facts = [
         [header.architecture, header.parameter_count, header.kv_bytes_per_token],
         sorted(header.weight_types),
-        measure.builds(usable.distributions()),
+        probes.builds(usable.distributions()),
         asdict(read_processor()),
         told["threads"],
     ]
@@ -121,7 +121,7 @@ def _is_attention_faster(told: Values, settings: Settings) -> bool:
                 for name, choice in choices.items()
             }
         if all(trial.is_lasting for trial in trials.values()):
-            measure.remember(memory, trials)
+            measure.remember(memory, trials, None, usable.distributions())
     speeds = {name: trial.tokens_per_s or 0.0 for name, trial in trials.items()}
     return speeds["on"] > speeds["off"]
 

@@ -66,10 +66,12 @@ def ready(source: Path, settings: Settings) -> Path:
     weights = _dtypes(settings).weights(header.parameter_count)
     is_wide = weights == "float16" or header.weight_types <= {"F32", "F16", "BF16"}
 
+    # What is converted has another name, in the hub's cache.
+    name = source.name
+
     def convert(source: Path, folder: Path) -> None:
         _log.warning(
-            "%s is being converted for OpenVINO, once; a billion weights take about a minute",
-            source.name,
+            "%s is being converted for OpenVINO, once; a billion weights take about a minute", name
         )
         converter = loaded("openvino", "jitney.backends.openvino.convert")
         converter.write_model(source, folder, weights=weights)

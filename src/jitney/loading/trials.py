@@ -4,7 +4,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends import measure
+from jitney.backends import measure, probes
 from jitney.backends.llamacpp import usable as llamacpp_usable
 from jitney.backends.openvino import usable as openvino_usable
 from jitney.backends.processor import read_processor
@@ -39,7 +39,7 @@ def measured(settings: Settings, progress: embedded.Progress) -> Selection:
             # Another process may have measured while this one waited.
             trials = measure.recall(memory, MEASURED)
             trials = trials or failed | _run(ready, sequences)
-        _tell(trials, memory)
+        _tell(trials, memory, source)
     return fastest(trials, sequences)
 
 
@@ -66,7 +66,7 @@ def _run(ready: dict[str, Values], sequences: int) -> dict[str, measure.Trial]:
     return {name: measure.measure(name, told, sequences) for name, told in ready.items()}
 
 
-def _tell(trials: dict[str, measure.Trial], memory: Path) -> None:
+def _tell(trials: dict[str, measure.Trial], memory: Path, source: Path) -> None:
     """Say what failed, and remember what was found if it would be found again."""
     if all(trial.tokens_per_s is None for trial in trials.values()):
         return  # loading one will say what is wrong
@@ -74,7 +74,8 @@ def _tell(trials: dict[str, measure.Trial], memory: Path) -> None:
         if trial.failure is not None:
             _log.warning("the %s backend could not be measured: %s", name, trial.failure)
     if all(trial.is_lasting for trial in trials.values()):
-        measure.remember(memory, trials)
+        libraries = (*openvino_usable.distributions(), *llamacpp_usable.distributions())
+        measure.remember(memory, trials, source, libraries)
 
 
 def _memory(source: Path, settings: Settings) -> Path:
@@ -83,7 +84,7 @@ def _memory(source: Path, settings: Settings) -> Path:
     facts = [
         str(source.resolve()),
         [status.st_size, status.st_mtime_ns],
-        [measure.builds(kind.distributions()) for kind in (openvino_usable, llamacpp_usable)],
+        [probes.builds(kind.distributions()) for kind in (openvino_usable, llamacpp_usable)],
         asdict(read_processor()),
         settings.threads or usable_cores(),
         trial_sequences(settings.max_num_seqs),

@@ -41,11 +41,16 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in plain else next(shifted)) for byte in range(256)]
 
 
-def write_tiny_gguf(path: Path, *, seed: int = 1, shape: TinyShape | None = None) -> None:
-    """A valid GGUF of random weights: a llama of two layers with a byte-level vocabulary."""
+def write_tiny_gguf(
+    path: Path, *, seed: int = 1, shape: TinyShape | None = None, part_tensors: int = 0
+) -> None:
+    """A valid GGUF of random weights: a llama of two layers with a byte-level vocabulary.
+
+    With `part_tensors` it is written in parts of so many tensors, under the names of the splitter.
+    """
     shape = shape or TinyShape()
     tokens = [*CONTROL_NAMES, *byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
-    writer = gguf.GGUFWriter(path, shape.architecture)
+    writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=part_tensors)
     writer.add_name("tiny")
     writer.add_file_type(7 if shape.packed else 0)
     writer.add_context_length(shape.context)

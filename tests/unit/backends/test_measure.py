@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jitney.backends import measure
+from jitney.backends import measure, probes
 from jitney.backends.measure import Trial
 
 NAMES = ("openvino", "llamacpp")
@@ -168,7 +168,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
 
 def test_a_distribution_is_known_by_version_and_content() -> None:
     """Guards a rebuilt library: the same version from another compiler has another speed."""
-    [[name, version, digest], missing] = measure.builds(("numpy", "no-such-thing"))
+    [[name, version, digest], missing] = probes.builds(("numpy", "no-such-thing"))
     assert name == "numpy"
     assert version[0].isdigit()
     assert len(digest) == 64

@@ -30,6 +30,7 @@ from jitney.errors import (
     ConfigError,
     ModelError,
 )
+from jitney.models.parts import size_of
 from jitney.sampling.constraint import ConstraintCompiler
 
 PASS_TOKENS_MAX = 512
@@ -274,7 +275,7 @@ class LlamaCppBackend:
 def _load_model(settings: LlamaCppSettings) -> Model:
     path = settings.model
     try:
-        weights_bytes = path.stat().st_size
+        weights_bytes = size_of(path)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
     if settings.gpu_layers == 0:

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.backends.llamacpp.bindings import library_files
+from jitney.backends.probes import about
 from jitney.backends.processor import read_processor
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, ModelError
+from jitney.models.parts import size_of
 
 TOKENS = 64
 START_S_MAX = 120.0
@@ -52,7 +54,7 @@ def probe_result(model: Path, cache: Path) -> ProbeResult:
     extra_kernels = _recall(memory)
     if extra_kernels is None:
         extra_kernels = _try(model)
-        _remember(memory, extra_kernels)
+        _remember(memory, extra_kernels, model)
     return ProbeResult(extra_kernels, None if extra_kernels else REBUILD_ADVICE)
 
 
@@ -100,7 +102,7 @@ def _try(model: Path) -> bool:
 
 
 def _run_child(model: Path, flags: list[str]) -> int:
-    limit = START_S_MAX + model.stat().st_size / BYTES_PER_S_MIN
+    limit = START_S_MAX + size_of(model) / BYTES_PER_S_MIN
     command = [sys.executable, "-P", "-m", __spec__.name, str(model), *flags]
     try:
         child = subprocess.run(
@@ -135,12 +137,13 @@ def _recall(memory: Path) -> bool | None:
     return answer if isinstance(answer, bool) else None
 
 
-def _remember(memory: Path, extra_kernels: bool) -> None:
+def _remember(memory: Path, extra_kernels: bool, model: Path) -> None:
     """Keep the answer if the folder allows it; without it the trial is only run again."""
     partial = memory.with_suffix(f".{os.getpid()}.partial")
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"extra_kernels": extra_kernels}), encoding="utf-8")
+        kept = {"extra_kernels": extra_kernels, **about(model, ("llama-cpp-python",))}
+        partial.write_text(json.dumps(kept), encoding="utf-8")
         partial.replace(memory)
     except OSError:
         return

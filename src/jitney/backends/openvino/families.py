@@ -71,6 +71,8 @@ class Dtypes:
 def refusal(header: GgufHeader) -> str | None:
     """Why OpenVINO cannot run this GGUF, or None when it can."""
     family = header.architecture
+    if header.part_count > 1:
+        return f"it comes in {header.part_count} parts, and the converter reads single files"
     if family not in ARCHITECTURES:
         return f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
     unknown = sorted(header.weight_types - WEIGHT_TYPES)
