@@ -15,9 +15,10 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jitney.backends import probes
+from jitney.backends.llamacpp import usable
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.backends.llamacpp.bindings import library_files
-from jitney.backends.probes import about
 from jitney.backends.processor import read_processor
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, ModelError
@@ -54,7 +55,8 @@ def probe_result(model: Path, cache: Path) -> ProbeResult:
     extra_kernels = _recall(memory)
     if extra_kernels is None:
         extra_kernels = _try(model)
-        _remember(memory, extra_kernels, model)
+        answer = {"extra_kernels": extra_kernels}
+        probes.keep(memory, answer, model, usable.distributions())
     return ProbeResult(extra_kernels, None if extra_kernels else REBUILD_ADVICE)
 
 
@@ -135,18 +137,6 @@ def _recall(memory: Path) -> bool | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return answer if isinstance(answer, bool) else None
-
-
-def _remember(memory: Path, extra_kernels: bool, model: Path) -> None:
-    """Keep the answer if the folder allows it; without it the trial is only run again."""
-    partial = memory.with_suffix(f".{os.getpid()}.partial")
-    try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"extra_kernels": extra_kernels, **about(model, ("llama-cpp-python",))}
-        partial.write_text(json.dumps(kept), encoding="utf-8")
-        partial.replace(memory)
-    except OSError:
-        return
 
 
 def main(arguments: list[str]) -> int:
