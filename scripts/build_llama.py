@@ -239,7 +239,9 @@ def fetch_source(scratch: Path) -> Path:
     if not archives:
         raise SystemExit("pip brought no source of llama-cpp-python.")
     with tarfile.open(archives[0]) as tar:
-        tar.extractall(scratch, filter="data")
+        # Early releases of Python 3.11 have no filter; whoever compiles a source trusts it anyway.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(scratch)
     return archives[0].with_name(archives[0].name.removesuffix(".tar.gz")) / "vendor" / "llama.cpp"
 
 
