@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends import load, probes
+from jitney.backends.lifeline import die_with_parent
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
 from jitney.errors import JitneyError, ModelError
@@ -59,7 +60,12 @@ class Trial:
 
 def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Trial:
     """Try the backend of this name in a child, with as much memory as the trial needs."""
-    given = {"backend": name, "settings": _trimmed(settings, sequences), "sequences": sequences}
+    given = {
+        "backend": name,
+        "settings": _trimmed(settings, sequences),
+        "sequences": sequences,
+        "parent": os.getpid(),
+    }
     limit = START_S_MAX + _size(Path(str(settings["model"]))) / BYTES_PER_S_MIN
     try:
         child = subprocess.run(
@@ -251,6 +257,9 @@ def _speed(kept: Mapping[str, Any]) -> float | None:
 def main() -> int:
     """The child: 0 and a figure, or EXIT_REFUSED and a sentence."""
     given = json.load(sys.stdin)
+    # A trial that nobody waits for would only slow the next one down.
+    if not die_with_parent(given["parent"]):
+        return EXIT_REFUSED
     try:
         speed = run_trial(given["backend"], given["settings"], given["sequences"])
     except JitneyError as error:

@@ -7,6 +7,7 @@ time, and the others take what it found.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def _recall(memory: Path) -> Verdict | None:
 
 
 def _try(name: str, numbers: Mapping[str, Any]) -> Verdict:
-    given = json.dumps({"backend": name, "numbers": dict(numbers)})
+    given = json.dumps({"backend": name, "numbers": dict(numbers), "parent": os.getpid()})
     try:
         child = subprocess.run(
             [sys.executable, "-P", "-m", _CHILD],

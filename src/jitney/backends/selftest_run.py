@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends import load
+from jitney.backends.lifeline import die_with_parent
 from jitney.backends.selftest import EXIT_REFUSED
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
@@ -90,6 +91,9 @@ def _expected(text: list[int]) -> list[float]:
 def main() -> int:
     """The child."""
     given = json.load(sys.stdin)
+    # Nobody reads what an orphan finds.
+    if not die_with_parent(given["parent"]):
+        return EXIT_REFUSED
     try:
         failure = run(given["backend"], given["numbers"])
     except JitneyError as error:

@@ -39,5 +39,5 @@ def refuse_dtypes(name: str, settings: Settings) -> None:
         if getattr(settings, setting) != "auto":
             raise ConfigError(
                 f"{setting} is given, and the {name} backend has no choice of it; leave it out, "
-                "or use the openvino backend."
+                "or use the openvino backend where it works."
             )
