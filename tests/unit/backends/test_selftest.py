@@ -1,5 +1,6 @@
 """Whether a backend works here: every end of the trial, and what of it is remembered."""
 
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +39,7 @@ def test_one_that_works_is_tried_once(
     """Guards quick starts, and that the child gets what it is to try."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=WORKS)
     assert [try_it() for _ in range(3)] == [Verdict(None)] * 3
-    assert children.given == [{"backend": "llamacpp", "numbers": NUMBERS}]
+    assert children.given == [{"backend": "llamacpp", "numbers": NUMBERS, "parent": os.getpid()}]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The trial itself, on the real llama.cpp: it agrees with numpy, and only if nothing is wrong."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_what_is_no_number_does_not_agree(model: Path) -> None:
     assert not difference(model) <= DIFFERENCE_MAX
 
 
+def run_child(numbers: dict[str, object], parent: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", selftest_run.__name__],
+        input=json.dumps({"backend": "llamacpp", "numbers": numbers, "parent": parent}),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("numbers", "status", "told"),
     [
@@ -84,17 +96,17 @@ def test_the_child_says_in_a_line_what_is_wrong(
     numbers: dict[str, object], status: int, told: str
 ) -> None:
     """Guards the two ends of the pipe against each other: status and last line."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", selftest_run.__name__],
-        input=json.dumps({"backend": "llamacpp", "numbers": numbers}),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    done = run_child(numbers, os.getpid())
     assert done.returncode == status, done.stderr
     lines = done.stdout.splitlines() or [""]
     assert lines[-1].startswith(told)
+
+
+def test_a_child_whose_parent_is_gone_tries_nothing() -> None:
+    """Guards a start that was interrupted: nobody reads what an orphan finds."""
+    done = run_child({"nonsense": 1}, os.getppid())
+    assert done.returncode != 0
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_what_the_child_says_arrives(tmp_path: Path) -> None:
