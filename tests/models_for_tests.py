@@ -39,7 +39,6 @@ def byte_characters() -> list[str]:
 def write_tiny_gguf(path: Path, *, seed: int = 1, shape: TinyShape | None = None) -> None:
     """A valid GGUF of random weights: a llama of two layers with a byte-level vocabulary."""
     shape = shape or TinyShape()
-    tokens = [*CONTROL_NAMES, *byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     writer = gguf.GGUFWriter(path, shape.architecture)
     writer.add_name("tiny")
     writer.add_file_type(0)
@@ -51,6 +50,15 @@ def write_tiny_gguf(path: Path, *, seed: int = 1, shape: TinyShape | None = None
     writer.add_head_count_kv(shape.heads_kv)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.width // shape.heads)
+    vocabulary = add_vocabulary(writer)
+    for name, weights in _weights(shape, vocabulary, seed).items():
+        writer.add_tensor(name, weights)
+    finish(writer)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter) -> int:
+    """A byte-level vocabulary with a few merges; how many tokens it has."""
+    tokens = [*CONTROL_NAMES, *byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -63,8 +71,11 @@ def write_tiny_gguf(path: Path, *, seed: int = 1, shape: TinyShape | None = None
     writer.add_unk_token_id(3)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
-    for name, weights in _weights(shape, len(tokens), seed).items():
-        writer.add_tensor(name, weights)
+    return len(tokens)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write all that was added, and close the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

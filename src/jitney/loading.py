@@ -40,7 +40,7 @@ FAKE_MODEL_LEN = 4096
 
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
-OPENVINO_KIND = "openvino-2"
+OPENVINO_KIND = "openvino-3"
 FLOAT16_BYTES_PER_WEIGHT = 4.5
 PACKED_BYTES_PER_WEIGHT = 2.5
 """Weights are written twice: as a GGUF that the reader takes, and as the result."""
