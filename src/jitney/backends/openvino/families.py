@@ -41,6 +41,13 @@ TENSORS: Mapping[str, frozenset[str]] = {
 }
 """What the conversion makes use of, by architecture: each was compared with llama.cpp."""
 ARCHITECTURES = tuple(TENSORS)
+_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("gemma", "gemma2", "gemma3", "gemma3n"),
+        "it scales its embeddings and has norms after its layers, which the reader does not build",
+    )
+}
+"""Why an architecture that people have is not among those."""
 SCALINGS = ("none", "linear", "yarn", "longrope")
 """Ways to stretch a rotary embedding, by llama.cpp's names."""
 WEIGHT_TYPES = frozenset(
@@ -96,7 +103,8 @@ def refusal(header: GgufHeader) -> str | None:
     """Why OpenVINO cannot run this GGUF, or None when it can."""
     family = header.architecture
     if family not in ARCHITECTURES:
-        return f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
+        known = f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
+        return f"{known}: {_REASONS[family]}" if family in _REASONS else known
     unknown = sorted(header.weight_types - WEIGHT_TYPES)
     if unknown:
         return f"it has weights of type {', '.join(unknown)}, which cannot be converted"

@@ -51,6 +51,8 @@ def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
     kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "linear")
     chosen = factors.get(SHORT) if kind == "longrope" else factors.get(FREE, factors.get(SHORT))
     if chosen is not None:
+        if chosen.shape != plain.shape:
+            raise ValueError(f"it has {chosen.size} rotary factors for {len(plain)} pairs")
         plain = plain / chosen
     factor = 1.0 if kind == "none" else keys.factor()
     frequencies = plain / factor
