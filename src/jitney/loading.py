@@ -143,7 +143,7 @@ def _selected(settings: Settings) -> Selection | None:
     is_folder = model is not None and families.is_exported(model)
     refusal = None
     if model is not None and not is_folder:
-        refusal = families.refusal(read_header(model))
+        refusal = families.refusal(read_header(model), settings.max_model_len)
     return select(settings, Facts(installed_backends(), refusal, is_folder))
 
 
@@ -175,7 +175,7 @@ def _ready_for_openvino(source: Path, settings: Settings) -> Path:
     if families.is_exported(source):
         return source
     header = read_header(source)
-    reason = families.refusal(header)
+    reason = families.refusal(header, settings.max_model_len)
     if reason is not None:
         raise ModelError(
             f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."

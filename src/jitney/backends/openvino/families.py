@@ -99,8 +99,8 @@ class Dtypes:
         return "float16" if self.inference == "bf16" and is_small else "packed"
 
 
-def refusal(header: GgufHeader) -> str | None:
-    """Why OpenVINO cannot run this GGUF, or None when it can."""
+def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
+    """Why OpenVINO cannot run this GGUF, with sequences of that length, or None when it can."""
     family = header.architecture
     if family not in ARCHITECTURES:
         known = f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
@@ -115,6 +115,12 @@ def refusal(header: GgufHeader) -> str | None:
     strange = sorted(header.tensor_kinds - TENSORS[family])
     if strange:
         return f"it has {', '.join(strange[:3])}, which OpenVINO's reader passes over"
+    length, wanted = _length_max(header), model_len_max or 0
+    # What no backend can do is no reason against this one.
+    if length < wanted <= header.context_length:
+        return (
+            f"it computes sequences beyond {length} tokens in another way, and {wanted} are wanted"
+        )
     return _rotary_refusal(header) or _tokenizer_refusal(header)
 
 
