@@ -40,7 +40,8 @@ BOUND = 0.1
 float16: with float32 ones it is 0.0003. One that is not stretched makes 1 and more."""
 
 BOUND_REAL = 1.0
-"""The same for weights of 4 bits, where llama.cpp rounds activations to 8: 0.64 was seen."""
+"""The same for weights of 4 bits, where llama.cpp rounds activations to 8 bits: over all positions
+of 1,500 tokens 0.64 was seen, and 0.0002 for the same weights as float32."""
 
 TAKEN = [name for name in FAMILIES if name != "gemma3"]
 STRETCHED = ("llama-3.1", "llama-linear", "llama-yarn", "qwen2.5-yarn", "phi3-128k", "phi4-mini")
