@@ -5,7 +5,9 @@ from jitney.models.tiny import (
     CONTROL_NAMES,
     MERGES,
     TinyShape,
+    add_vocabulary,
     byte_characters,
+    finish,
     write_tiny_gguf,
 )
 
@@ -14,6 +16,8 @@ __all__ = [
     "CONTROL_NAMES",
     "MERGES",
     "TinyShape",
+    "add_vocabulary",
     "byte_characters",
+    "finish",
     "write_tiny_gguf",
 ]

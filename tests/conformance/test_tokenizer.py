@@ -158,7 +158,10 @@ def scored() -> StoredTokens:
     )
 
 
-PRES = ("gpt-2", "smollm", "qwen2", "qwen35", "llama-bpe", "dbrx", "default", None)
+PRES = (
+    *("gpt-2", "smollm", "qwen2", "qwen35", "llama-bpe", "dbrx", "gpt-4o", "tekken", "default"),
+    None,
+)
 FILES = {
     **{f"pre-{pre}": byte_pairs(pre) for pre in PRES},
     "scored": scored(),

@@ -117,12 +117,12 @@ def test_a_cache_that_is_a_file_is_a_sentence(tmp_path: Path, source: Path) -> N
     assert "could not be made: a file stands where a folder should be" in refusal(source, cache)
 
 
-@pytest.fixture(params=[512, 1000, 1550])
+@pytest.fixture(params=[512, 1000, 1550, 1700])
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A disk of so many KiB.
 
-    It fills up while the weights are written anew, while the library writes its own, and while it
-    writes the graph, of which it says nothing.
+    It fills up while the weights are written anew, while the library writes its own, while it
+    writes the graph, of which it says nothing, and while the corrected model is written.
     """
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -211,7 +211,7 @@ def test_two_processes_at_once_make_one_model(cache: Path, source: Path) -> None
     ("name", "other", "told"),
     [
         # A tensor that is not there, which the native reader looks up and does not find.
-        (b"blk.0.attn_q.weight", b"blk.0.attn_x.weight", "the file is probably damaged"),
+        (b"blk.0.attn_q.weight", b"blk.9.attn_q.weight", "the file is probably damaged"),
         # Two tensors of different shapes under each other's names.
         (b"blk.0.attn_q.weight", b"blk.0.ffn_up.weight", "cannot be converted for OpenVINO"),
     ],

@@ -25,7 +25,7 @@ def header(token_bytes: int = 1000) -> GgufHeader:
         kv_bytes_per_token=token_bytes,
         file_bytes=10**6,
         weight_types=frozenset(),
-        has_rope_factors=False,
+        tensor_kinds=frozenset(),
         metadata={},
     )
 

@@ -169,7 +169,7 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
     if here is None and measures:
         fetch_model(settings)
         here = foreseen(settings)
-    refusals = {} if here is None else _refusals(here.model)
+    refusals = {} if here is None else _refusals(here.model, here.max_model_len)
     installed = installed_backends()
     listed = tuple(
         Listed(
@@ -250,13 +250,13 @@ def _with_model(given: Given, model: str | None) -> Given:
     return replace(given, flags={**given.flags, "model": model})
 
 
-def _refusals(model: Path | None) -> dict[str, str]:
+def _refusals(model: Path | None, model_len_max: int | None) -> dict[str, str]:
     """Why a backend cannot run the model, for those that cannot. Raises ModelError."""
     if model is None:
         return {}
     if families.is_exported(model):
         return {"llamacpp": "it reads GGUF files, and the model is a folder"}
-    refusal = families.refusal(read_header(model))
+    refusal = families.refusal(read_header(model), model_len_max)
     return {} if refusal is None else {"openvino": refusal}
 
 

@@ -120,7 +120,7 @@ def _selected(settings: Settings) -> Selection | None:
     is_folder = model is not None and families.is_exported(model)
     refusal = None
     if model is not None and not is_folder:
-        refusal = families.refusal(read_header(model))
+        refusal = families.refusal(read_header(model), settings.max_model_len)
     failures = {name: backend_failure(name, settings) for name in sorted(installed)}
     return select(settings, Facts(failures, refusal, is_folder))
 

@@ -15,7 +15,7 @@ from jitney.sizing import size_paged
 
 _log = logging.getLogger("jitney")
 
-OPENVINO_KIND = "openvino-2"
+OPENVINO_KIND = "openvino-3"
 FLOAT16_BYTES_PER_WEIGHT = 4.5
 PACKED_BYTES_PER_WEIGHT = 2.5
 """Weights are written twice: as a GGUF that the reader takes, and as the result."""
@@ -58,7 +58,7 @@ def ready(source: Path, settings: Settings) -> Path:
     if families.is_exported(source):
         return source
     header = read_header(source)
-    reason = families.refusal(header)
+    reason = families.refusal(header, settings.max_model_len)
     if reason is not None:
         raise ModelError(
             f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."

@@ -6,6 +6,7 @@ the size of the file before it is used, so that a damaged or hostile file costs 
 sentence and nothing else. Values are read, never believed: the weights are not looked at.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from jitney.models.parts import part_name, parts_of
 DIMENSIONS_MAX = 4
 WEIGHTS_MAX = 2**50
 ALIGNMENT_DEFAULT = 32
+_LAYER = re.compile(r"^blk\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class GgufHeader:
     """Of all parts together."""
     weight_types: frozenset[str]
     """How its weights are stored, by llama.cpp's names."""
-    has_rope_factors: bool
-    """Whether it carries factors that stretch the rotary embedding."""
+    tensor_kinds: frozenset[str]
+    """Names of its tensors, each once and not for every layer, such as "attn_q.weight"."""
     metadata: Mapping[str, Value]
     part_count: int = 1
 
@@ -130,7 +132,7 @@ def _read_header(fields: Fields) -> GgufHeader:
         kv_bytes_per_token=sizes.kv_bytes_per_token(),
         file_bytes=fields.size,
         weight_types=frozenset(tensors.types),
-        has_rope_factors=tensors.has_rope_factors,
+        tensor_kinds=frozenset(tensors.kinds),
         metadata=metadata,
         part_count=part_count,
     )
@@ -186,7 +188,7 @@ def _sum(header: GgufHeader, part: "_Tensors") -> GgufHeader:
         parameter_count=header.parameter_count + part.parameters,
         file_bytes=header.file_bytes + part.size,
         weight_types=header.weight_types | part.types,
-        has_rope_factors=header.has_rope_factors or part.has_rope_factors,
+        tensor_kinds=header.tensor_kinds | part.kinds,
     )
 
 
@@ -198,7 +200,7 @@ class _Tensors:
     size: int = 0
     parameters: int = 0
     types: set[str] = field(default_factory=set)
-    has_rope_factors: bool = False
+    kinds: set[str] = field(default_factory=set)
 
 
 def _check_tensors(fields: Fields, count: int, metadata: Mapping[str, Value]) -> _Tensors:
@@ -220,7 +222,7 @@ def _check_tensors(fields: Fields, count: int, metadata: Mapping[str, Value]) ->
         end = max(end, offset + size)
         found.parameters += weights
         found.types.add(f"number {kind}" if packing is None else packing.name)
-        found.has_rope_factors |= name.startswith("rope_")
+        found.kinds.add(_LAYER.sub("", name))
     data = -(-fields.at // alignment) * alignment
     if count and data + end > fields.size:
         raise fields.cut_short(data + end)

@@ -49,7 +49,6 @@ def write_tiny_gguf(
     With `part_tensors` it is written in parts of so many tensors, under the names of the splitter.
     """
     shape = shape or TinyShape()
-    tokens = [*CONTROL_NAMES, *byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=part_tensors)
     writer.add_name("tiny")
     writer.add_file_type(7 if shape.packed else 0)
@@ -61,6 +60,19 @@ def write_tiny_gguf(
     writer.add_head_count_kv(shape.heads_kv)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.width // shape.heads)
+    vocabulary = add_vocabulary(writer)
+    for name, weights in _weights(shape, vocabulary, seed).items():
+        if shape.packed and weights.ndim == 2:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(name, gguf.quantize(weights, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, weights)
+    finish(writer)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter) -> int:
+    """A byte-level vocabulary with a few merges; how many tokens it has."""
+    tokens = [*CONTROL_NAMES, *byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -73,12 +85,11 @@ def write_tiny_gguf(
     writer.add_unk_token_id(3)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
-    for name, weights in _weights(shape, len(tokens), seed).items():
-        if shape.packed and weights.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(name, gguf.quantize(weights, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, weights)
+    return len(tokens)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write all that was added, and close the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

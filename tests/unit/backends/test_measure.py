@@ -124,7 +124,7 @@ def test_trials_are_remembered(tmp_path: Path) -> None:
     assert memory != measure.memory_path(tmp_path, ["facts", 2])
     assert measure.recall(memory, NAMES) is None
     trials = {"openvino": Trial(12.5), "llamacpp": Trial(None, "it crashed (SIGILL)")}
-    measure.remember(memory, trials)
+    measure.remember(memory, trials, None, ())
     assert measure.recall(memory, NAMES) == trials
     assert [path.name for path in memory.parent.iterdir()] == [memory.name]
 
@@ -162,7 +162,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     cache.write_text("a file where the folder should be")
     memory = measure.memory_path(cache, [])
     with measure.undisturbed(cache):
-        measure.remember(memory, {"openvino": Trial(1.0)})
+        measure.remember(memory, {"openvino": Trial(1.0)}, None, ())
     assert measure.recall(memory, ("openvino",)) is None
 
 

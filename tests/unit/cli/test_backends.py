@@ -172,6 +172,18 @@ def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     assert "gemma" in told["backends"][0]["refusal"]
 
 
+def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
+    """Guards Phi: OpenVINO runs it up to its original length, and llama.cpp beyond."""
+    made = pytest.importorskip("tests.families_for_tests", reason="needs the gguf package")
+    model = tmp_path / "model.gguf"
+    made.write_family(model, made.FAMILIES["phi4-mini"])
+    for length, is_refused in ((None, False), (512, False), (513, True), (9999, False)):
+        found = overview(Settings(model=model, max_model_len=length, backend="openvino"))
+        refusals = {each.kind.name: each.refusal for each in found.listed}
+        assert (refusals["openvino"] is not None) is is_refused, length
+        assert refusals["llamacpp"] is None
+
+
 def test_a_bad_model_is_refused(tmp_path: Path) -> None:
     """Guards against a choice for a file that is none."""
     with pytest.raises(ModelError, match="does not exist"):

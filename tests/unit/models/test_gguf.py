@@ -55,6 +55,8 @@ def test_reads_the_sizes_of_a_good_file(tmp_path: Path) -> None:
     assert header.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
     assert header.file_bytes == path.stat().st_size
     assert header.tensor_count == 3 + 2 * 9
+    assert len(header.tensor_kinds) == 3 + 9
+    assert {"token_embd.weight", "attn_q.weight", "ffn_down.weight"} < header.tensor_kinds
     assert "tokenizer.ggml.tokens" not in header.metadata
 
 

@@ -17,7 +17,10 @@ import openvino_genai
 from jitney.backends.lifeline import die_with_parent
 from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
+from jitney.backends.openvino.rotary import read_rotary
+from jitney.backends.openvino.rotary_graph import correct_rotary
 from jitney.errors import ModelError
+from jitney.models.gguf import read_header
 
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 4 << 20
@@ -82,26 +85,35 @@ def main(arguments: list[str]) -> int:
     if not die_with_parent(int(arguments[2])):
         return EXIT_UNWRITTEN
     try:
-        given = folder / _INPUT
-        rewriting = Rewriting(given, weights)
-        if not rewriting.is_needless:
-            given = folder / _EXACT
-            rewriting.write(given)
-        openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
-    except OSError:
-        return EXIT_UNWRITTEN
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        if _WRITE_FAILURE in str(error):
-            return EXIT_UNWRITTEN
-        # It writes the model first; only the reader's own tokenizer may be what failed.
-        if not (folder / FILES[0]).exists():
-            return _refused(error)
-    try:
+        rewriting = _write_converted(folder, weights)
+        correct_rotary(
+            folder / FILES[0], read_rotary(read_header(folder / _INPUT), rewriting.factors())
+        )
         # A file that was cut short is found here and not when the model is loaded.
         ov.Core().read_model(folder / FILES[0])
-    except RuntimeError as error:
-        return _refused(error)
+    except OSError:
+        return EXIT_UNWRITTEN
+    except (RuntimeError, ValueError, ModelError) as error:
+        return EXIT_UNWRITTEN if _WRITE_FAILURE in str(error) else _refused(error)
     return 0
+
+
+def _write_converted(folder: Path, weights: str) -> Rewriting:
+    """Let the library convert the model, rewritten first where it must be."""
+    given = folder / _INPUT
+    rewriting = Rewriting(given, weights)
+    if not rewriting.is_needless:
+        given = folder / _EXACT
+        rewriting.write(given)
+    try:
+        openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
+    except (RuntimeError, ValueError) as error:
+        # It writes the model first; only the reader's own tokenizer may be what failed.
+        if _WRITE_FAILURE in str(error) or not (folder / FILES[0]).exists():
+            raise
+    # The model is written once more, and would not fit beside this.
+    (folder / _EXACT).unlink(missing_ok=True)
+    return rewriting
 
 
 def _refused(error: Exception) -> int:

@@ -1,11 +1,12 @@
 """Which models OpenVINO runs, and with which numbers. Light: nothing of the library is loaded.
 
 Asked before a model is converted, on any thread. The library's reader builds plain decoders of a
-few architectures and passes over what it does not know: a model with a stretched rotary embedding
-would be converted, and answer wrongly. Such files are refused here.
+few architectures and passes over what it does not know. Some of it is mended when a model is
+converted (`recast`, `rotary`); files with anything else would answer wrongly, and are refused here.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,37 @@ from jitney.models.gguf import GgufHeader, read_header
 FILES = ("openvino_model.xml", "openvino_model.bin")
 """What a converted or exported model consists of."""
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+FREE = "rope_freqs.weight"
+SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+"""Tensors of factors that stretch a rotary embedding: for sequences of every length, and for those
+up to the original length and beyond."""
+
+_PLAIN = frozenset(
+    {
+        *("token_embd.weight", "output_norm.weight", "output.weight"),
+        *("attn_norm.weight", "attn_output.weight"),
+        *("ffn_norm.weight", "ffn_up.weight", "ffn_down.weight"),
+    }
+)
+_APART = _PLAIN | {"attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight"}
+TENSORS: Mapping[str, frozenset[str]] = {
+    "llama": _APART | {FREE, SHORT, LONG},
+    "qwen2": _APART | {"attn_q.bias", "attn_k.bias", "attn_v.bias"},
+    "qwen3": _APART | {"attn_q_norm.weight", "attn_k_norm.weight"},
+    "smollm3": _APART,
+    "phi3": _PLAIN | {"attn_qkv.weight", SHORT, LONG},
+}
+"""What the conversion makes use of, by architecture: each was compared with llama.cpp."""
+ARCHITECTURES = tuple(TENSORS)
+_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("gemma", "gemma2", "gemma3", "gemma3n"),
+        "it scales its embeddings and has norms after its layers, which the reader does not build",
+    )
+}
+"""Why an architecture that people have is not among those."""
+SCALINGS = ("none", "linear", "yarn", "longrope")
+"""Ways to stretch a rotary embedding, by llama.cpp's names."""
 WEIGHT_TYPES = frozenset(
     {
         *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
@@ -68,23 +99,53 @@ class Dtypes:
         return "float16" if self.inference == "bf16" and is_small else "packed"
 
 
-def refusal(header: GgufHeader) -> str | None:
-    """Why OpenVINO cannot run this GGUF, or None when it can."""
+def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
+    """Why OpenVINO cannot run this GGUF, with sequences of that length, or None when it can."""
     family = header.architecture
     if header.part_count > 1:
         return f"it comes in {header.part_count} parts, and the converter reads single files"
     if family not in ARCHITECTURES:
-        return f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
+        known = f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
+        return f"{known}: {_REASONS[family]}" if family in _REASONS else known
     unknown = sorted(header.weight_types - WEIGHT_TYPES)
     if unknown:
         return f"it has weights of type {', '.join(unknown)}, which cannot be converted"
-    if header.has_rope_factors or _is_stretched(header):
-        return "its rotary embedding is stretched, which OpenVINO's reader passes over"
     if header.metadata.get(f"{family}.expert_count"):
         return "it is a mixture of experts"
     if not header.context_length or not header.kv_bytes_per_token:
         return "its header does not say how long its sequences are, or how large their memory"
-    return _tokenizer_refusal(header)
+    strange = sorted(header.tensor_kinds - TENSORS[family])
+    if strange:
+        return f"it has {', '.join(strange[:3])}, which OpenVINO's reader passes over"
+    length, wanted = _length_max(header), model_len_max or 0
+    # What no backend can do is no reason against this one.
+    if length < wanted <= header.context_length:
+        return (
+            f"it computes sequences beyond {length} tokens in another way, and {wanted} are wanted"
+        )
+    return _rotary_refusal(header) or _tokenizer_refusal(header)
+
+
+def _rotary_refusal(header: GgufHeader) -> str | None:
+    family = header.architecture
+    scaling = header.metadata.get(f"{family}.rope.scaling.type", "none")
+    if scaling not in SCALINGS:
+        return f"its rotary embedding is stretched by the rule {scaling!r}, which is not known"
+    head, rotated = head_lengths(header)
+    if rotated != head and family != "phi3":
+        return f"it rotates {rotated} of the {head} numbers of a head, and OpenVINO's reader all"
+    if not 0 < rotated <= head or rotated % 2 or head % 2:
+        return f"its heads have {head} numbers, and {rotated} of them are to be rotated in pairs"
+    return None
+
+
+def head_lengths(header: GgufHeader) -> tuple[int, int]:
+    """Numbers that the key of one head has, and how many of them are rotated."""
+    family, metadata = header.architecture, header.metadata
+    own = header.embedding_length // max(1, header.head_count)
+    head = metadata.get(f"{family}.attention.key_length", own)
+    rotated = metadata.get(f"{family}.rope.dimension_count", head)
+    return (head if isinstance(head, int) else 0), (rotated if isinstance(rotated, int) else 0)
 
 
 def _tokenizer_refusal(header: GgufHeader) -> str | None:
@@ -97,15 +158,6 @@ def _tokenizer_refusal(header: GgufHeader) -> str | None:
     return None
 
 
-def _is_stretched(header: GgufHeader) -> bool:
-    family, metadata = header.architecture, header.metadata
-    if metadata.get(f"{family}.rope.scaling.type", "none") != "none":
-        return True
-    # A factor without a type means a linear one.
-    names = ("rope.scaling.factor", "rope.scale_linear")
-    return any(metadata.get(f"{family}.{name}", 1) not in (0, 1) for name in names)
-
-
 def is_exported(model: Path) -> bool:
     """Whether the path is the folder of a model exported for OpenVINO."""
     return all((model / name).is_file() for name in FILES)
@@ -116,8 +168,21 @@ def facts(source: Path) -> Facts:
     if source.is_dir():
         return _facts_of_folder(source)
     header = read_header(source)
+    return Facts(_length_max(header), header.kv_bytes_per_token // 2)
+
+
+def _length_max(header: GgufHeader) -> int:
+    """How long a sequence may be: as long as the model computes all of it in the same way.
+
+    Beyond their original length some models take other factors for the whole sequence, and beyond
+    their window Phi 3's tokens do not see all that came before.
+    """
     assert header.context_length, "refused before"
-    return Facts(header.context_length, header.kv_bytes_per_token // 2)
+    family, length = header.architecture, header.context_length
+    names = ["attention.sliding_window"] if family == "phi3" else []
+    names += ["rope.scaling.original_context_length"] if LONG in header.tensor_kinds else []
+    found = (header.metadata.get(f"{family}.{name}") for name in names)
+    return min([length, *(each for each in found if isinstance(each, int) and each > 0)])
 
 
 def _facts_of_folder(folder: Path) -> Facts:

@@ -3,7 +3,8 @@
 The reader rounds the offsets of 4-bit types that have some (Q4_1, Q4_K) to whole steps, which costs
 as much again as the quantisation did, and refuses most other types. Here such matrices become Q8_0,
 whose steps are sixteen times finer, and floats become F16. Where weights are to be unpacked, all
-become F16. Called by the child of `convert` only.
+become F16. Families that the reader does not know are told to it as others: see `recast`. Called by
+the child of `convert` only.
 """
 
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
+
+from jitney.backends.openvino.recast import READ_AS, Piece, pieces
+from jitney.models.gguf import read_header
 
 _Type = gguf.GGMLQuantizationType
 
@@ -30,47 +34,61 @@ class Rewriting:
 
     def __init__(self, source: Path, weights: str) -> None:
         self._reader = gguf.GGUFReader(source)
+        header = read_header(source)
+        self._family = header.architecture
+        self._pieces = list(pieces(header, self._reader.tensors))
         self._exact = EXACT[weights]
         self._packs = weights == "packed"
 
     @property
     def is_needless(self) -> bool:
         """Whether nothing would change."""
-        return all(map(self._is_kept, self._reader.tensors))
+        return self._family not in READ_AS and all(map(self._is_kept, self._pieces))
+
+    def factors(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The tensors that stretch the rotary embedding, by name."""
+        return {
+            tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type)
+            for tensor in self._reader.tensors
+            if tensor.name.startswith("rope_")
+        }
 
     def write(self, target: Path) -> None:
         """Write the model. Raises OSError."""
-        fields, tensors = self._reader.fields, self._reader.tensors
-        writer = gguf.GGUFWriter(target, fields["general.architecture"].contents())
+        family = READ_AS.get(self._family, self._family)
+        writer = gguf.GGUFWriter(target, family)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-        for name, field in fields.items():
+        own, told = f"{self._family}.", f"{family}."
+        for name, field in self._reader.fields.items():
             if not name.startswith(_WRITTEN_BY_THE_WRITER):
+                key = told + name.removeprefix(own) if name.startswith(own) else name
                 kind, *inner = field.types
-                writer.add_key_value(name, field.contents(), kind, inner[-1] if inner else None)
-        for tensor in tensors:
-            kind = self._kind(tensor)
-            shape = gguf.quant_shape_to_byte_shape(tuple(map(int, reversed(tensor.shape))), kind)
+                writer.add_key_value(key, field.contents(), kind, inner[-1] if inner else None)
+        for piece in self._pieces:
+            kind = self._kind(piece)
+            shape = gguf.quant_shape_to_byte_shape(piece.shape, kind)
             size = int(np.prod(shape))
-            writer.add_tensor_info(tensor.name, shape, np.dtype(np.uint8), size, raw_dtype=kind)
+            writer.add_tensor_info(piece.name, shape, np.dtype(np.uint8), size, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for tensor in tensors:
-            writer.write_tensor_data(self._data(tensor))
+        for piece in self._pieces:
+            writer.write_tensor_data(self._data(piece))
         writer.close()
 
-    def _is_kept(self, tensor: gguf.ReaderTensor) -> bool:
-        return len(tensor.shape) < 2 or tensor.tensor_type in self._exact
+    def _is_kept(self, piece: Piece) -> bool:
+        return len(piece.shape) < 2 or piece.tensor.tensor_type in self._exact
 
-    def _kind(self, tensor: gguf.ReaderTensor) -> gguf.GGMLQuantizationType:
-        if self._is_kept(tensor):
-            return tensor.tensor_type
+    def _kind(self, piece: Piece) -> gguf.GGMLQuantizationType:
+        stored = piece.tensor.tensor_type
+        if self._is_kept(piece):
+            return stored
         block, _ = gguf.GGML_QUANT_SIZES[_Type.Q8_0]
-        can_pack = self._packs and tensor.tensor_type not in FLOATS
-        return _Type.Q8_0 if can_pack and int(tensor.shape[0]) % block == 0 else _Type.F16
+        can_pack = self._packs and stored not in FLOATS
+        return _Type.Q8_0 if can_pack and piece.shape[-1] % block == 0 else _Type.F16
 
-    def _data(self, tensor: gguf.ReaderTensor) -> npt.NDArray[np.generic]:
-        if self._is_kept(tensor):
-            return np.asarray(tensor.data)
-        floats = gguf.dequantize(tensor.data, tensor.tensor_type)
-        return np.asarray(gguf.quantize(floats, self._kind(tensor)))
+    def _data(self, piece: Piece) -> npt.NDArray[np.generic]:
+        if self._is_kept(piece):
+            return piece.data
+        floats = gguf.dequantize(piece.data, piece.tensor.tensor_type)
+        return np.asarray(gguf.quantize(floats, self._kind(piece)))

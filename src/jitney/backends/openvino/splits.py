@@ -48,10 +48,31 @@ def _modern(*, letters: str, digits: str) -> str:
     )
 
 
+def _cased(*, ending: str, digits: str) -> str:
+    """The expression of GPT-4o and Tekken, which begin a word where ASCII goes from small to large.
+
+    Other letters count as both: they go on with a word whatever it is made of, and where only large
+    ones follow the last of them, it ends the word.
+    """
+    other = rf"[{_L}&&[^a-zA-Z]]"
+    letters = rf"[A-Z{other}]*+[a-z][a-z{other}]*+|(?:[A-Z]*+{other}++)++|[A-Z]++"
+    return "|".join(
+        (
+            rf"[^\r\n{_L}{_N}]?+(?:{letters}){ending}",
+            digits,
+            rf" ?[^\s{_L}{_N}]++[\r\n/]*+",
+            _LINES,
+            _SPACES,
+        )
+    )
+
+
 _DIGIT = f"[{_N}]"
 _GPT2 = rf"'(?:s|t|re|ve|m|ll|d)| ?[{_L}]++| ?[{_N}]++| ?[^\s{_L}{_N}]++|{_SPACES}"
 _LLAMA3 = _modern(letters=_L, digits=f"[{_N}]{{1,3}}")
 _QWEN2 = _modern(letters=_L, digits=_DIGIT)
+_GPT4O = _cased(ending=f"(?:{_SHORT_FORMS})?+", digits=f"[{_N}]{{1,3}}")
+_TEKKEN = _cased(ending="", digits=_DIGIT)
 _QWEN35 = _modern(letters=_L + _M, digits=_DIGIT)
 
 _PLAIN = Split(expressions=(_GPT2,))
@@ -69,5 +90,7 @@ SPLITS: Mapping[str, Split] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2"), _LLAMA),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _LLAMA_MERGED),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN),
+    **dict.fromkeys(("gpt-4o", "llama4"), Split(expressions=(_GPT4O,))),
+    "tekken": Split(expressions=(_TEKKEN,), ignores_merges=True, adds_bos=True),
     "qwen35": Split(expressions=(_QWEN35,)),
 }

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from jitney.backends.openvino import families
-from jitney.backends.openvino.families import Dtypes, Facts
+from jitney.backends.openvino.families import FREE, LONG, Dtypes, Facts
 from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader
+
+pytest.importorskip("gguf", reason="needs the gguf package")
+
+from tests.families_for_tests import CONTEXT, FAMILIES, write_family
 
 HEADER = GgufHeader(
     architecture="llama",
@@ -26,7 +30,7 @@ HEADER = GgufHeader(
     kv_bytes_per_token=512,
     file_bytes=1,
     weight_types=frozenset({"F32", "Q4_1", "Q8_0"}),
-    has_rope_factors=False,
+    tensor_kinds=frozenset({"attn_q.weight", "ffn_up.weight", "output.weight"}),
     metadata={"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"},
 )
 
@@ -36,12 +40,30 @@ def with_metadata(**extra: Any) -> GgufHeader:  # Any: values of metadata
     return replace(HEADER, metadata={**HEADER.metadata, **keys})
 
 
+def with_kinds(*kinds: str) -> GgufHeader:
+    return replace(HEADER, tensor_kinds=HEADER.tensor_kinds | set(kinds))
+
+
+def phi3_with(**extra: Any) -> GgufHeader:  # Any: values of metadata
+    keys = {f"phi3.{name.replace('__', '.')}": value for name, value in extra.items()}
+    return replace(
+        HEADER, architecture="phi3", metadata={**HEADER.metadata, **keys}, tensor_kinds=frozenset()
+    )
+
+
 @pytest.mark.parametrize(
     "header",
     [
         HEADER,
         replace(HEADER, architecture="qwen2"),
         replace(HEADER, architecture="qwen3"),
+        replace(HEADER, architecture="smollm3"),
+        replace(HEADER, architecture="phi3", tensor_kinds=frozenset({"attn_qkv.weight", LONG})),
+        replace(HEADER, tensor_kinds=frozenset({FREE})),
+        with_metadata(llama__rope__scaling__type="yarn", llama__rope__scaling__factor=4.0),
+        with_metadata(llama__rope__scaling__type="linear"),
+        with_metadata(tokenizer__ggml__pre="gpt-4o"),
+        with_metadata(tokenizer__ggml__pre="tekken"),
         replace(HEADER, weight_types=frozenset({"F16"})),
         with_metadata(llama__rope__scaling__type="none", llama__expert_count=0),
         with_metadata(tokenizer__ggml__model="llama", tokenizer__ggml__pre="anything"),
@@ -59,14 +81,18 @@ def test_plain_decoders_are_run(header: GgufHeader) -> None:
         (replace(HEADER, architecture="gemma3"), "its architecture is gemma3"),
         (replace(HEADER, weight_types=frozenset({"F32", "IQ1_S"})), "weights of type IQ1_S"),
         (replace(HEADER, weight_types=frozenset({"number 99"})), "weights of type number 99"),
-        (with_metadata(llama__rope__scaling__type="yarn"), "rotary embedding is stretched"),
-        (replace(HEADER, has_rope_factors=True), "rotary embedding is stretched"),
+        (with_metadata(llama__rope__scaling__type="dynamic"), "by the rule 'dynamic'"),
+        (with_metadata(llama__rope__dimension_count=16), "rotates 16 of the 32 numbers"),
+        (phi3_with(rope__dimension_count=40), "40 of them are to be rotated"),
+        (phi3_with(rope__dimension_count=15), "15 of them are to be rotated"),
+        (with_kinds("attn_q.bias", "attn_output.bias"), "it has attn_output.bias, attn_q.bias"),
+        (replace(with_kinds(FREE), architecture="qwen2"), f"it has {FREE}, which"),
         (with_metadata(llama__expert_count=8), "mixture of experts"),
         (replace(HEADER, context_length=None), "does not say how long"),
         (replace(HEADER, kv_bytes_per_token=0), "how large their memory"),
         (with_metadata(tokenizer__ggml__model="t5"), "tokenizer is of the kind 't5'"),
         (replace(HEADER, metadata={}), "tokenizer is of the kind ''"),
-        (with_metadata(tokenizer__ggml__pre="tekken"), "by the rules 'tekken'"),
+        (with_metadata(tokenizer__ggml__pre="bloom"), "by the rules 'bloom'"),
     ],
 )
 def test_what_would_fail_or_answer_wrongly_is_refused_with_the_reason(
@@ -146,6 +172,34 @@ def test_a_damaged_config_is_a_sentence(tmp_path: Path, content: bytes | None, t
         families.facts(tmp_path)
     assert str(path) in str(caught.value)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        ("llama", CONTEXT),
+        ("llama-3.1", CONTEXT),
+        ("llama-yarn", CONTEXT),
+        ("phi3", CONTEXT),
+        ("phi3-128k", CONTEXT // 2),
+        ("phi4-mini", CONTEXT // 2),
+    ],
+)
+def test_sequences_end_where_a_model_would_take_other_factors(
+    tmp_path: Path, name: str, length: int
+) -> None:
+    """Guards Phi: those for long sequences would change what was computed before."""
+    path = tmp_path / "model.gguf"
+    write_family(path, FAMILIES[name])
+    assert families.facts(path).model_len_max == length
+
+
+def test_sequences_of_phi3_end_with_its_window(tmp_path: Path) -> None:
+    """Guards against tokens that see more than the model learned to look at."""
+    path = tmp_path / "model.gguf"
+    windowed = replace(FAMILIES["phi3"], metadata={"attention.sliding_window": 96})
+    write_family(path, windowed)
+    assert families.facts(path).model_len_max == 96
 
 
 def test_a_folder_is_exported_when_both_files_are_there(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_merge_that_makes_no_token_falls_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stored", "told"),
     [
-        (replace(RANKED, pre="tekken"), "the pre-tokenizer 'tekken'"),
+        (replace(RANKED, pre="bloom"), "the pre-tokenizer 'bloom'"),
         (replace(RANKED, model="t5"), "the tokenizer 't5'"),
     ],
 )

@@ -1,0 +1,125 @@
+"""Rotary embeddings by llama.cpp's rules: how fast each pair of a head turns, and in which layers.
+
+Pure numpy on plain values, any thread. OpenVINO's reader knows none of this but the base, and keeps
+what it knows as 16-bit floats, which is a radian off after some thousand positions; `rotary_graph`
+puts the numbers from here into the graph.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from jitney.backends.openvino.families import FREE, SHORT, head_lengths
+from jitney.models.gguf import GgufHeader
+from jitney.models.gguf_fields import Value
+
+Floats = npt.NDArray[np.float32]
+
+_BASE = 10_000.0
+_TURNS_FAST, _TURNS_SLOW = 32.0, 1.0
+"""Yarn leaves pairs alone that turn more often than this over the original length, and stretches
+those in full that turn less often than that."""
+_SMOLLM3_PERIOD = 4
+"""Of so many layers of SmolLM3, the last has no rotary embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """What one model does to its queries and keys."""
+
+    frequencies: Floats
+    """Radians that each pair turns by per position; 0 for one that does not turn."""
+    gains: Floats
+    """By how much each pair grows, in queries and in keys."""
+    bare_layers: frozenset[int]
+    """Layers without one."""
+
+
+def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
+    """The rotary embedding of a model; `factors` are its tensors that stretch it, by name.
+
+    Of factors for short and for long sequences those for short ones are taken: `families` lets
+    no sequence of such a model grow beyond them.
+    """
+    keys = _Keys(header)
+    head, rotated = head_lengths(header)
+    pairs = np.arange(rotated // 2)
+    plain = keys.number("rope.freq_base", _BASE) ** (-2.0 * pairs / rotated)
+    kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "linear")
+    chosen = factors.get(SHORT) if kind == "longrope" else factors.get(FREE, factors.get(SHORT))
+    if chosen is not None:
+        if chosen.shape != plain.shape:
+            raise ValueError(f"it has {chosen.size} rotary factors for {len(plain)} pairs")
+        plain = plain / chosen
+    factor = 1.0 if kind == "none" else keys.factor()
+    frequencies = plain / factor
+    gain = keys.number("rope.scaling.attn_factor", 1.0)
+    if kind == "yarn":
+        kept = _kept(pairs, rotated, keys)
+        frequencies = frequencies * (1.0 - kept) + plain * kept
+        gain *= 1.0 + 0.1 * math.log(max(factor, 1.0))
+    idle = head // 2 - len(pairs)
+    return Rotary(
+        frequencies=np.pad(frequencies, (0, idle)).astype(np.float32),
+        gains=np.pad(np.full(len(pairs), gain), (0, idle), constant_values=1.0).astype(np.float32),
+        bare_layers=_bare_layers(header),
+    )
+
+
+def row_order(header: GgufHeader) -> npt.NDArray[np.int64]:
+    """The order of a head's rows in which the first half and the second form the pairs.
+
+    So they do where all of a head is rotated. Where only its beginning is, that has halves of its
+    own, and the rest goes behind them; the products of queries and keys do not change by it.
+    """
+    head, rotated = head_lengths(header)
+    half, middle = rotated // 2, rotated + (head - rotated) // 2
+    parts = ((0, half), (rotated, middle), (half, rotated), (middle, head))
+    return np.concatenate([np.arange(*part) for part in parts])
+
+
+class _Keys:
+    """The metadata of one model, by names without its architecture."""
+
+    def __init__(self, header: GgufHeader) -> None:
+        self._header = header
+
+    def number(self, name: str, default: float) -> float:
+        value = self._value(name)
+        return float(value) if isinstance(value, int | float) else default
+
+    def factor(self) -> float:
+        """How much longer sequences are than they were; files of old have another name for it."""
+        old = self.number("rope.scale_linear", 0.0)
+        return self.number("rope.scaling.factor", old) or 1.0
+
+    def original_length(self) -> float:
+        length = self._header.context_length or 0
+        return self.number("rope.scaling.original_context_length", float(length))
+
+    def _value(self, name: str) -> Value | None:
+        return self._header.metadata.get(f"{self._header.architecture}.{name}")
+
+
+def _kept(pairs: npt.NDArray[np.int64], rotated: int, keys: _Keys) -> npt.NDArray[np.float64]:
+    """Yarn's share of each pair that is not stretched: 1 for fast pairs, falling to 0."""
+    base = keys.number("rope.freq_base", _BASE)
+
+    def place(turns: float) -> float:
+        """The pair, as a fraction, that turns so often over the original length."""
+        original = keys.original_length()
+        return rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low = max(0.0, math.floor(place(_TURNS_FAST)))
+    high = min(rotated - 1.0, math.ceil(place(_TURNS_SLOW)))
+    stretched: npt.NDArray[np.float64] = np.clip((pairs - low) / max(0.001, high - low), 0.0, 1.0)
+    return 1.0 - stretched
+
+
+def _bare_layers(header: GgufHeader) -> frozenset[int]:
+    if header.architecture != "smollm3":
+        return frozenset()
+    return frozenset(range(_SMOLLM3_PERIOD - 1, header.layer_count, _SMOLLM3_PERIOD))

@@ -1,0 +1,146 @@
+"""Each family that the OpenVINO backend takes says what llama.cpp says, on a checkpoint of its own.
+
+The graph that the conversion wrote is asked wherever OpenVINO is; our backend, which pages, where
+the library can compile it. `python -m tests.families` prints the differences as a table.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino_genai", reason="the extra `openvino` is not installed")
+pytest.importorskip("gguf", reason="needs the gguf package")
+
+from jitney.backends.openvino import families
+from jitney.backends.openvino.convert import write_model
+from jitney.backends.openvino.rotary import read_rotary
+from jitney.backends.openvino.rotary_graph import put_rotary
+from jitney.config import cache_folder, environment
+from jitney.errors import MissingDependency, SetupError
+from jitney.models import embedded
+from jitney.models.gguf import read_header
+from tests.families import (
+    Case,
+    Listed,
+    by_graph,
+    by_llamacpp,
+    by_openvino,
+    difference,
+    paged,
+    read_graph,
+    real_case,
+    tiny_case,
+)
+from tests.families_for_tests import FAMILIES
+
+BOUND = 0.1
+"""Largest difference in a logprob. 0.025 was seen, because llama.cpp keeps keys and values as
+float16: with float32 ones it is 0.0003. One that is not stretched makes 1 and more."""
+
+BOUND_REAL = 1.0
+"""The same for weights of 4 bits, where llama.cpp rounds activations to 8 bits: over all positions
+of 1,500 tokens 0.64 was seen, and 0.0002 for the same weights as float32."""
+
+TAKEN = [name for name in FAMILIES if name != "gemma3"]
+STRETCHED = ("llama-3.1", "llama-linear", "llama-yarn", "qwen2.5-yarn", "phi3-128k", "phi4-mini")
+
+
+class Families:
+    """Checkpoints with what llama.cpp says of them, each made when it is first asked for."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._cases: dict[str, Case] = {}
+        self._expected: dict[str, Listed] = {}
+
+    def case(self, name: str) -> Case:
+        if name not in self._cases:
+            self._cases[name] = tiny_case(self.base, name)
+        return self._cases[name]
+
+    def expected(self, name: str) -> Listed:
+        if name not in self._expected:
+            try:
+                self._expected[name] = by_llamacpp(self.case(name))
+            except MissingDependency as error:
+                pytest.skip(str(error))
+        return self._expected[name]
+
+    def converted(self, name: str) -> Path:
+        folder = self.base / name
+        if not folder.exists():
+            folder.mkdir()
+            write_model(self.case(name).model, folder)
+        return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Families:
+    """All of them, in one folder."""
+    return Families(tmp_path_factory.mktemp("families"))
+
+
+@pytest.fixture(scope="module")
+def paging(checkpoints: Families) -> None:
+    """Skips where the library cannot compile a model that pages."""
+    try:
+        with paged(checkpoints.case("llama"), checkpoints.converted("llama")):
+            pass
+    except SetupError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_the_converted_graph_says_what_llamacpp_says(checkpoints: Families, name: str) -> None:
+    """Guards the conversion: constants, rows and layers, on every machine."""
+    case, expected = checkpoints.case(name), checkpoints.expected(name)
+    assert families.refusal(read_header(case.model)) is None
+    found = by_graph(case, read_graph(checkpoints.converted(name)))
+    assert difference(found, expected) <= BOUND
+
+
+@pytest.mark.usefixtures("paging")
+@pytest.mark.parametrize("name", TAKEN)
+def test_openvino_says_what_llamacpp_says(checkpoints: Families, name: str) -> None:
+    """Guards the same through our backend, whose graph is made to page first."""
+    case, expected = checkpoints.case(name), checkpoints.expected(name)
+    assert difference(by_openvino(case, checkpoints.converted(name)), expected) <= BOUND
+
+
+@pytest.mark.parametrize("name", STRETCHED)
+def test_the_comparison_sees_a_rotary_embedding_that_is_not_stretched(
+    checkpoints: Families, name: str
+) -> None:
+    """Guards the guard: a graph as the library's reader leaves it is refused."""
+    case = checkpoints.case(name)
+    header = read_header(case.model)
+    plain = {key: value for key, value in header.metadata.items() if ".rope.scaling." not in key}
+    rotary = read_rotary(replace(header, metadata=plain), {})
+    model = read_graph(checkpoints.converted(name))
+    put_rotary(model, replace(rotary, gains=np.ones_like(rotary.gains)))
+    assert difference(by_graph(case, model), checkpoints.expected(name)) > 5 * BOUND
+
+
+def test_gemma_is_left_to_llamacpp(checkpoints: Families) -> None:
+    """Guards answers: what the reader cannot build is refused, and llama.cpp runs it."""
+    reason = families.refusal(read_header(checkpoints.case("gemma3").model))
+    assert reason is not None
+    assert "gemma3" in reason
+    assert checkpoints.expected("gemma3")
+
+
+def test_the_embedded_model_says_what_llamacpp_says(tmp_path: Path) -> None:
+    """Guards real weights, and positions beyond a thousand."""
+    cache = cache_folder(environment())
+    if not embedded.is_there(cache):
+        pytest.skip("the embedded model is not at hand")
+    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    case = real_case(embedded.path_in(cache), text)
+    try:
+        expected = by_llamacpp(case)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    write_model(case.model, tmp_path)
+    assert difference(by_graph(case, read_graph(tmp_path)), expected) <= BOUND_REAL
