@@ -15,6 +15,9 @@ from jitney.backends.processor import allowed_cores, allowed_numbers
 
 STAT = Path("/proc/stat")
 SAMPLE_S = 0.25
+SPARE = 0.4
+"""So much of a core is used by a system and by our own clients at all times. A process that wants a
+whole core gets at least half of one that a thread of ours spins on, so it is seen."""
 _BUSY_COLUMNS = (1, 2, 3, 6, 7)
 """User, nice, system, interrupts. Niceness counts within a session only, on most systems."""
 
@@ -46,6 +49,7 @@ class Neighbours:
         self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
         self._threads = threads_max
         self._seen: tuple[float, float] | None = None
+        self.threads()
 
     def threads(self) -> int:
         """As many threads as there are cores left over, and at least one."""
@@ -57,8 +61,8 @@ class Neighbours:
             return self._threads
         if self._seen is not None:
             share = (others - self._seen[1]) / (now - self._seen[0])
-            # Half a core and less is what a system does at all times.
-            self._threads = max(1, min(self._threads_max, int(self._cores - share + 0.5)))
+            left = int(self._cores - share + SPARE)
+            self._threads = max(1, min(self._threads_max, left))
         self._seen = (now, others)
         return self._threads
 
