@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.backends_for_tests import share_verdicts
 from tests.e2e.hub_stand_in import HubStandIn, standing_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -88,14 +89,19 @@ class Place:
 
 @contextmanager
 def place_in(folder: Path) -> Iterator[Place]:
-    """A place in an empty folder; its hub has a tiny model, and the same with a few bytes more."""
+    """A place in an empty folder; its hub has a tiny model, and the same with a few bytes more.
+
+    Which backends work is known there.
+    """
     path = folder / "tiny.gguf"
     write_tiny_gguf(path, shape=SHAPE)
     tiny = path.read_bytes()
     path.unlink()
     with standing_in() as hub:
         hub.repositories[REPOSITORY] = {"README.md": b"# Tiny", Q4: tiny, Q8: tiny + b"\0" * 32}
-        yield Place(folder, hub)
+        place = Place(folder, hub)
+        share_verdicts(place.cache)
+        yield place
 
 
 def break_later(hub: HubStandIn) -> None:

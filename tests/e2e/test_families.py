@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("openvino_genai", reason="the extra `openvino` is not installed")
+from tests.backends_for_tests import absence_reason, needs
+
+if reason := absence_reason("openvino"):
+    pytest.skip(reason, allow_module_level=True)
 pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.backends.openvino import families
@@ -18,7 +21,6 @@ from jitney.backends.openvino.convert import write_model
 from jitney.backends.openvino.rotary import read_rotary
 from jitney.backends.openvino.rotary_graph import put_rotary
 from jitney.config import cache_folder, environment
-from jitney.errors import MissingDependency, SetupError
 from jitney.models import embedded
 from jitney.models.gguf import read_header
 from tests.families import (
@@ -28,7 +30,6 @@ from tests.families import (
     by_llamacpp,
     by_openvino,
     difference,
-    paged,
     read_graph,
     real_case,
     tiny_case,
@@ -62,10 +63,8 @@ class Families:
 
     def expected(self, name: str) -> Listed:
         if name not in self._expected:
-            try:
-                self._expected[name] = by_llamacpp(self.case(name))
-            except MissingDependency as error:
-                pytest.skip(str(error))
+            needs("llamacpp")
+            self._expected[name] = by_llamacpp(self.case(name))
         return self._expected[name]
 
     def converted(self, name: str) -> Path:
@@ -83,13 +82,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Families:
 
 
 @pytest.fixture(scope="module")
-def paging(checkpoints: Families) -> None:
+def paging() -> None:
     """Skips where the library cannot compile a model that pages."""
-    try:
-        with paged(checkpoints.case("llama"), checkpoints.converted("llama")):
-            pass
-    except SetupError as error:
-        pytest.skip(str(error))
+    needs("openvino", dtype="float32", kv_cache_dtype="float32", threads=2)
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -138,9 +133,7 @@ def test_the_embedded_model_says_what_llamacpp_says(tmp_path: Path) -> None:
         pytest.skip("the embedded model is not at hand")
     text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
     case = real_case(embedded.path_in(cache), text)
-    try:
-        expected = by_llamacpp(case)
-    except MissingDependency as error:
-        pytest.skip(str(error))
+    needs("llamacpp")
+    expected = by_llamacpp(case)
     write_model(case.model, tmp_path)
     assert difference(by_graph(case, read_graph(tmp_path)), expected) <= BOUND_REAL
