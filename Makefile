@@ -1,5 +1,6 @@
 # `make serve`, `make demo` and `make test` do everything on a machine with Python 3.11 and make; each
-# builds .venv when it is not there. Only `make test`, `make bench` and `make llama` build llama.cpp.
+# builds .venv when it is not there, and adds what this machine can run models with. Nothing is
+# compiled unless nothing prebuilt fits.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +25,7 @@ demo: $(VENV)/.model ## stream eight prompts side by side from the embedded mode
 serve: $(VENV)/.model ## serve the embedded model on 127.0.0.1:8000; ARGS="--port 9000" and the like
 	@$(BIN)/jitney serve $(ARGS)
 
-test: $(VENV)/.model $(VENV)/.dev $(VENV)/.llama ## lint, types, layers and every test
+test: $(VENV)/.model $(VENV)/.dev $(VENV)/.every ## lint, types, layers and every test
 	@$(BIN)/python -m scripts.check $(ARGS)
 
 clients: $(VENV)/.model $(VENV)/.dev ## run real clients against the server; needs node and package registries
@@ -42,15 +43,14 @@ sim: $(VENV)/.dev ## run the simulation; ARGS="--seed N" replays one seed
 plant: $(VENV)/.dev ## plant known bugs and see that each one is caught
 	@$(BIN)/python -m tests.simulation.plant $(ARGS)
 
-bench: $(VENV)/.model $(VENV)/.llama $(VENV)/.bench ## measure speed, as ratios
+bench: $(VENV)/.model $(VENV)/.every $(VENV)/.bench ## measure speed, as ratios
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.dev ## write the pages that are made from the source
 	@$(BIN)/python -m scripts.write_docs
 
-llama: $(VENV)/.packages ## add llama.cpp, for models that OpenVINO does not know; ARGS=--force compiles anew
-	@$(BIN)/python -m scripts.build_llama $(ARGS)
-	@touch $(VENV)/.llama
+llama: $(VENV)/.packages ## add llama.cpp, for models that OpenVINO does not know; ARGS=--compile compiles it
+	@$(BIN)/python -m scripts.set_up --llama $(ARGS)
 
 clean: ## remove .venv and what tools left; compiled wheels and models stay in the cache folder
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -64,21 +64,27 @@ $(BIN)/python:
 		echo "Python cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv"; \
 		exit 1; }
 
+# The second line is for machines that OpenVINO has no package for.
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Python packages"
-	@$(PIP) install -qq -c constraints.txt -e '.[openvino,server]'
+	@$(PIP) install -qq -c constraints.txt -e '.[hub,openvino,server]' 2> $(VENV)/openvino.log \
+		|| $(PIP) install -qq -c constraints.txt -e '.[hub,server]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.packages
 	@echo "Installing what the tests need"
-	@$(PIP) install -qq -c constraints.txt -e '.[dev,openvino,otel,server]'
+	@$(PIP) install -qq -c constraints.txt -e '.[dev,hub,otel,server]'
 	@touch $@
 
-$(VENV)/.llama: scripts/build_llama.py scripts/compile_log.py constraints.txt | $(VENV)/.packages
-	@$(BIN)/python -m scripts.build_llama
+$(VENV)/.backend: $(VENV)/.packages scripts/set_up.py
+	@$(BIN)/python -m scripts.set_up
 	@touch $@
 
-$(VENV)/.model: $(VENV)/.packages
+$(VENV)/.every: $(VENV)/.packages scripts/set_up.py
+	@$(BIN)/python -m scripts.set_up --every
+	@touch $@
+
+$(VENV)/.model: $(VENV)/.backend
 	@$(BIN)/jitney pull
 	@touch $@
 

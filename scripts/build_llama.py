@@ -1,20 +1,18 @@
-"""Builds and installs llama-cpp-python with the best compiler of this machine.
+"""Compiles llama.cpp for this machine into a wheel, `jitney_llama`, with its best compiler.
 
-Usage, from the root of the repository:
-.venv/bin/python -m scripts.build_llama [--force] [--plan]
+Called by `scripts.set_up` where nothing prebuilt fits, or by hand, from the root of the repository:
+.venv/bin/python -m scripts.build_llama [--every-level] [--force] [--plan]
 
-The compiler alone is worth 1.5 to 4 times the speed on CPUs with AMX, and a bad one makes code
-that dies of an illegal instruction there. pip's own cache of wheels does not know about compilers,
-so wheels are kept in jitney's cache folder under a key made of everything that shaped them: the
-version, the compiler, its flags, what it takes this CPU to be, and Python. A wheel whose key is
-there is installed in seconds.
+The source is the one inside llama-cpp-python. Only the library is compiled, in large units, by
+Ninja. `--every-level` makes kernels for every level of the architecture, chosen as it runs: one
+wheel for every machine of a kind. Wheels are kept in jitney's cache folder under a key made of
+everything that shaped them: version, compiler, flags, what it takes this CPU to be.
 
 CC and CXX choose another compiler; CMAKE_ARGS is added to our own arguments and is part of the key.
 """
 
 import argparse
 import hashlib
-import json
 import os
 import platform
 import re
@@ -22,11 +20,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
+from jitney.backends.llamacpp.capi import INTERFACE
+from jitney.backends.llamacpp.wheel import install_wheel, write_wheel
 from jitney.config import cache_folder
 from scripts.compile_log import watch
 
@@ -36,10 +36,22 @@ PROBE_S_MAX = 60
 CLANG_SAFE = 17
 CLANG_BEST = 19
 AMX_OFF = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
+CMAKE_ARGS = (
+    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_BACKEND_DL=ON"),
+    # A few large files compile three times as fast as many small ones.
+    *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=20"),
+    *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TOOLS", "EXAMPLES", "TESTS", "SERVER")),
+    # Its own threads behave alike whatever the compiler, and need no library of that.
+    "-DGGML_OPENMP=OFF",
+    # Files as a wheel holds them: no links, and found beside each other.
+    *("-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON"),
+    f"-DCMAKE_INSTALL_RPATH={'@loader_path' if sys.platform == 'darwin' else '$ORIGIN'}",
+)
+LIBRARIES = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu")
 PROGRAM = "#include <vector>\nint main() { return (int)std::vector<int>(1)[0]; }\n"
 ADVICE = (
     "clang 17 or newer makes it 1.5 to 4 times faster on recent Intel servers. On Debian and "
-    "Ubuntu: apt-get install clang-19, then: make llama"
+    "Ubuntu: apt-get install clang-19, then: make llama ARGS=--compile"
 )
 
 
@@ -63,11 +75,10 @@ class Compiler:
         """Flags for C and C++. All three are needed: the first alone does not compile."""
         return () if self.is_safe else AMX_OFF
 
-    @property
-    def cmake_args(self) -> tuple[str, ...]:
-        """Arguments for CMake. OpenMP's runtime does not come with clang."""
-        threads = ("-DGGML_OPENMP=OFF",) if self.family == "clang" else ()
-        return ("-DGGML_NATIVE=ON", "-DLLAVA_BUILD=OFF", *threads)
+    def cmake_args(self, *, every_level: bool = False) -> tuple[str, ...]:
+        """Arguments for CMake: the library alone, which finds its own kernels beside it."""
+        levels = ("-DGGML_NATIVE=OFF", "-DGGML_CPU_ALL_VARIANTS=ON")
+        return (*CMAKE_ARGS, *(levels if every_level else ("-DGGML_NATIVE=ON",)))
 
 
 def is_x86() -> bool:
@@ -151,110 +162,144 @@ def pinned_version() -> str:
     return matched[1]
 
 
-def wheel_key(compiler: Compiler, version: str) -> str:
+def wheel_key(compiler: Compiler, version: str, *, every_level: bool = False) -> str:
     """A name for everything that shapes the wheel. Native code is made for one kind of CPU."""
     native = None
-    for option in ("-march=native", "-mcpu=native"):
+    for option in () if every_level else ("-march=native", "-mcpu=native"):
         native = native or output_of([compiler.cc, option, "-E", "-dM", "-x", "c", "-"])
     shape = (
         compiler.version,
         *compiler.flags,
-        *compiler.cmake_args,
+        *compiler.cmake_args(every_level=every_level),
         os.environ.get("CMAKE_ARGS", ""),
         native or platform.processor(),
         platform.system(),
         platform.machine(),
         *platform.libc_ver(),
-        sys.implementation.cache_tag,
     )
-    digest = hashlib.sha256("\n".join(map(str, shape)).encode()).hexdigest()[:16]
-    return f"{version}-{compiler.family}{compiler.major}-{digest}"
+    digest = hashlib.sha256("\n".join(map(str, shape)).encode()).hexdigest()[:8]
+    kind = "levels" if every_level else "native"
+    return f"{version}.{compiler.family}{compiler.major}.{kind}.{digest}"
 
 
 def pip(*arguments: str) -> list[str]:
-    """A pip command of this interpreter, with our exact versions."""
-    return [sys.executable, "-m", "pip", *arguments, "-c", str(CONSTRAINTS)]
+    """A pip command of this interpreter."""
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
 
 
-def build(compiler: Compiler, version: str, folder: Path) -> None:
-    """Compile the wheel into `folder`, which appears only when it is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    added = os.environ.get("CMAKE_ARGS", "")
-    environ = os.environ | {
+def build(compiler: Compiler, key: str, folder: Path, *, every_level: bool = False) -> Path:
+    """Compile the wheel into `folder`, where it appears only when it is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    minutes = "10 to 20" if every_level else "2 to 5"
+    print(
+        f"Compiling llama.cpp with {compiler.version}: once for this machine, {minutes} minutes "
+        "on two cores (2 min 43 s was measured with GCC 12).",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        source = fetch_source(scratch)
+        if every_level:
+            leave_out(source, unknown_levels(compiler))
+        tools = build_tools(scratch)
+        target = scratch / "build"
+        configure = [tools["cmake"], "-S", str(source), "-B", str(target), "-G", "Ninja"]
+        configure += [f"-DCMAKE_MAKE_PROGRAM={tools['ninja']}"]
+        configure += compiler.cmake_args(every_level=every_level)
+        configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        log = folder / f"jitney_llama-{key}.log"
+        compile_all = [tools["cmake"], "--build", str(target), "--target", "llama"]
+        for command in (configure, compile_all):
+            if watch(command, environment_of(compiler), log) != 0:
+                raise SystemExit(f"llama.cpp could not be compiled. The whole log: {log}")
+        files = {
+            path.name: path.read_bytes()
+            for path in sorted((target / "bin").iterdir())
+            if path.name.startswith(LIBRARIES) and not path.is_symlink()
+        }
+        files["LICENSE"] = (source / "LICENSE").read_bytes()
+        return write_wheel(folder, files, f"{INTERFACE}.0+compiled.{key}")
+
+
+def environment_of(compiler: Compiler) -> dict[str, str]:
+    """The environment in which CMake runs."""
+    return os.environ | {
         "CC": compiler.cc,
         "CXX": compiler.cxx,
         "CFLAGS": " ".join((os.environ.get("CFLAGS", ""), *compiler.flags)).strip(),
         "CXXFLAGS": " ".join((os.environ.get("CXXFLAGS", ""), *compiler.flags)).strip(),
-        "CMAKE_ARGS": f"{shlex.join(compiler.cmake_args)} {added}".strip(),
     }
-    print(
-        f"Compiling llama.cpp (llama-cpp-python {version}) with {compiler.version}: once for this "
-        "machine, 4 to 8 minutes on two cores (3 min 55 s was measured with clang 19).",
-        flush=True,
-    )
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix="building-"))
-    try:
-        wanted = ("--no-deps", "--no-cache-dir", "--no-binary", "llama-cpp-python")
-        source = f"llama-cpp-python=={version}"
-        command = pip("wheel", "--verbose", *wanted, source, "--wheel-dir", str(scratch))
-        log = folder.with_name(folder.name + ".log")
-        if watch(command, environ, log) != 0:
-            raise SystemExit(f"llama.cpp could not be compiled. The whole log: {log}")
-        # Another process may have been first; its wheel is as good as ours.
-        if not folder.is_dir():
-            scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def install(folder: Path, record: Path, facts: dict[str, str]) -> None:
-    """Put the wheel into this environment, see that it loads, and note what it is."""
-    wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
-    if not wheels:
-        raise SystemExit(f"There is no wheel in {folder}; remove that folder and try again.")
-    again = pip("install", "-qq", "--force-reinstall", "--no-deps", str(wheels[0]))
-    subprocess.run(again, check=True)
-    subprocess.run(pip("install", "-qq", str(wheels[0])), check=True)
-    loads = "import llama_cpp; llama_cpp.llama_backend_init()"
-    subprocess.run([sys.executable, "-c", loads], check=True)
-    record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+def fetch_source(scratch: Path) -> Path:
+    """The source of llama.cpp, out of llama-cpp-python's."""
+    wanted = ("--no-deps", "--no-binary", "llama-cpp-python", "--quiet", "--dest", str(scratch))
+    subprocess.run(pip("download", *wanted, f"llama-cpp-python=={pinned_version()}"), check=True)
+    archives = sorted(scratch.glob("llama_cpp_python-*.tar.gz"))
+    if not archives:
+        raise SystemExit("pip brought no source of llama-cpp-python.")
+    with tarfile.open(archives[0]) as tar:
+        # Early releases of Python 3.11 have no filter; whoever compiles a source trusts it anyway.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(scratch)
+    return archives[0].with_name(archives[0].name.removesuffix(".tar.gz")) / "vendor" / "llama.cpp"
 
 
-def is_installed(record: Path, facts: dict[str, str], version: str) -> bool:
-    """Whether this environment holds the very build that is wanted."""
-    try:
-        noted = json.loads(record.read_text(encoding="utf-8"))
-        return bool(noted == facts and metadata.version("llama-cpp-python") == version)
-    except (OSError, ValueError, metadata.PackageNotFoundError):
-        return False
+def build_tools(scratch: Path) -> dict[str, str]:
+    """CMake and Ninja: those of the machine, or brought by pip for the moment."""
+    target = scratch / "tools"
+    # The launchers beside the packages are for another environment: these are the programs.
+    brought = {"cmake": target / "cmake/data/bin/cmake", "ninja": target / "bin/ninja"}
+    tools = {name: shutil.which(name) for name in brought}
+    missing = [name for name, path in tools.items() if path is None]
+    if missing:
+        subprocess.run(pip("install", "--quiet", "--target", str(target), *missing), check=True)
+    return {name: path or str(brought[name]) for name, path in tools.items()}
+
+
+def unknown_levels(compiler: Compiler) -> tuple[str, ...]:
+    """Levels, by the names of the build, whose code this compiler cannot make, or not rightly."""
+    if is_x86():
+        return () if compiler.is_safe else ("sapphirerapids",)
+    latest = [compiler.cc, "-march=armv9.2-a+sme", "-E", "-x", "c", "-"]
+    return () if output_of(latest) is not None else ("armv9.2_1", "armv9.2_2")
+
+
+def leave_out(source: Path, levels: tuple[str, ...]) -> None:
+    """Take levels out of the build, in our copy of the source."""
+    lists = source / "ggml" / "src" / "CMakeLists.txt"
+    lines = lists.read_text(encoding="utf-8").splitlines(keepends=True)
+    starts = tuple(f"ggml_add_cpu_backend_variant({level} " for level in levels)
+    kept = [line for line in lines if not line.strip().startswith(starts)]
+    lists.write_text("".join(kept), encoding="utf-8")
 
 
 def main() -> None:
     """Choose, say so, build unless the wheel is there, install."""
-    parser = argparse.ArgumentParser(description="Build and install llama-cpp-python.")
+    parser = argparse.ArgumentParser(description="Compile and install llama.cpp.")
+    parser.add_argument("--every-level", action="store_true", help="kernels for every processor")
     parser.add_argument("--force", action="store_true", help="compile even if a wheel is there")
     parser.add_argument("--plan", action="store_true", help="say what would be done, and stop")
     asked = parser.parse_args()
-    compiler, version = choose(), pinned_version()
-    key = wheel_key(compiler, version)
-    folder = cache_folder(os.environ) / "wheels" / f"llama_cpp_python-{key}"
-    record = Path(sys.prefix) / "llama-build.json"
+    add(force=asked.force, every_level=asked.every_level, plans=asked.plan)
+
+
+def add(*, force: bool = False, every_level: bool = False, plans: bool = False) -> None:
+    """Put a compiled llama.cpp into this environment."""
+    compiler = choose()
+    key = wheel_key(compiler, pinned_version(), every_level=every_level)
+    folder = cache_folder(os.environ) / "wheels"
     amx = "" if compiler.is_safe else ", without AMX, which it is not known to compile rightly"
     print(f"llama.cpp: compiler {compiler.version}{amx}; wheel {key}", flush=True)
     if not compiler.is_safe:
         print(ADVICE, flush=True)
-    if asked.plan:
-        print("wheel is there" if folder.is_dir() else "wheel is to be compiled")
+    kept = sorted(folder.glob(f"jitney_llama-*+compiled.{key}-*.whl"))
+    if plans:
+        print("wheel is there" if kept else "wheel is to be compiled")
         return
-    facts = {"key": key, "compiler": compiler.version, "flags": " ".join(compiler.flags)}
-    if asked.force:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif is_installed(record, facts, version):
-        print("llama.cpp: this build is installed", flush=True)
-        return
-    if not folder.is_dir():
-        build(compiler, version, folder)
-    install(folder, record, facts)
+    is_kept = bool(kept) and not force
+    wheel = kept[0] if is_kept else build(compiler, key, folder, every_level=every_level)
+    install_wheel(wheel)
     print("llama.cpp: installed", flush=True)
 
 

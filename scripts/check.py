@@ -3,8 +3,8 @@
 Usage, from the root of the repository:
 .venv/bin/python -m scripts.check [--only STAGE] [pytest arguments]
 
-Tests run as one pytest, folder by folder in the order below, so that its closing line is the last
-line of all; `stage_times` makes it stop after a folder with failures.
+Tests run as one pytest, so that its closing line is the last line of all, on two workers, so that
+one computes while the other waits. `--workers 0` runs them one by one, as a debugger wants it.
 """
 
 import argparse
@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 CODE = ("src", "tests", "benchmarks", "scripts")
 TESTS = ("style", "unit", "property", "simulation", "conformance", "e2e")
+FAILURES_MAX = 20
 
 
 def existing(*names: str) -> list[str]:
@@ -61,6 +62,7 @@ def main() -> int:
     """The first status that is not zero, or that of pytest."""
     parser = argparse.ArgumentParser(description="Run every check.")
     parser.add_argument("--only", choices=tuple(stages()), help="one stage, and no tests")
+    parser.add_argument("--workers", default="2", help="processes that run tests")
     asked, others = parser.parse_known_args()
     for name, commands in stages().items():
         if asked.only in (None, name):
@@ -70,7 +72,8 @@ def main() -> int:
     if asked.only is not None:
         return 0
     folders = existing(*(f"tests/{name}" for name in TESTS))
-    command = [sys.executable, "-m", "pytest", "-p", "scripts.stage_times", *folders, *others]
+    command = [sys.executable, "-m", "pytest", "-p", "scripts.stage_times", *folders]
+    command += [f"--maxfail={FAILURES_MAX}", "-n", asked.workers, "--dist", "worksteal", *others]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

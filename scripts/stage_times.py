@@ -1,6 +1,9 @@
-"""A pytest plugin: times per folder of tests, and an end after the first folder with failures."""
+"""A pytest plugin: times per folder of tests, and what could not be tried on this machine, and why.
 
-from collections.abc import Generator
+With several workers the times are those of all of them together.
+"""
+
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,31 +23,27 @@ class StageTimes:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.counts: dict[str, int] = {}
+        self.untried: Counter[tuple[str, str]] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Every phase of every test counts towards its folder's time."""
         stage = stage_of(ROOT / report.nodeid.partition("::")[0])
         self.seconds[stage] = self.seconds.get(stage, 0.0) + report.duration
         self.counts[stage] = self.counts.get(stage, 0) + (report.when == "call")
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(
-        self, item: pytest.Item, nextitem: pytest.Item | None
-    ) -> Generator[None, object, object]:
-        """A stage that failed is finished, and no other one is begun."""
-        ran = yield
-        if nextitem is not None and item.session.testsfailed:
-            stage = stage_of(item.path)
-            if stage_of(nextitem.path) != stage:
-                item.session.shouldfail = f"the stage {stage} failed; later ones were not run"
-        return ran
+        if report.skipped and isinstance(report.longrepr, tuple):
+            file = report.nodeid.partition("::")[0]
+            self.untried[file, report.longrepr[2].removeprefix("Skipped: ")] += 1
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """One line per stage, above pytest's closing line."""
+        """A line per stage and per reason of what was not tried, above pytest's closing line."""
         for stage, seconds in self.seconds.items():
             terminalreporter.write_line(
                 f"{stage:<12} {seconds:8.1f} s {self.counts[stage]:6d} tests"
             )
+        for reason in sorted({reason for _, reason in self.untried}):
+            files = {file: count for (file, why), count in self.untried.items() if why == reason}
+            told = ", ".join(f"{file} ({count})" for file, count in sorted(files.items()))
+            terminalreporter.write_line(f"not tried here: {reason}: {told}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

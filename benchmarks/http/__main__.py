@@ -9,6 +9,8 @@ when a goal was missed.
     leavers  200 requests of 10,000 tokens that are given up after 0.5 s, then one normal one
     cost     fake backend on one core, in tokens/s; SmolLM2 over HTTP against the engine itself
     drain    SIGTERM under 100 streams, with time to finish and without
+
+Linux only: memory, files and children are read from /proc, and cores are set aside.
 """
 
 import json
@@ -21,6 +23,9 @@ from benchmarks.http.kills import kills
 from benchmarks.http.leavers import leavers
 from benchmarks.http.ledger import ledger
 from benchmarks.http.report import Report
+from benchmarks.http.served import missing_here
+
+NOT_HERE = 2
 
 SECTIONS: dict[str, Callable[[Report], None]] = {
     "ledger": ledger,
@@ -33,6 +38,10 @@ SECTIONS: dict[str, Callable[[Report], None]] = {
 
 def main(names: list[str]) -> int:
     """Run the named sections, or all; the exit code."""
+    missing = missing_here()
+    if missing is not None:
+        print(missing)
+        return NOT_HERE
     reports: dict[str, Report] = {}
     for name in names or list(SECTIONS):
         print(f"{name}: {SECTIONS[name].__doc__}", flush=True)

@@ -128,6 +128,13 @@ def served(*flags: str, cores: set[int] | None = None) -> Iterator[Served]:
             _end(process)
 
 
+def missing_here(proc: Path = Path("/proc")) -> str | None:
+    """Why nothing can be measured here, if so."""
+    if (proc / "self").exists() and hasattr(os, "sched_setaffinity"):
+        return None
+    return "These benchmarks read /proc and set cores aside, so they run on Linux only."
+
+
 def allow_files() -> None:
     """Raise the limit on open files for this process, which has a client at each connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

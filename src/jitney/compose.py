@@ -17,8 +17,9 @@ from jitney.engine.engine import Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.observe import log_batch_composition
 from jitney.errors import ConfigError
-from jitney.loading import load_backend
+from jitney.loading import load_backend, located
 from jitney.models import embedded
+from jitney.models.names import reference_of
 from jitney.sizing import MODEL_LEN_DEFAULT
 from jitney.text.chat import ChatTemplate
 
@@ -31,18 +32,14 @@ class Assembly:
     engine: Engine
     entrance: Entrance
     template: ChatTemplate | None
-
-    @property
-    def model_name(self) -> str:
-        """What to call the model."""
-        if self.settings.backend == "fake":
-            return "fake"
-        return embedded.NAME if self.settings.model is None else self.settings.model.stem
+    model_name: str
+    """What to call the model."""
 
 
 def assemble(settings: Settings) -> Assembly:
     """Load the model and start its engine. Raises a SetupError that says what to mend."""
-    backend = load_backend(settings)
+    model_name = name_of(settings)
+    backend = load_backend(located(settings))
     try:
         vocabulary = backend.vocabulary
         limits = scheduler_settings(settings, backend.traits)
@@ -57,7 +54,17 @@ def assemble(settings: Settings) -> Assembly:
         engine.observe(log_batch_composition)
     engine.start()
     entrance = Entrance(backend, limits.model_len_max, _seed_source(settings.seed))
-    return Assembly(settings, engine, entrance, template)
+    return Assembly(settings, engine, entrance, template, model_name)
+
+
+def name_of(settings: Settings) -> str:
+    """What to call the model: as it was named, or by its file."""
+    if settings.backend == "fake":
+        return "fake"
+    if settings.model is None:
+        return embedded.NAME
+    reference = reference_of(settings.model)
+    return settings.model.stem if reference is None else str(reference)
 
 
 def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:

@@ -1,15 +1,18 @@
 """Which backend runs a model where nobody named one: `select`, and its reason in words.
 
-Pure: what is installed, what the file says and what a measurement found are handed in. Called by
+Pure: what works here, what the file says and what a measurement found are handed in. Called by
 `loading`, at start-up and for `jitney backends`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jitney.backends.llamacpp.usable import ADVICE
 from jitney.backends.measure import Trial
 from jitney.config import Settings
-from jitney.errors import MissingDependency
+from jitney.errors import ConfigError, MissingDependency
+
+TITLES = {"openvino": "OpenVINO", "llamacpp": "llama.cpp"}
 
 FEW_SEQUENCES = 8
 """With more sequences than this OpenVINO is faster wherever it was measured; with fewer it depends
@@ -28,8 +31,8 @@ class Selection:
 class Facts:
     """What the choice depends on, besides the settings."""
 
-    installed: frozenset[str]
-    """Names of the backends whose libraries are there."""
+    failures: Mapping[str, str | None]
+    """The backends whose libraries are there, and why one does not work here; None when it does."""
     openvino_refusal: str | None
     """Why OpenVINO cannot run this model; None when it can."""
     is_folder: bool
@@ -41,29 +44,41 @@ def select(settings: Settings, facts: Facts) -> Selection | None:
 
     Raises MissingDependency when nothing that is installed can run the model.
     """
-    if settings.backend != "auto":
-        return Selection(settings.backend, "it was asked for")
-    if facts.is_folder:
-        return Selection("openvino", "the model is a folder made for it")
-    if settings.gpu_layers != 0:
+    if settings.gpu_layers != 0 and not facts.is_folder:
+        refuse_unusable("llamacpp", facts.failures.get("llamacpp"))
         return Selection("llamacpp", "gpu_layers is given, and only llama.cpp puts layers on a GPU")
-    has_openvino, has_llamacpp = (name in facts.installed for name in ("openvino", "llamacpp"))
+    has_openvino, has_llamacpp = (_works(name, facts) for name in ("openvino", "llamacpp"))
+    if facts.is_folder:
+        if not has_openvino:
+            raise MissingDependency(
+                f"the model is a folder made for OpenVINO, and {_absence('openvino', facts)}; "
+                "take a GGUF file of the model."
+            )
+        return Selection("openvino", "the model is a folder made for it")
     if facts.openvino_refusal is not None:
         if has_llamacpp:
             return Selection("llamacpp", f"OpenVINO does not run this model: {_lowered(facts)}")
         raise MissingDependency(
-            f"OpenVINO does not run this model ({_lowered(facts)}), and llama-cpp-python is not "
-            "installed: install jitney with the extra `llama`, or run `make llama`."
+            f"OpenVINO does not run this model ({_lowered(facts)}), and "
+            f"{_absence('llamacpp', facts)}: {ADVICE}."
         )
-    if not has_openvino and not has_llamacpp:
-        raise MissingDependency(
-            "no backend is installed: install jitney with the extra `openvino` or `llama`."
+    if has_openvino and has_llamacpp:
+        return _of_both(settings)
+    if has_llamacpp:
+        return Selection("llamacpp", _absence("openvino", facts))
+    if has_openvino:
+        return Selection("openvino", f"it knows the model, and {_absence('llamacpp', facts)}")
+    told = f"{_absence('openvino', facts)}, and {_absence('llamacpp', facts)}"
+    raise MissingDependency(f"nothing here can run a model: {told}: {ADVICE}.")
+
+
+def refuse_unusable(name: str, failure: str | None) -> None:
+    """Refuse a backend that was asked for and does not work here. Raises ConfigError."""
+    if failure is not None:
+        raise ConfigError(
+            f"the {name} backend does not work on this machine: {failure}; leave the setting "
+            f"`backend` out, or choose another one (`jitney backends` shows what works here)."
         )
-    if not has_openvino:
-        return Selection("llamacpp", "OpenVINO is not installed")
-    if not has_llamacpp:
-        return Selection("openvino", "it knows the model, and llama-cpp-python is not installed")
-    return _of_both(settings)
 
 
 def trial_sequences(sequences_max: int) -> int:
@@ -98,6 +113,19 @@ def _of_both(settings: Settings) -> Selection | None:
             f"it knows the model and is the faster one with more than {FEW_SEQUENCES} sequences",
         )
     return None
+
+
+def _works(name: str, facts: Facts) -> bool:
+    return name in facts.failures and facts.failures[name] is None
+
+
+def _absence(name: str, facts: Facts) -> str:
+    """Why a backend is not chosen, as a clause."""
+    failure = facts.failures.get(name)
+    title = TITLES[name]
+    return (
+        f"{title} is not installed" if failure is None else f"{title} does not work here: {failure}"
+    )
 
 
 def _figure(name: str, trial: Trial, *, is_first: bool) -> str:

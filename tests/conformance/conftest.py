@@ -1,13 +1,14 @@
-"""Every backend that can be built here, under one name: the fixture `backend`."""
+"""Every backend that can be built here, under one name: the fixture `built`."""
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jitney.backends import load, load_process
-from jitney.backends.openvino.convert import write_model
 from jitney.core.backend import Backend
+from tests.backends_for_tests import needs, needs_installed
 from tests.conformance.driver import Driver
 
 SLOTS = 8
@@ -27,8 +28,10 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_converted(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model as OpenVINO reads it."""
+    needs_installed("openvino")
+    convert = importlib.import_module("jitney.backends.openvino.convert")
     folder = tmp_path_factory.mktemp("converted")
-    write_model(tiny_gguf, folder)
+    convert.write_model(tiny_gguf, folder)
     return folder
 
 
@@ -50,6 +53,7 @@ def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
     }
     name = kind.split("-")[0]
     if name == "llamacpp":
+        needs("llamacpp")
         settings |= {
             "model": str(request.getfixturevalue("tiny_gguf")),
             # More would spin for each other on a busy machine, and the model is tiny.
@@ -57,6 +61,7 @@ def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
             "gpu_layers": 0,
         }
     elif name == "openvino":
+        needs("openvino", threads=1, dtype="float32", kv_cache_dtype="float32")
         settings |= {
             "model": str(request.getfixturevalue("tiny_converted")),
             "vocabulary": str(request.getfixturevalue("tiny_gguf")),

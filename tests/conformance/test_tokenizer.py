@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
 pytest.importorskip("tokenizers", reason="the extra `openvino` is not installed")
 pytest.importorskip("gguf", reason="needs the gguf package")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import needs, share_verdicts
 from tests.e2e.test_cli_terminal import on_terminal
 
 WAIT_S = 240
@@ -25,7 +26,7 @@ def jitney(*words: str | Path, cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_lists_and_chooses_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_it_lists_and_chooses_and_leaves_nothing_but_what_was_tried(tmp_path: Path) -> None:
     """Guards the question before the first start: an answer, and nothing fetched for it."""
     cache = tmp_path / "cache"
     done = jitney("backends", cache=cache)
@@ -36,10 +37,17 @@ def test_it_lists_and_chooses_and_leaves_no_trace(tmp_path: Path) -> None:
         assert sum(line.startswith(name) for line in lines) == 1, name
     assert all(line == line.rstrip() for line in lines)
     assert "not fetched yet" in done.stdout
-    assert not cache.exists()
+    assert [path.name for path in cache.iterdir()] == ["probes"]
     told = json.loads(jitney("backends", "--json", cache=cache).stdout)
     assert [each["name"] for each in told["backends"]] == ["openvino", "llamacpp", "fake"]
     assert told["reason"] in done.stdout
+    for each in told["backends"]:
+        [line] = [line for line in lines if line.startswith(f"{each['name']} ")]
+        if each["name"] == "fake" or not each["installed"]:
+            assert "works here" not in line
+        else:
+            state = "it was seen to" if each["works"] else f"no: {each['failure']}"
+            assert line.endswith(f"{each['version']}; works here: {state}")
 
 
 @pytest.mark.parametrize("columns", [80, 50])
@@ -68,16 +76,16 @@ def test_a_bad_model_is_one_sentence(tmp_path: Path) -> None:
 
 def test_it_measures_when_asked_and_knows_it_afterwards(tmp_path: Path) -> None:
     """Guards the whole way with a real model: not known, measured, remembered, used."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    pytest.importorskip("openvino_genai", reason="openvino is not installed")
+    needs("llamacpp")
+    needs("openvino", threads=2)
     models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
-    model, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
+    model, cache = tmp_path / "tiny.gguf", share_verdicts(tmp_path / "cache")
     models.write_tiny_gguf(model)
     few = ("--max-num-seqs", "2", "--threads", "2")
     before = jitney("backends", model, *few, cache=cache)
     assert "not known yet" in before.stdout
     assert "--measure" in before.stdout
-    assert not cache.exists()
+    assert [path.name for path in cache.iterdir()] == ["probes"]
     measured = jitney("backends", model, *few, "--measure", cache=cache)
     assert measured.returncode == 0, measured.stderr
     assert "2 sequences: " in measured.stdout

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
 models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
 
 WAIT_S = 280

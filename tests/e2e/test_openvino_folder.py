@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("openvino_genai", reason="the extra `openvino` is not installed")
+from tests.backends_for_tests import absence_reason, failure, needs, share_verdicts
+
+if reason := absence_reason("openvino"):
+    pytest.skip(reason, allow_module_level=True)
 pytest.importorskip("gguf", reason="needs the gguf package")
 
-from jitney import LLM, SamplingParams
+from jitney import LLM, SamplingParams, backends
 from jitney.config import Settings
 from jitney.errors import ModelError
-from jitney.loading import ready_model
+from jitney.loading import openvino, ready_model
 from jitney.models import embedded
 from tests.folders_for_tests import write_folder
 from tests.models_for_tests import write_tiny_gguf
@@ -30,6 +33,7 @@ def answers(llm: LLM) -> list[object]:
 
 def test_a_folder_answers_as_the_gguf_that_it_came_from(tmp_path: Path) -> None:
     """Guards tokenizer, template, endings and sizes of a folder, all at once."""
+    needs("openvino", threads=1, dtype="float32")
     settings = Settings(backend="openvino")
     converted = ready_model(settings)
     for name in FILES:
@@ -49,13 +53,35 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("exported")
     source = base / "tiny.gguf"
     write_tiny_gguf(source)
-    converted = ready_model(Settings(model=source, backend="openvino", cache_dir=base / "cache"))
+    cache = share_verdicts(base / "cache")
+    # The conversion alone, which needs no processor that can run the model.
+    converted = openvino.ready(source, Settings(model=source, backend="openvino", cache_dir=cache))
     folder = base / "folder"
     folder.mkdir()
     for name in FILES:
         shutil.copyfile(converted / name, folder / name)
     write_folder(folder, source)
     return folder
+
+
+def open_folder(folder: Path, cache: Path) -> None:
+    """Load a folder; where OpenVINO cannot run, by its own backend, which nobody would get."""
+    if failure("openvino", threads=1, dtype="float32") is None:
+        LLM(folder, kv_tokens=512, threads=1, dtype="float32", cache_dir=cache).close()
+        return
+    settings = Settings(model=folder, kv_tokens=512, threads=1, dtype="float32", cache_dir=cache)
+    backends.load("openvino", openvino.values(settings)).close()
+
+
+def test_an_undamaged_folder_is_refused_for_nothing_but_the_processor(
+    tmp_path: Path, exported: Path
+) -> None:
+    """Guards the next test: what it refuses must be the damage."""
+    if failure("openvino", threads=1, dtype="float32") is None:
+        open_folder(exported, tmp_path)
+        return
+    with pytest.raises(ModelError, match="PagedAttention"):
+        open_folder(exported, tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["short weights", "bad graph", "no config", "no tokenizer"])
@@ -74,8 +100,9 @@ def test_a_damaged_folder_is_a_sentence(tmp_path: Path, exported: Path, damage: 
         case _:
             (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelError) as caught:
-        LLM(folder, kv_tokens=512, threads=1, dtype="float32")
+        open_folder(folder, share_verdicts(tmp_path / "cache"))
     text = str(caught.value)
+    assert "PagedAttention" not in text
     assert str(folder) in text
     assert "\n" not in text
     assert text.endswith(".")

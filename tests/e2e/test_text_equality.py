@@ -23,6 +23,7 @@ from jitney.backends.process import ProcessBackend
 from jitney.config import Settings
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
+from tests.backends_for_tests import needs
 
 LOGPROB_BOUND = 1.0
 """SmolLM2 Q8_0 on llama.cpp: another shape of pass moves a logit by up to 0.97 (docs/log.md); the
@@ -93,7 +94,9 @@ ENGINES = {
 @pytest.fixture(scope="module", params=list(ENGINES))
 def open_llm(request: pytest.FixtureRequest) -> Open:
     """Each backend in turn."""
-    return ENGINES[request.param]
+    engine = ENGINES[request.param]
+    needs(request.param, **{name: each for name, each in engine.usual.items() if name != "backend"})
+    return engine
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +290,7 @@ def test_answers_survive_kill_9_of_the_backend_process(
 
 def test_bfloat16_on_openvino_differs_by_rounding_alone() -> None:
     """Guards the default of OpenVINO: every difference is one that rounding explains."""
+    needs("openvino", dtype="bfloat16")
     usual = {"backend": "openvino", "dtype": "bfloat16", "max_model_len": 512}
     with LLM(None, **usual, max_num_seqs=1, enable_prefix_caching=False) as llm:
         expected = [llm.generate(prompt, GREEDY)[0] for prompt in PROMPTS]
@@ -298,6 +302,9 @@ def test_bfloat16_on_openvino_differs_by_rounding_alone() -> None:
 @pytest.fixture(scope="module")
 def by_llamacpp() -> tuple[Path, list[RequestOutput]]:
     """A file that both backends read as it is, and fifty answers of llama.cpp."""
+    # Without answers of the other one there is nothing to compare them with.
+    needs("openvino")
+    needs("llamacpp")
     model = ready_model(Settings(backend="llamacpp"))
     with LLM(model, backend="llamacpp", threads=1, max_model_len=256, max_num_seqs=16) as llm:
         return model, llm.generate(FIFTY, SHORT)
@@ -308,6 +315,7 @@ def test_fifty_answers_of_openvino_are_those_of_llamacpp(
     by_llamacpp: tuple[Path, list[RequestOutput]], dtype: str
 ) -> None:
     """Guards the conversion: the same weights say the same, up to the rounding of activations."""
+    needs("openvino", dtype=dtype)
     model, expected = by_llamacpp
     with LLM(model, backend="openvino", dtype=dtype, max_model_len=256, max_num_seqs=16) as llm:
         answers = llm.generate(FIFTY, SHORT)

@@ -9,7 +9,7 @@ import pytest
 
 from jitney import LLM, SamplingParams
 from jitney.backends.process import ProcessBackend
-from jitney.compose import assemble, scheduler_settings
+from jitney.compose import assemble, name_of, scheduler_settings
 from jitney.config import Settings, resolve
 from jitney.core.backend import Traits
 from jitney.core.settings import Mix, Policy, Strategy
@@ -108,3 +108,16 @@ def test_a_backend_process_that_is_killed_in_mid_answer_is_not_seen_by_the_reade
             texts.append(delta.text)
         assert "".join(texts) == expected
         assert llm.stats().backend_failure_count <= 1
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("owner/name:Q8_0", "owner/name:Q8_0"),
+        ("folder/model.gguf", "model"),
+        ("none", "SmolLM2-135M-Instruct"),
+    ],
+)
+def test_a_model_is_called_as_it_was_named(model: str, name: str) -> None:
+    """Guards what clients ask for: the name that was given, not that of a file in a cache."""
+    assert name_of(resolve({"model": model}, None, {}).settings) == name

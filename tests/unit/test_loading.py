@@ -8,21 +8,41 @@ import pytest
 pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.config import Settings
-from jitney.errors import ConfigError, ModelError
-from jitney.loading import load_backend, select_backend
+from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
+from jitney.loading import foreseen_backend, load_backend, select_backend
+from tests.children_for_tests import MODULES, install, refuses, stand_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
+NO_ATTENTION = "it has no attention"
+UNWELL = "it is unwell"
 
-def refused(tmp_path: Path, **given: Any) -> str:
-    """The sentence; nothing was written to the cache."""
-    cache = tmp_path / "cache"
-    with pytest.raises((ConfigError, ModelError)) as caught:
-        load_backend(Settings(cache_dir=cache, **given))
-    assert not cache.exists()
+
+def refused(
+    tmp_path: Path, kinds: type[SetupError] | tuple[type[SetupError], ...], **given: Any
+) -> str:
+    """The sentence."""
+    with pytest.raises(kinds) as caught:
+        load_backend(Settings(cache_dir=tmp_path / "cache", **given))
     text = str(caught.value)
     assert "\n" not in text
     assert text.endswith(".")
     return text
+
+
+def refused_at_once(tmp_path: Path, **given: Any) -> str:
+    """The sentence; nothing was written to the cache, so that nothing was tried."""
+    told = refused(tmp_path, (ConfigError, ModelError), **given)
+    assert not (tmp_path / "cache").exists()
+    return told
+
+
+def exported(tmp_path: Path) -> Path:
+    """What is taken for an exported folder."""
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (folder / name).touch()
+    return folder
 
 
 @pytest.mark.parametrize("backend", ["llamacpp", "fake"])
@@ -31,7 +51,7 @@ def test_kinds_of_numbers_are_refused_where_there_is_no_choice(
     tmp_path: Path, backend: str, given: dict[str, Any]
 ) -> None:
     """Guards against a setting that is taken and ignored."""
-    told = refused(tmp_path, backend=backend, **given)
+    told = refused_at_once(tmp_path, backend=backend, **given)
     assert told.startswith(f"{next(iter(given))} is given, and the {backend} backend")
 
 
@@ -40,33 +60,163 @@ def test_settings_of_llamacpp_are_refused_by_openvino(
     tmp_path: Path, given: dict[str, Any]
 ) -> None:
     """Guards against a setting that is taken and ignored."""
-    assert next(iter(given)) in refused(tmp_path, backend="openvino", **given)
+    assert next(iter(given)) in refused_at_once(tmp_path, backend="openvino", **given)
 
 
 def test_bytes_are_refused_by_a_backend_that_has_none(tmp_path: Path) -> None:
     """Guards against a budget that is taken and ignored."""
-    assert "kv_tokens, not memory_limit" in refused(tmp_path, backend="fake", memory_limit=2**20)
+    told = refused_at_once(tmp_path, backend="fake", memory_limit=2**20)
+    assert "kv_tokens, not memory_limit" in told
+
+
+@pytest.mark.parametrize("backend", ["openvino", "llamacpp"])
+def test_a_mistake_in_a_setting_is_told_before_the_backend_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Guards the order: who mends the setting must not wait for a trial, nor hear of it first."""
+    install(monkeypatch)
+    script = refuses(UNWELL)
+    children = stand_in(tmp_path, monkeypatch, openvino=script, llamacpp=script)
+    mistakes: dict[str, dict[str, Any]] = {
+        "openvino": {"gpu_layers": 3},
+        "llamacpp": {"dtype": "float32"},
+    }
+    told = refused_at_once(tmp_path, backend=backend, **mistakes[backend])
+    assert UNWELL not in told
+    assert children.names == []
+
+
+@pytest.mark.parametrize("backend", ["openvino", "llamacpp"])
+def test_a_backend_that_was_asked_for_and_does_not_work_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Guards `--backend`: the reason and a way out, before a model is fetched or converted."""
+    install(monkeypatch)
+    children = stand_in(tmp_path, monkeypatch, **{backend: refuses(UNWELL)})
+    told = refused(tmp_path, ConfigError, backend=backend)
+    assert told.startswith(f"the {backend} backend does not work on this machine: {UNWELL}; ")
+    assert "`jitney backends`" in told
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["probes"]
+    assert children.names == [backend]
+    with pytest.raises(ConfigError, match=UNWELL):
+        foreseen_backend(Settings(cache_dir=tmp_path / "cache", backend=backend))  # type: ignore[arg-type]
+    assert children.names == [backend]
+
+
+def test_one_that_was_asked_for_and_works_is_taken_whatever_the_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards `--backend` on a machine where the other one is broken: that is never tried."""
+    install(monkeypatch)
+    children = stand_in(tmp_path, monkeypatch, llamacpp="kill -SEGV $$")
+    selection = select_backend(Settings(cache_dir=tmp_path / "cache", backend="openvino"))
+    assert (selection.name, selection.reason) == ("openvino", "it was asked for")
+    assert set(children.names) == {"openvino"}
+
+
+@pytest.mark.parametrize(
+    ("failing", "name", "told"),
+    [
+        ({"openvino": NO_ATTENTION}, "llamacpp", f"OpenVINO does not work here: {NO_ATTENTION}"),
+        (
+            {"llamacpp": UNWELL},
+            "openvino",
+            f"it knows the model, and llama.cpp does not work here: {UNWELL}",
+        ),
+    ],
+)
+def test_where_one_does_not_work_the_other_is_taken(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: dict[str, str],
+    name: str,
+    told: str,
+) -> None:
+    """Guards a processor that OpenVINO was not compiled for: nothing is measured there."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch, **{each: refuses(why) for each, why in failing.items()})
+    for sequences in (1, 64):
+        settings = Settings(cache_dir=tmp_path / "cache", max_num_seqs=sequences)
+        for selection in (foreseen_backend(settings), select_backend(settings)):
+            assert selection is not None
+            assert (selection.name, selection.reason) == (name, told)
+
+
+def test_where_both_do_not_work_both_reasons_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the last resort: a sentence, and no attempt to load what was seen to fail."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION), llamacpp="kill -SEGV $$")
+    told = refused(tmp_path, MissingDependency)
+    assert f"OpenVINO does not work here: {NO_ATTENTION}" in told
+    assert "llama.cpp does not work here: it crashed (SIGSEGV)" in told
+
+
+def test_layers_on_a_gpu_need_a_llamacpp_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against the other backend being taken, and the setting passed over."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch, llamacpp=refuses(UNWELL))
+    assert UNWELL in refused(tmp_path, ConfigError, gpu_layers=3)
 
 
 @pytest.mark.parametrize("backend", ["openvino", "llamacpp", "auto"])
-def test_a_folder_that_is_no_model_is_a_sentence(tmp_path: Path, backend: str) -> None:
+def test_a_folder_that_is_no_model_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
     """Guards against a traceback from a path that is a folder of something else."""
     model = tmp_path / "folder"
     model.mkdir()
-    assert str(model) in refused(tmp_path, backend=backend, model=model)
+    children = stand_in(tmp_path, monkeypatch)
+    assert str(model) in refused(tmp_path, ModelError, backend=backend, model=model)
+    if backend == "auto":
+        # What the file says comes first, where it has a say in the choice.
+        assert children.names == []
 
 
-def test_a_family_that_openvino_does_not_know_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_a_family_that_openvino_does_not_know_is_refused_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards against minutes of conversion for a model that cannot be run."""
     model = tmp_path / "model.gguf"
     write_tiny_gguf(model, shape=TinyShape(layers=1, width=32, heads=2, architecture="gemma"))
-    told = refused(tmp_path, backend="openvino", model=model)
+    stand_in(tmp_path, monkeypatch)
+    told = refused(tmp_path, ModelError, backend="openvino", model=model)
     assert "its architecture is gemma" in told
     assert told.endswith("use the llama.cpp backend.")
+    assert not (tmp_path / "cache" / "converted").exists()
 
 
-def test_an_exported_folder_is_for_openvino(tmp_path: Path) -> None:
+def test_an_exported_folder_is_for_openvino(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards against reading a folder as a GGUF."""
-    for name in ("openvino_model.xml", "openvino_model.bin"):
-        (tmp_path / name).touch()
-    assert select_backend(Settings(model=tmp_path)).name == "openvino"
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch)
+    settings = Settings(model=exported(tmp_path), cache_dir=tmp_path / "cache")
+    assert select_backend(settings).name == "openvino"
+
+
+def test_an_exported_folder_where_openvino_does_not_work_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against llama.cpp being given a folder: what helps is another form of the model."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
+    told = refused(tmp_path, MissingDependency, model=exported(tmp_path))
+    assert f"OpenVINO does not work here: {NO_ATTENTION}" in told
+    assert told.endswith("take a GGUF file of the model.")
+
+
+def test_nothing_is_tried_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a bare install: the advice is to add a backend, not to mend one."""
+    install(monkeypatch, missing=(*MODULES["openvino"], *MODULES["llamacpp"]))
+    children = stand_in(tmp_path, monkeypatch)
+    told = refused(tmp_path, MissingDependency)
+    assert "OpenVINO is not installed, and llama.cpp is not installed" in told
+    assert children.names == []
+    assert not (tmp_path / "cache").exists()

@@ -6,30 +6,52 @@ import pytest
 
 from jitney.backends.measure import Trial
 from jitney.config import Settings
-from jitney.errors import MissingDependency
-from jitney.selection import FEW_SEQUENCES, Facts, fastest, select, trial_sequences
+from jitney.errors import ConfigError, MissingDependency
+from jitney.selection import (
+    FEW_SEQUENCES,
+    Facts,
+    fastest,
+    refuse_unusable,
+    select,
+    trial_sequences,
+)
 
-BOTH = frozenset({"openvino", "llamacpp"})
+BOTH: dict[str, str | None] = {"openvino": None, "llamacpp": None}
+OPENVINO: dict[str, str | None] = {"openvino": None}
+LLAMACPP: dict[str, str | None] = {"llamacpp": None}
+NO_ATTENTION = "it has no attention"
+CRASHED = "it crashed (SIGSEGV)"
 REFUSAL = "its architecture is gemma2."
 
 
 def facts(
-    installed: frozenset[str] = BOTH, *, refusal: str | None = None, is_folder: bool = False
+    failures: dict[str, str | None] = BOTH, *, refusal: str | None = None, is_folder: bool = False
 ) -> Facts:
-    return Facts(installed, refusal, is_folder)
+    return Facts(failures, refusal, is_folder)
+
+
+def failing(**reasons: str) -> dict[str, str | None]:
+    """Both are installed, and these do not work."""
+    return BOTH | reasons
 
 
 @pytest.mark.parametrize(
     ("given", "known", "name", "told"),
     [
-        ({"backend": "fake"}, facts(), "fake", "asked for"),
-        ({"backend": "openvino"}, facts(frozenset()), "openvino", "asked for"),
         ({}, facts(is_folder=True), "openvino", "folder"),
         ({"gpu_layers": -1}, facts(), "llamacpp", "gpu_layers"),
+        ({"gpu_layers": -1}, facts(OPENVINO), "llamacpp", "gpu_layers"),
+        ({"gpu_layers": -1}, facts(is_folder=True), "openvino", "folder"),
         ({}, facts(refusal=REFUSAL), "llamacpp", "gemma2"),
-        ({}, facts(frozenset({"llamacpp"})), "llamacpp", "not installed"),
-        ({}, facts(frozenset({"openvino"})), "openvino", "not installed"),
-        ({"max_num_seqs": 1}, facts(frozenset({"openvino"})), "openvino", "not installed"),
+        ({}, facts(failing(openvino=CRASHED), refusal=REFUSAL), "llamacpp", "gemma2"),
+        ({}, facts(LLAMACPP), "llamacpp", "OpenVINO is not installed"),
+        ({}, facts(OPENVINO), "openvino", "llama.cpp is not installed"),
+        ({"max_num_seqs": 1}, facts(OPENVINO), "openvino", "not installed"),
+        ({}, facts(failing(openvino=NO_ATTENTION)), "llamacpp", f"not work here: {NO_ATTENTION}"),
+        ({}, facts(failing(llamacpp=CRASHED)), "openvino", f"not work here: {CRASHED}"),
+        ({"max_num_seqs": 1}, facts(failing(openvino=NO_ATTENTION)), "llamacpp", NO_ATTENTION),
+        ({"max_num_seqs": 1}, facts(failing(llamacpp=CRASHED)), "openvino", CRASHED),
+        ({}, facts(failing(llamacpp=CRASHED), is_folder=True), "openvino", "folder"),
         ({}, facts(), "openvino", "faster"),
         ({"max_num_seqs": FEW_SEQUENCES + 1}, facts(), "openvino", "faster"),
         ({"flash_attention": "on"}, facts(), "llamacpp", "flash_attention"),
@@ -37,7 +59,7 @@ def facts(
         ({"kv_cache_dtype": "uint8", "max_num_seqs": 2}, facts(), "openvino", "kv_cache_dtype"),
     ],
 )
-def test_settings_and_the_model_decide(
+def test_settings_the_model_and_what_works_decide(
     given: dict[str, Any], known: Facts, name: str, told: str
 ) -> None:
     """Guards the order of the rules: each of them must be able to decide, and say so."""
@@ -53,12 +75,51 @@ def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: 
     assert select(Settings(max_num_seqs=sequences), facts()) is None
 
 
-def test_nothing_that_could_run_the_model_is_a_sentence() -> None:
-    """Guards a bare install: it says which extra to add."""
-    with pytest.raises(MissingDependency, match="extra `openvino` or `llama`"):
-        select(Settings(), facts(frozenset()))
-    with pytest.raises(MissingDependency, match=r"gemma2.*extra `llama`"):
-        select(Settings(), facts(frozenset({"openvino"}), refusal=REFUSAL))
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (facts({}), "OpenVINO is not installed, and llama.cpp is not installed: `make llama`"),
+        (
+            facts({"openvino": NO_ATTENTION}),
+            f"OpenVINO does not work here: {NO_ATTENTION}, and llama.cpp is not installed: "
+            "`make llama`",
+        ),
+        (
+            facts(failing(openvino=NO_ATTENTION, llamacpp=CRASHED)),
+            f"OpenVINO does not work here: {NO_ATTENTION}, and "
+            f"llama.cpp does not work here: {CRASHED}",
+        ),
+        (facts(OPENVINO, refusal=REFUSAL), "gemma2), and llama.cpp is not installed: `make llama`"),
+        (
+            facts(failing(llamacpp=CRASHED), refusal=REFUSAL),
+            f"gemma2), and llama.cpp does not work here: {CRASHED}",
+        ),
+        (facts(LLAMACPP, is_folder=True), "a folder made for OpenVINO, and OpenVINO is not inst"),
+        (
+            facts(failing(openvino=NO_ATTENTION), is_folder=True),
+            f"OpenVINO does not work here: {NO_ATTENTION}; take a GGUF file",
+        ),
+    ],
+)
+def test_nothing_that_could_run_the_model_is_a_sentence(known: Facts, told: str) -> None:
+    """Guards a bare install and a broken one: why nothing will do, and what to add."""
+    with pytest.raises(MissingDependency) as caught:
+        select(Settings(), known)
+    assert told in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_a_setting_that_only_a_failing_backend_has_is_not_passed_over() -> None:
+    """Guards `gpu_layers`: the model must not run without them and nobody told."""
+    with pytest.raises(ConfigError, match=NO_ATTENTION):
+        select(Settings(gpu_layers=2), facts(failing(llamacpp=NO_ATTENTION)))
+
+
+def test_a_backend_that_works_is_not_refused() -> None:
+    """Guards the check of an explicit choice, both ways."""
+    refuse_unusable("openvino", None)
+    with pytest.raises(ConfigError, match=r"the openvino backend does not work .*it crashed"):
+        refuse_unusable("openvino", CRASHED)
 
 
 def test_a_trial_stands_for_all_counts_up_to_its_own() -> None:

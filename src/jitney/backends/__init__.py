@@ -58,8 +58,7 @@ def _load_llamacpp(settings: Mapping[str, Any]) -> Backend:
         raise missing("llamacpp", error) from error
     except (OSError, RuntimeError) as error:
         raise MissingDependency(
-            f"llama-cpp-python is installed and cannot be loaded ({error}): "
-            "`make llama` builds it anew."
+            f"llama.cpp is installed and cannot be loaded ({error}): `make llama` makes it anew."
         ) from error
     _check_names("llamacpp", settings, LlamaCppSettings)
     return LlamaCppBackend(LlamaCppSettings(**settings))
@@ -76,16 +75,18 @@ def _load_openvino(settings: Mapping[str, Any]) -> Backend:
 
 def missing(name: str, error: ImportError) -> Exception:
     """What to raise when a backend cannot be imported: a sentence, where a library is missing."""
+    from jitney.backends.llamacpp import usable as llamacpp_usable
+    from jitney.backends.openvino import usable as openvino_usable
+
     packages = {
-        "llamacpp": ("llama", "llama-cpp-python", ("llama_cpp",)),
-        "openvino": ("openvino", "openvino", ("openvino", "openvino_genai", "gguf", "tokenizers")),
+        "llamacpp": ("llama.cpp", ("jitney_llama", "llama_cpp"), llamacpp_usable.ADVICE),
+        "openvino": ("openvino", openvino_usable.LIBRARIES, openvino_usable.ADVICE),
     }
-    extra, package, modules = packages[name]
+    package, modules, advice = packages[name]
     if (error.name or "").split(".")[0] not in modules:
         return error
     return MissingDependency(
-        f"the {name} backend needs {package}, which is not installed: "
-        f"install jitney with the extra `{extra}`{', or run `make llama`' * (extra == 'llama')}."
+        f"the {name} backend needs {package}, which is not installed: {advice}."
     )
 
 

@@ -4,16 +4,40 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.5
 
 
 def die_with_parent(parent: int) -> bool:
-    """Have the kernel kill this process when its parent ends; false when that has ended already.
+    """Have this process killed when its parent ends; false when that has ended already.
 
-    Where the system cannot do so, a child that reads from its parent still notices.
+    On Linux the kernel does so. Elsewhere a thread of the child looks for its parent, and is late
+    while native code lets no other thread run.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    is_left_to_kernel = _is_left_to_kernel()
     # The parent may have ended before the line above; then the process has another one.
-    return os.getppid() == parent
+    if os.getppid() != parent:
+        return False
+    if not is_left_to_kernel:
+        watch = threading.Thread(target=_watch, args=(parent,), name="lifeline", daemon=True)
+        watch.start()
+    return True
+
+
+def _is_left_to_kernel() -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        status: int = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        return False
+    return status == 0
+
+
+def _watch(parent: int) -> None:
+    pause = threading.Event()
+    while os.getppid() == parent:
+        pause.wait(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -13,19 +13,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends import load
+from jitney.backends import load, probes
+from jitney.backends.lifeline import die_with_parent
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
 from jitney.errors import JitneyError, ModelError
 from jitney.models.files import locked
+from jitney.models.parts import size_of
 
 PROMPT_TOKENS = 128
 COMPLETION_TOKENS = 64
@@ -59,7 +60,12 @@ class Trial:
 
 def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Trial:
     """Try the backend of this name in a child, with as much memory as the trial needs."""
-    given = {"backend": name, "settings": _trimmed(settings, sequences), "sequences": sequences}
+    given = {
+        "backend": name,
+        "settings": _trimmed(settings, sequences),
+        "sequences": sequences,
+        "parent": os.getpid(),
+    }
     limit = START_S_MAX + _size(Path(str(settings["model"]))) / BYTES_PER_S_MIN
     try:
         child = subprocess.run(
@@ -94,17 +100,15 @@ def recall(memory: Path, names: tuple[str, ...]) -> dict[str, Trial] | None:
     return trials if any(trial.tokens_per_s for trial in trials.values()) else None
 
 
-def remember(memory: Path, trials: Mapping[str, Trial]) -> None:
-    """Keep trials if the folder allows it; without that they are only made again."""
-    partial = memory.with_suffix(f".{os.getpid()}.partial")
+def remember(
+    memory: Path, trials: Mapping[str, Trial], model: Path | None, distributions: Iterable[str]
+) -> None:
+    """Keep trials of this model and these libraries; without that they are only made again."""
     kept = {
         name: {"tokens_per_s": trial.tokens_per_s, "failure": trial.failure}
         for name, trial in trials.items()
     }
-    with suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(kept), encoding="utf-8")
-        partial.replace(memory)
+    probes.keep(memory, kept, model, distributions)
 
 
 @contextmanager
@@ -116,20 +120,6 @@ def undisturbed(cache: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / "measuring.lock"))
         yield
-
-
-def builds(distributions: tuple[str, ...]) -> list[list[str]]:
-    """Version and digest of each installed distribution: one that is built anew is another one."""
-    found = []
-    for name in distributions:
-        try:
-            installed = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            found.append([name])
-            continue
-        record = installed.read_text("RECORD") or ""
-        found.append([name, installed.version, hashlib.sha256(record.encode()).hexdigest()])
-    return found
 
 
 def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:
@@ -225,8 +215,11 @@ def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
 
 def _size(model: Path) -> int:
     try:
-        files = list(model.iterdir()) if model.is_dir() else [model]
-        return sum(file.stat().st_size for file in files)
+        return (
+            sum(file.stat().st_size for file in model.iterdir())
+            if model.is_dir()
+            else size_of(model)
+        )
     except OSError:
         return 0  # the child will say what is wrong with it
 
@@ -264,6 +257,9 @@ def _speed(kept: Mapping[str, Any]) -> float | None:
 def main() -> int:
     """The child: 0 and a figure, or EXIT_REFUSED and a sentence."""
     given = json.load(sys.stdin)
+    # A trial that nobody waits for would only slow the next one down.
+    if not die_with_parent(given["parent"]):
+        return EXIT_REFUSED
     try:
         speed = run_trial(given["backend"], given["settings"], given["sequences"])
     except JitneyError as error:

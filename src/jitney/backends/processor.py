@@ -1,13 +1,19 @@
 """What this machine's processor is, as the system tells it. Called at start-up, on any thread.
 
-Where the system does not say, everything here is empty.
+Linux tells in a file; macOS has a program for it. Where neither is there, the processor goes by
+the name of its architecture and says nothing of its instructions.
 """
 
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from jitney.backends.system import told_by
+
 CPUINFO = Path("/proc/cpuinfo")
+_PART = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
+"""Linux knows an ARM processor by these numbers; it has no name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,10 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
                 key, _, value = line.partition(":")
                 found.setdefault(key.strip(), value.strip())
     except OSError:
-        return Processor("", "")
-    return Processor(found.get("model name", ""), found.get("flags", found.get("Features", "")))
+        return _ask_processor()
+    name = found.get("model name") or " ".join(found[each] for each in _PART if each in found)
+    instructions = found.get("flags", found.get("Features", ""))
+    return Processor(name or platform.machine(), instructions)
 
 
 def allowed_cores() -> int:
@@ -41,3 +49,18 @@ def allowed_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _ask_processor() -> Processor:
+    name = told_by("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+    # Only the Intel ones have these, and the second not all of those.
+    names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
+    instructions = [told_by("sysctl", "-n", each) for each in names]
+    return Processor(name, " ".join(each.lower() for each in instructions if each))
+
+
+def allowed_numbers() -> frozenset[int]:
+    """The numbers of those cores; empty where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset()

@@ -1,14 +1,20 @@
 """Whether a model and its memory fit this machine, asked before the library takes either.
 
-Called while a backend is built. Linux only: where the free memory cannot be read, nothing is
-refused. An estimate in the user's favour: what is refused here could not have run.
+Called while a backend is built. Linux tells in a file what is free, and macOS by a program; where
+neither is there the whole of the memory counts as free, and where not even that is known nothing
+is refused. An estimate in the user's favour: what is refused here could not have run.
 """
 
+import os
+import re
 from pathlib import Path
 
+from jitney.backends.system import told_by
 from jitney.errors import ModelError
 
 MEMINFO = Path("/proc/meminfo")
+_PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
+_PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTILINE)
 
 
 def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> None:
@@ -41,6 +47,13 @@ def check_memory(
 
 def available_bytes(meminfo: Path = MEMINFO) -> int | None:
     """Memory that can be taken without swapping; None where the system does not say."""
+    found = _free_in(meminfo)
+    if found is None:
+        found = _free_by_program()
+    return _whole_memory() if found is None else found
+
+
+def _free_in(meminfo: Path) -> int | None:
     try:
         text = meminfo.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -50,6 +63,23 @@ def available_bytes(meminfo: Path = MEMINFO) -> int | None:
         if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdecimal():
             return int(words[1]) * 1024
     return None
+
+
+def _free_by_program() -> int | None:
+    told = told_by("vm_stat")
+    size, counts = _PAGE_SIZE.search(told), _PAGES.findall(told)
+    if size is None or not counts:
+        return None
+    return int(size[1]) * sum(int(count) for _, count in counts)
+
+
+def _whole_memory() -> int | None:
+    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    if not all(name in os.sysconf_names for name in names):
+        return None
+    count, size_bytes = (os.sysconf(name) for name in names)
+    # Minus one is how the system says that it does not know.
+    return count * size_bytes if count > 0 and size_bytes > 0 else None
 
 
 def _gib(count: int) -> str:

@@ -1,6 +1,7 @@
-"""`jitney backends`: what is installed, what each can do, and which one a model would get.
+"""`jitney backends`: what is installed, what works here, and which one a model would get.
 
-Main thread. Loads no backend, and without `--measure` fetches, converts and writes nothing.
+Main thread. Each backend is tried once, in a child process. Without `--measure` and `--add` nothing
+is fetched or converted, and nothing but the answers of those trials is written.
 """
 
 import json
@@ -12,15 +13,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jitney.backends.llamacpp import prebuilt
+from jitney.backends.llamacpp import usable as llamacpp
 from jitney.backends.openvino import families
+from jitney.backends.openvino import usable as openvino
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.cli.flags import Given, resolved
-from jitney.cli.pull import fetch_embedded, show_log
+from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
-from jitney.errors import ConfigError, MissingDependency
+from jitney.errors import ConfigError, MissingDependency, SetupError
 from jitney.loading import (
+    backend_failure,
+    foreseen,
     foreseen_backend,
     installed_backends,
     library_version,
@@ -29,15 +35,18 @@ from jitney.loading import (
 )
 from jitney.models import embedded
 from jitney.models.gguf import read_header
-from jitney.selection import FEW_SEQUENCES
+from jitney.selection import FEW_SEQUENCES, Selection
 
 LABELS_WIDTH = 11
+
+ADVICE = {"openvino": openvino.ADVICE, "llamacpp": llamacpp.ADVICE}
 
 NOT_MEASURED = (
     f"with up to {FEW_SEQUENCES} sequences it is the faster one of openvino and llamacpp, which "
     "was not measured for this model yet: the first start measures it, and so does this command "
     "with --measure"
 )
+NOT_FETCHED = "the model was not fetched yet: jitney pull fetches it, and so does --measure"
 _INEXACT = (
     "what else is in the batch can change a request's text, where two tokens are almost equally "
     "likely"
@@ -101,17 +110,26 @@ class Listed:
     kind: Kind
     installed: bool
     version: str | None
+    failure: str | None
+    """Why it does not work on this machine; None when it was seen to work."""
     refusal: str | None
     """Why it cannot run the model; None when it can, or takes none."""
 
     @property
+    def works(self) -> bool:
+        """Whether it could run a model here."""
+        return self.installed and self.failure is None
+
+    @property
     def state(self) -> str:
-        """Its version, or what to do about its absence."""
+        """Its version and whether it works here, or what to do about its absence."""
         if self.kind.extra is None:
             return "built in"
         if not self.installed:
-            return f"not installed: install jitney with the extra `{self.kind.extra}`"
-        return self.version or "installed, of an unknown version"
+            return f"not installed: {ADVICE[self.kind.name]}"
+        version = self.version or "installed, of an unknown version"
+        told = "it was seen to" if self.failure is None else f"no: {self.failure}"
+        return f"{version}; works here: {told}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +148,8 @@ def call(options: BackendsOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     settings = resolved(_with_model(given, options.named)).settings
     show_log(every_tick=False)
+    if options.add is not None:
+        _add(options.add, settings)
     found = overview(settings, measures=options.measure)
     if options.json:
         sys.stdout.write(overview_json(found) + "\n")
@@ -145,34 +165,59 @@ def call(options: BackendsOptions, given: Given) -> int:
 
 def overview(settings: Settings, *, measures: bool = False) -> Overview:
     """What is here, and what these settings would get. Raises ModelError for a bad model."""
-    refusals = _refusals(settings.model, settings.max_model_len)
+    here = foreseen(settings)
+    if here is None and measures:
+        fetch_model(settings)
+        here = foreseen(settings)
+    refusals = {} if here is None else _refusals(here.model, here.max_model_len)
     installed = installed_backends()
     listed = tuple(
         Listed(
             kind=kind,
             installed=kind.extra is None or kind.name in installed,
             version=library_version(kind.name) if kind.name in installed else None,
+            failure=backend_failure(kind.name, settings) if kind.name in installed else None,
             refusal=refusals.get(kind.name),
         )
         for kind in KINDS
     )
     try:
-        selection = foreseen_backend(settings)
-        if selection is None and measures:
-            if settings.model is None:
-                fetch_embedded(settings)
-            selection = select_backend(settings)
-        reason = NOT_MEASURED if selection is None else selection.reason
-    except MissingDependency as error:
+        selection = None if here is None else _selection(here, measures=measures)
+        reason = NOT_FETCHED if here is None else NOT_MEASURED
+        reason = reason if selection is None else selection.reason
+    except (ConfigError, MissingDependency) as error:
         selection, reason = None, str(error).rstrip(".")
     chosen = None if selection is None else selection.name
     return Overview(
-        model=_model_text(settings),
+        model=_model_text(settings, is_here=here is not None),
         listed=listed,
         chosen=chosen,
         reason=reason + _obstacle(chosen, listed),
-        numbers=openvino_numbers(settings) if chosen == "openvino" else None,
+        numbers=openvino_numbers(here) if here is not None and chosen == "openvino" else None,
     )
+
+
+def _add(name: str, settings: Settings) -> None:
+    """Put the library of a backend into this environment. Raises a SetupError."""
+    if name != "llamacpp":
+        raise ConfigError(f"--add takes llamacpp, and got {printable(name)!r}; {openvino.ADVICE}.")
+    sys.stderr.write("jitney: adding llama.cpp, prebuilt\n")
+    try:
+        version = prebuilt.add(settings.cache_dir)
+    except SetupError as error:
+        raise SetupError(
+            f"llama.cpp could not be added: {str(error).rstrip('.')}; the extra `{llamacpp.EXTRA}` "
+            "of jitney compiles it instead."
+        ) from error
+    sys.stderr.write(f"jitney: llama.cpp {version} was added\n")
+
+
+def _selection(settings: Settings, *, measures: bool) -> Selection | None:
+    selection = foreseen_backend(settings)
+    if selection is None and measures:
+        fetch_model(settings)
+        selection = select_backend(settings)
+    return selection
 
 
 def overview_json(found: Overview) -> str:
@@ -181,6 +226,8 @@ def overview_json(found: Overview) -> str:
         {
             **asdict(each.kind),
             "installed": each.installed,
+            "works": each.works,
+            "failure": each.failure,
             "version": each.version,
             "refusal": each.refusal,
         }
@@ -213,11 +260,11 @@ def _refusals(model: Path | None, model_len_max: int | None) -> dict[str, str]:
     return {} if refusal is None else {"openvino": refusal}
 
 
-def _model_text(settings: Settings) -> str:
+def _model_text(settings: Settings, *, is_here: bool) -> str:
     if settings.backend == "fake":
         return "none, with the fake backend"
     if settings.model is not None:
-        return str(settings.model)
+        return f"{settings.model}" + ("" if is_here else ", not fetched yet")
     is_there = embedded.is_there(settings.cache_dir)
     return f"{embedded.NAME}, the embedded one" + ("" if is_there else ", not fetched yet")
 
@@ -246,7 +293,7 @@ def _rows(found: Overview) -> list[_Row]:
     for each in found.listed:
         kind = each.kind
         rows += [
-            _Row(kind.name, each.state, "green" if each.installed else "yellow"),
+            _Row(kind.name, each.state, "green" if each.works else "yellow"),
             _Row("  models", kind.models),
             _Row("  runs on", kind.runs_on),
             _Row("  memory", kind.memory),
@@ -255,7 +302,9 @@ def _rows(found: Overview) -> list[_Row]:
         if each.refusal is not None:
             rows.append(_Row("  refuses", f"this model: {printable(each.refusal)}"))
         rows.append(_Row("", ""))
-    name = found.chosen or ("not known yet" if found.reason == NOT_MEASURED else "none")
+    name = found.chosen or (
+        "not known yet" if found.reason in (NOT_MEASURED, NOT_FETCHED) else "none"
+    )
     rows += [
         _Row("model", printable(found.model)),
         _Row("chosen", name, "bold"),

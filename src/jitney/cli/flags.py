@@ -28,6 +28,7 @@ from jitney.config.forms import (
     Form,
     Listed,
     Location,
+    ModelPlace,
     Number,
     Origins,
     Size,
@@ -44,7 +45,7 @@ class Verb:
     """One command. `settings` names those that matter to it; None is all of the engine's.
 
     With `serves` it takes those of the server as well. `shorts` are short names that another
-    system has for a setting.
+    system has for a setting. One of a group may be its default: what the group's word alone means.
     """
 
     path: tuple[str, ...]
@@ -55,6 +56,7 @@ class Verb:
     settings: tuple[str, ...] | None = None
     serves: bool = False
     shorts: tuple[tuple[str, str], ...] = ()
+    is_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,8 @@ def _metavar(form: Form) -> str | None:
             return "BYTES"
         case Location():
             return "PATH"
+        case ModelPlace():
+            return "MODEL"
         case Listed():
             return "NAME,..."
         case Origins():

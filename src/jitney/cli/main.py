@@ -10,15 +10,16 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from typing import Annotated, Any  # Any: a command's options are of its own type
 
 import typer
+from typer.core import TyperGroup
 
 from jitney.cli.failures import USAGE, report
 from jitney.cli.flags import Given, command_of, resolved
 from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import VERBS
+from jitney.version import version as version_told
 
 HELP_WIDTH_MAX = 100
 _NO_HELP: dict[str, list[str]] = {"help_option_names": []}
@@ -84,6 +85,7 @@ def _group(path: tuple[str, ...]) -> typer.Typer:
         _open_group(context, show, version=False, help=help)
 
     return typer.Typer(
+        cls=_group_class(path),
         callback=below if path else at_top,
         invoke_without_command=True,
         context_settings=_NO_HELP,
@@ -92,11 +94,26 @@ def _group(path: tuple[str, ...]) -> typer.Typer:
     )
 
 
+def _group_class(path: tuple[str, ...]) -> type[TyperGroup]:
+    """A group whose word alone, or with options alone, means its default verb where it has one."""
+    default = next(
+        (verb.path[-1] for verb in VERBS if verb.is_default and verb.path[:-1] == path), None
+    )
+
+    class Group(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # Any: typer's own context
+            if default is not None and "--help" not in args[:1]:
+                args = args if args and not args[0].startswith("-") else [default, *args]
+            return super().parse_args(ctx, args)
+
+    return Group
+
+
 def _open_group(
     context: typer.Context, show: Callable[[], None], *, version: bool, help: bool
 ) -> None:
     if version:
-        sys.stdout.write(f"jitney {metadata.version('jitney')}\n")
+        sys.stdout.write(f"jitney {version_told()}\n")
         raise typer.Exit
     if help or context.invoked_subcommand is None:
         show()

@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Console
 
 from jitney.cli.flags import Given, resolved
-from jitney.cli.pull import fetch_embedded, show_log
+from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
 from jitney.config.resolve import DEFAULT
 from jitney.llm import LLM
 from jitney.models import embedded
+from jitney.models.names import reference_of
 from jitney.prompts import Prompt
 
 
@@ -24,8 +25,7 @@ def opened(given: Given) -> Iterator[LLM]:
     found = resolved(given)
     settings = found.settings
     show_log(every_tick=settings.log_batch_composition)
-    if settings.model is None and settings.backend != "fake":
-        fetch_embedded(settings)
+    fetch_model(settings)
     with loading(settings):
         llm = LLM(**_arguments(found))
     with llm:
@@ -36,7 +36,9 @@ def model_title(settings: Settings) -> str:
     """What to call the model before people."""
     if settings.backend == "fake":
         return "the fake backend"
-    return embedded.NAME if settings.model is None else settings.model.name
+    if settings.model is None:
+        return embedded.NAME
+    return str(reference_of(settings.model) or settings.model.name)
 
 
 def has_template(llm: LLM) -> bool:

@@ -1,39 +1,65 @@
-"""`jitney pull`: fetch the embedded model and make it ready, with a progress bar. Main thread."""
+"""`jitney pull`: fetch a model by name, or the embedded one, with a progress bar. Main thread."""
 
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from jitney.cli.flags import Given, resolved
-from jitney.cli.verbs import PullOptions
+from jitney.cli.verbs_models import PullOptions
 from jitney.config import Settings
-from jitney.loading import ready_model
+from jitney.errors import ConfigError
+from jitney.loading import hub_module, located, ready_model
 from jitney.models import embedded
+from jitney.models.names import parse
+from jitney.models.parts import size_of
 
 MIB = 2**20
 
 
 def call(options: PullOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
-    del options
+    settings = resolved(given).settings
     show_log(every_tick=False)
-    model = fetch_embedded(replace(resolved(given).settings, model=None))
+    if options.named is not None:
+        return _pull_named(options.named, settings)
+    with _progress() as told:
+        model = ready_model(replace(settings, model=None), told)
     files = model.iterdir() if model.is_dir() else [model]
     size = sum(file.stat().st_size for file in files) / MIB
     sys.stdout.write(f"{embedded.NAME} is ready: {model} ({size:.0f} MiB)\n")
     return 0
 
 
-def fetch_embedded(settings: Settings) -> Path:
-    """The embedded model, ready for its backend; quick and quiet when it is there already."""
+def _pull_named(name: str, settings: Settings) -> int:
+    reference = parse(name)
+    if reference is None:
+        raise ConfigError(
+            f"{name} is no name of a model on the hub; such a name is owner/name, "
+            "owner/name:quant or owner/name/file.gguf."
+        )
     with _progress() as told:
-        return ready_model(settings, told)
+        model = hub_module("hub").fetch(reference, settings.cache_dir, told)
+    sys.stdout.write(f"{reference} is here: {model} ({size_of(model) / MIB:.1f} MiB)\n")
+    return 0
+
+
+def fetch_model(settings: Settings) -> None:
+    """Have the model on this machine before it is loaded; quick and quiet when it is there.
+
+    The embedded one is made ready for its backend as well.
+    """
+    if settings.backend == "fake":
+        return
+    with _progress() as told:
+        if settings.model is None:
+            ready_model(settings, told)
+        else:
+            located(settings, told)
 
 
 def show_log(*, every_tick: bool) -> None:

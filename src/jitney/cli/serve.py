@@ -12,7 +12,7 @@ from functools import partial
 
 from jitney.cli.flags import Given, resolved
 from jitney.cli.opening import loading
-from jitney.cli.pull import fetch_embedded
+from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
 from jitney.compose import Assembly, assemble
 from jitney.config import (
@@ -47,8 +47,7 @@ def call(options: ServeOptions, given: Given) -> int:
     listener = bind(serving.host, serving.port)
     with listener:
         _warn_if_exposed(serving.host, keys)
-        if settings.model is None and settings.backend != "fake":
-            fetch_embedded(settings)
+        fetch_model(settings)
         with loading(settings):
             assembly = assemble(settings)
         try:
@@ -181,7 +180,8 @@ def show_log() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    for name in ("uvicorn.error", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _say(line: str) -> None:

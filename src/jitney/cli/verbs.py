@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from jitney.cli.flags import COMMAND, Verb
+from jitney.cli.verbs_models import MODEL_VERBS
 
 TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
@@ -195,13 +196,8 @@ class ServeOptions:
 
     served: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="The GGUF file to serve; the same as --model."),
+        typer.Argument(metavar="[MODEL]", help="The model to serve; the same as --model."),
     ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullOptions:
-    """`jitney pull`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +219,15 @@ class BackendsOptions:
             rich_help_panel=COMMAND,
         ),
     ] = False
+    add: Annotated[
+        str | None,
+        typer.Option(
+            "--add",
+            metavar="NAME",
+            help="First add the backend to this environment, without a compiler: llamacpp.",
+            rich_help_panel=COMMAND,
+        ),
+    ] = None
     json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object instead of a table.", rich_help_panel=COMMAND),
@@ -306,6 +311,7 @@ VERBS = (
         examples=(
             "jitney serve",
             "jitney serve model.gguf --port 8080 --max-num-seqs 32",
+            "jitney serve Qwen/Qwen3-0.6B-GGUF:Q8_0",
             "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
         ),
         serves=True,
@@ -330,24 +336,19 @@ VERBS = (
         Slots, batch, memory and speed stand below them. It ends by itself.""",
         examples=("jitney demo", "jitney demo --backend fake"),
     ),
-    Verb(
-        path=("pull",),
-        module="pull",
-        options=PullOptions,
-        about="Fetch the embedded model, SmolLM2-135M-Instruct, and make it ready for use.",
-        examples=("jitney pull",),
-        settings=("cache_dir",),
-    ),
+    *MODEL_VERBS,
     Verb(
         path=("backends",),
         module="backends",
         options=BackendsOptions,
-        about="""List the backends: what is installed, what each can do, and which would be chosen.
+        about="""List the backends: what is installed, what works here, and which would be chosen.
 
-        The choice is for the given model, or the embedded one, under the settings in force, and
-        it says why. Nothing is fetched, converted or measured, unless --measure asks for it.""",
+        Each one that is installed is tried once, with a tiny model in a process of its own. The
+        choice is for the given model, or the embedded one, under the settings in force, and it says
+        why. Nothing is fetched, converted or measured, unless --add or --measure asks for it.""",
         examples=(
             "jitney backends",
+            "jitney backends --add llamacpp",
             "jitney backends model.gguf --max-num-seqs 4 --measure",
             "jitney backends --json",
         ),

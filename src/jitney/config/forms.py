@@ -200,6 +200,22 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPlace:
+    """The path of a model, or its name on the hub; which of them is for whoever loads it."""
+
+    @property
+    def expected(self) -> str:
+        """Both, in words."""
+        return "a path, or a name such as owner/name:quant"
+
+    def read(self, value: object) -> Path:
+        """The path, or the name in the place of one. What begins with ./ can only be a path."""
+        path = Location().read(value)
+        begins = value.strip() if isinstance(value, str) else ""
+        return path.absolute() if begins.startswith("./") else path
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """A line of text within a number of characters."""
 

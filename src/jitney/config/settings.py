@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from jitney.config.combinations import find_refusal
-from jitney.config.forms import Choice, Location, Number, Size, Switch, Whole, value_text
+from jitney.config.forms import (
+    Choice,
+    Location,
+    ModelPlace,
+    Number,
+    Size,
+    Switch,
+    Whole,
+    value_text,
+)
 from jitney.config.machine import cache_folder, environment
 from jitney.config.options import Group, Option, about
 from jitney.config.serving import ServeSettings
@@ -41,8 +50,9 @@ class Settings:
         default=None,
         metadata=about(
             Group.MODEL,
-            Location(),
-            "The GGUF file to serve, or the folder of a model exported for OpenVINO.",
+            ModelPlace(),
+            "The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or the folder of "
+            "one exported for OpenVINO.",
             default_text="the embedded model",
         ),
     )

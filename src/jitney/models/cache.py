@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from jitney.models.files import check_room, disk_errors, locked, publish, sha256_of, sync
@@ -64,21 +65,57 @@ class _Record:
     results: dict[str, _Result]
 
 
+class SourceState(StrEnum):
+    """How the source of a conversion is now."""
+
+    READY = "ready"
+    CHANGED = "its source has changed"
+    GONE = "its source is gone"
+
+
+def folders(cache: Path) -> list[Path]:
+    """The conversions that are finished."""
+    return sorted(record.parent for record in (cache / "converted").glob(f"*/{RECORD_NAME}"))
+
+
+def source_of(folder: Path) -> str | None:
+    """What a conversion was made from; None where it does not say."""
+    record = _read_record(folder / RECORD_NAME)
+    return None if record is None else record.source
+
+
+def source_state(folder: Path) -> SourceState:
+    """Whether a conversion can still be used."""
+    record = _read_record(folder / RECORD_NAME)
+    try:
+        if record is None or _Stamp.of(Path(record.source)) != record.source_stamp:
+            return SourceState.CHANGED
+    except OSError:
+        return SourceState.GONE
+    return SourceState.READY
+
+
+def lock_of(folder: Path) -> Path:
+    """What is held while a conversion is made."""
+    return folder.with_name(f"{folder.name}.lock")
+
+
 def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
     """The folder of `source` converted, from the cache; made there when it is missing.
 
     Raises ModelError when the source is bad, or the cache is full or not writable.
     """
     header = read_header(source)
-    source = source.resolve()
+    # In the hub's cache a file has a name of its own, and its content lies under its digest.
+    stem, source = source.stem, source.resolve()
     parent = cache / "converted"
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    target = parent / f"{source.stem}-{key}.{conversion.kind}"
+    target = parent / f"{stem}-{key}.{conversion.kind}"
     with disk_errors(f"{target} could not be made"):
         if _is_current(target, source, conversion):
             return target
         parent.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_name(f"{target.name}.lock")):
+        with locked(lock_of(target)):
             if not _is_current(target, source, conversion):
                 wanted = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
                 check_room(target, wanted)

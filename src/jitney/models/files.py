@@ -12,8 +12,9 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from jitney.errors import ModelError
 
@@ -21,6 +22,7 @@ LOCK_WAIT_S = 900.0
 LOCK_POLL_S = 0.1
 NOTICE_POLLS = 10
 CHUNK_BYTES = 1 << 20
+ELSEWHERE = "choose another cache folder"
 
 _log = logging.getLogger("jitney")
 
@@ -29,47 +31,65 @@ _log = logging.getLogger("jitney")
 def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     """Hold the lock file `path`, waiting for whoever holds it, at most `wait_s`.
 
-    The file stays: removing it would let two processes hold locks on different files of one name.
+    The file stays, and only who holds it may remove it: whoever waited for it then waits for the
+    new file of its name.
     """
-    with path.open("ab") as file:
-        for poll in range(max(1, int(wait_s / LOCK_POLL_S))):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if poll == NOTICE_POLLS:
-                    _log.warning("another process is making %s; waiting for it", path.stem)
-                threading.Event().wait(LOCK_POLL_S)
-        else:
-            raise ModelError(
-                f"another process has been holding {path} for {wait_s:g} s; "
-                "wait for it to end, or end it."
-            )
-        yield
+    for poll in range(max(1, int(wait_s / LOCK_POLL_S))):
+        with path.open("ab") as file:
+            if _takes(file, path):
+                yield
+                return
+        if poll == NOTICE_POLLS:
+            _log.warning("another process is making %s; waiting for it", path.stem)
+        threading.Event().wait(LOCK_POLL_S)
+    raise ModelError(
+        f"another process has been holding {path} for {wait_s:g} s; wait for it to end, or end it."
+    )
 
 
-def check_room(target: Path, wanted_bytes: int) -> None:
+@contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock file `path` if nobody else does, without waiting; whether it is held now."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("ab"))
+        except OSError:
+            yield False
+            return
+        yield _takes(file, path)
+
+
+def _takes(file: BinaryIO, path: Path) -> bool:
+    """Whether the lock is ours now. One on a file that was removed meanwhile protects nothing."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def check_room(target: Path, wanted_bytes: int, elsewhere: str = ELSEWHERE) -> None:
     """Refuse to make what the disk has no room for. Raises ModelError."""
     free = shutil.disk_usage(target.parent).free
     if free < wanted_bytes:
         raise ModelError(
             f"{target} needs about {wanted_bytes >> 20} MiB and {free >> 20} MiB are free; "
-            "make room, or choose another cache folder."
+            f"make room, or {elsewhere}."
         )
 
 
 @contextmanager
-def disk_errors(what: str) -> Iterator[None]:
+def disk_errors(what: str, elsewhere: str = ELSEWHERE) -> Iterator[None]:
     """Turn an OSError inside into a ModelError that says what could not be done, and why."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            reason = "the disk is full; make room, or choose another cache folder"
+            reason = f"the disk is full; make room, or {elsewhere}"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            reason = "the folder is not writable; choose another cache folder"
+            reason = f"the folder is not writable; {elsewhere}"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-            reason = "a file stands where a folder should be; choose another cache folder"
+            reason = f"a file stands where a folder should be; {elsewhere}"
         else:
             reason = error.strerror or type(error).__name__
         raise ModelError(f"{what}: {reason}.") from error
@@ -89,9 +109,21 @@ def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _sync_open(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_open(descriptor: int) -> None:
+    # On macOS the usual call waits for the drive, and the drive may still keep it in memory.
+    whole = getattr(fcntl, "F_FULLFSYNC", None)
+    if whole is not None:
+        try:
+            fcntl.fcntl(descriptor, whole)
+            return
+        except OSError as error:
+            _log.debug("not every file system there can do so: %s", error.strerror)
+    os.fsync(descriptor)
 
 
 def write_text(target: Path, text: str) -> None:

@@ -1,15 +1,17 @@
 """A strict reader of GGUF headers: what is in the file, and whether the file is all there.
 
-Pure file reading, any thread, no native code. Every count, length and offset is checked against
+A model in several parts is named by its first, and its header is the sum of theirs. Pure file
+reading, any thread, no native code. Every count, length and offset is checked against
 the size of the file before it is used, so that a damaged or hostile file costs a ModelError of one
 sentence and nothing else. Values are read, never believed: the weights are not looked at.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from jitney.errors import ModelError
 from jitney.models.gguf_fields import (
     KEY_BYTES_MAX,
     UNSIGNED32,
@@ -18,6 +20,7 @@ from jitney.models.gguf_fields import (
     Value,
     read_fields,
 )
+from jitney.models.parts import part_name, parts_of
 
 DIMENSIONS_MAX = 4
 WEIGHTS_MAX = 2**50
@@ -84,22 +87,33 @@ class GgufHeader:
     parameter_count: int
     kv_bytes_per_token: int
     file_bytes: int
+    """Of all parts together."""
     weight_types: frozenset[str]
     """How its weights are stored, by llama.cpp's names."""
     tensor_kinds: frozenset[str]
     """Names of its tensors, each once and not for every layer, such as "attn_q.weight"."""
     metadata: Mapping[str, Value]
+    part_count: int = 1
 
 
 def read_header(path: Path) -> GgufHeader:
     """The header of a whole GGUF. Raises ModelError when it is missing, damaged or cut short."""
-    return read_fields(path, _read_header)
+    header = read_fields(path, _read_header)
+    for number, part in enumerate(parts_of(path)[1 : header.part_count], start=2):
+        if not part.exists():
+            raise ModelError(
+                f"{path} is the first of {header.part_count} parts, and {part.name} is not beside "
+                "it; fetch all of them."
+            )
+        header = _sum(header, read_fields(part, _Part(number, header.part_count).read))
+    return header
 
 
 def _read_header(fields: Fields) -> GgufHeader:
     counts = fields.counts()
     metadata = fields.metadata(counts.keys)
     tensors = _check_tensors(fields, counts.tensors, metadata)
+    part_count = _part_count(fields, metadata)
     family = metadata.get("general.architecture")
     if not isinstance(family, str) or not family:
         raise fields.damaged("it does not say which architecture the model has")
@@ -120,6 +134,61 @@ def _read_header(fields: Fields) -> GgufHeader:
         weight_types=frozenset(tensors.types),
         tensor_kinds=frozenset(tensors.kinds),
         metadata=metadata,
+        part_count=part_count,
+    )
+
+
+def _part_count(fields: Fields, metadata: Mapping[str, Value]) -> int:
+    """Of how many parts this file is the first. Raises ModelError when it is another one."""
+    count, number = _split(metadata)
+    if count <= 1:
+        return 1
+    named = part_name(fields.path.name)
+    if named is None or named.count != count:
+        raise ModelError(
+            f"{fields.path} is one of {count} parts, and its name does not say so; give all of "
+            f"them the names they were published under, which end in -00001-of-{count:05}.gguf."
+        )
+    if number != 0 or named.number != 1:
+        raise ModelError(
+            f"{fields.path} is part {number + 1} of {count}; name the first, "
+            f"{parts_of(fields.path)[0].name}."
+        )
+    return count
+
+
+def _split(metadata: Mapping[str, Value]) -> tuple[int, int]:
+    """The count of parts and the number of this one, from 0, as the splitter wrote them."""
+    count = _whole(metadata.get("split.count")) or 0
+    return count, _whole(metadata.get("split.no")) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the later parts, as it must be."""
+
+    number: int
+    count: int
+
+    def read(self, fields: Fields) -> "_Tensors":
+        """Its tensors. It has no metadata of its own but its number."""
+        counts = fields.counts()
+        metadata = fields.metadata(counts.keys)
+        if _split(metadata) != (self.count, self.number - 1):
+            raise fields.damaged(f"it does not say that it is part {self.number} of {self.count}")
+        found = _check_tensors(fields, counts.tensors, metadata)
+        found.count, found.size = counts.tensors, fields.size
+        return found
+
+
+def _sum(header: GgufHeader, part: "_Tensors") -> GgufHeader:
+    return replace(
+        header,
+        tensor_count=header.tensor_count + part.count,
+        parameter_count=header.parameter_count + part.parameters,
+        file_bytes=header.file_bytes + part.size,
+        weight_types=header.weight_types | part.types,
+        tensor_kinds=header.tensor_kinds | part.kinds,
     )
 
 
@@ -127,6 +196,8 @@ def _read_header(fields: Fields) -> GgufHeader:
 class _Tensors:
     """What the list of tensors adds up to."""
 
+    count: int = 0
+    size: int = 0
     parameters: int = 0
     types: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)

@@ -17,11 +17,15 @@ def allow_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.CONNECTIONS_MAX + limits.FILES_KEPT
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    # A system may have a bound of its own below the one that it tells: macOS tells of none.
+    while soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            _log.debug("the limit on open files stays at %d", soft)
+            _log.debug("the limit on open files cannot be %d", wanted)
+            wanted //= 2
+        else:
+            break
     if connections_max() < limits.CONNECTIONS_MAX:
         _log.warning(
             "at most %d connections at once: the limit on open files allows no more",

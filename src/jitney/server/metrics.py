@@ -9,7 +9,6 @@ servers in one process do not meet.
 
 import inspect
 from collections.abc import Iterator
-from importlib import metadata
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -32,6 +31,7 @@ from jitney.server.families import (
 from jitney.server.files import connections_max
 from jitney.server.measures import Measures, Totals
 from jitney.server.service import Service
+from jitney.version import version
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -79,7 +79,7 @@ class Metrics:
     def _own_levels(self, totals: Totals, gauges: Gauges) -> Iterator[Metric]:
         engine = self._engine
         build = {
-            "version": metadata.version("jitney"),
+            "version": version(),
             "model_name": self._model_name,
             "backend": engine.backend.traits.name,
         }

@@ -5,7 +5,6 @@ is what the whole reply says.
 """
 
 import hashlib
-from importlib import metadata
 from typing import Any, Protocol
 
 from jitney.core.backend import Vocabulary
@@ -15,10 +14,11 @@ from jitney.server.calls import CallParser, CallPiece, ContentPiece, Piece
 from jitney.server.logprobs import LegacyLogprobs, chat_logprobs
 from jitney.server.tools import Calling
 from jitney.server.translate import Asked
+from jitney.version import version
 
 Json = dict[str, Any]  # Any: a JSON value
 
-VERSION = metadata.version("jitney")
+VERSION = version()
 
 
 def fingerprint(model: str, vocabulary: Vocabulary) -> str:

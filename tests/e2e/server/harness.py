@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -121,13 +120,6 @@ def wait_until(holds: Callable[[], bool], message: str, limit_s: float = WAIT_S)
     while not holds():
         assert time.monotonic() < deadline, message
         time.sleep(0.005)
-
-
-def memory_bytes(pid: int) -> int:
-    """What a process takes of the machine's memory."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None, pid
-    return int(found[1]) * 1024
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,11 @@ from tests.e2e.server.harness import (
     World,
     check_error,
     events,
-    memory_bytes,
     read_all,
     request_bytes,
     wait_until,
 )
+from tests.e2e.server.processes import memory_bytes
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 4000}
@@ -62,7 +61,6 @@ def test_row_43_slow_headers_and_bodies(start: Start, monkeypatch: pytest.Monkey
     assert server.complete().status_code == 200
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_row_44_readers_that_stop(start: Start) -> None:
     """Guards the slots of clients that read no more: cut, at little cost, and unnoticed by others.
 

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import Running, World, bait, check_error, memory_bytes
-from tests.e2e.server.test_service import children, served
+from tests.e2e.server.harness import Running, World, bait, check_error
+from tests.e2e.server.processes import children, memory_bytes
+from tests.e2e.server.test_service import served
 
 GROWTH_BYTES_MAX = 64 * 2**20
 
@@ -85,7 +86,6 @@ def test_row_28_grammars_made_to_hurt(server: Running, name: str) -> None:
         check_error(reply, 400, "structured_outputs")
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
     """Guards the machine: neither the server nor its backend grows by it, and neither dies."""
     hostile = [{"grammar": grammar} for grammar, _ in GRAMMARS.values()]

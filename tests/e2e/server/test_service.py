@@ -30,6 +30,7 @@ from tests.e2e.server.harness import (
     request_bytes,
     wait_until,
 )
+from tests.e2e.server.processes import children, is_alive
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 4000}
@@ -279,18 +280,6 @@ def served(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str],
         process.stdout.close()
 
 
-def children(pid: int) -> list[int]:
-    """Processes that this one started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-            if parent == pid:
-                found.append(int(stat.parent.name))
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
     tmp_path: Path, count: int
@@ -314,12 +303,11 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
             process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
         wait_until(
-            lambda: not any(_is_alive(worker) for worker in workers), "a child was left behind"
+            lambda: not any(is_alive(worker) for worker in workers), "a child was left behind"
         )
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> None:
     """Guards 'at once': a forward pass that never returns is cut short, not waited for."""
     body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
@@ -341,14 +329,13 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
             *_, last = events("\n".join(lines).lstrip() + "\n\n")
             assert "error" in last
         assert process.wait(WAIT_S) == 0
-        assert not _is_alive(worker)
+        assert not is_alive(worker)
     log = (tmp_path / "log").read_text()
     assert "left behind" not in log
     assert "Traceback" not in log
     assert "the backend is closed" not in log, "a stop that was wanted is no failure"
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> None:
     """Guards callers against crashes of native code: the text is that of an undisturbed run."""
     body = {"prompt": "a", "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
@@ -381,7 +368,6 @@ def test_http_stands_back_behind_the_model(tmp_path: Path) -> None:
         assert http > model
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_backend_lost_while_idle_is_seen_and_started_again(
     tmp_path: Path, number: signal.Signals
@@ -396,16 +382,7 @@ def test_a_backend_lost_while_idle_is_seen_and_started_again(
         reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=60)
         assert reply.status_code == 200
         assert client.get("/health").json() == {"status": "ok"}
-        assert not _is_alive(worker)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    return state != "Z"
+        assert not is_alive(worker)
 
 
 def test_a_port_in_use_is_one_sentence(server: Running, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+import jitney.backends.llamacpp
 from jitney.backends import load, load_process
+from jitney.backends.llamacpp import library, usable
 from jitney.errors import ConfigError, MissingDependency
 
 
@@ -32,8 +34,16 @@ def test_an_impossible_setting_is_refused(build: Callable[..., object]) -> None:
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards against an import error that does not say what to install."""
+    # Its modules are loaded anew, and the ones that others hold come back afterwards.
+    monkeypatch.setattr(jitney.backends, "llamacpp", jitney.backends.llamacpp)
     for name in [name for name in sys.modules if name.startswith("jitney.backends.llamacpp")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependency, match="extra `llama`, or run `make llama`"):
+    for name in library.PACKAGES:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependency) as caught:
         load("llamacpp", {"model": "any.gguf"})
+    told = str(caught.value)
+    assert told.startswith("the llamacpp backend needs llama.cpp, which is not installed: ")
+    assert usable.ADVICE in told
+    for way in ("`make llama`", "extra `llama`"):
+        assert way in told

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jitney.backends import measure
+from jitney.backends import measure, probes
 from jitney.backends.measure import Trial
 
 NAMES = ("openvino", "llamacpp")
@@ -124,7 +124,7 @@ def test_trials_are_remembered(tmp_path: Path) -> None:
     assert memory != measure.memory_path(tmp_path, ["facts", 2])
     assert measure.recall(memory, NAMES) is None
     trials = {"openvino": Trial(12.5), "llamacpp": Trial(None, "it crashed (SIGILL)")}
-    measure.remember(memory, trials)
+    measure.remember(memory, trials, None, ())
     assert measure.recall(memory, NAMES) == trials
     assert [path.name for path in memory.parent.iterdir()] == [memory.name]
 
@@ -162,13 +162,13 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     cache.write_text("a file where the folder should be")
     memory = measure.memory_path(cache, [])
     with measure.undisturbed(cache):
-        measure.remember(memory, {"openvino": Trial(1.0)})
+        measure.remember(memory, {"openvino": Trial(1.0)}, None, ())
     assert measure.recall(memory, ("openvino",)) is None
 
 
 def test_a_distribution_is_known_by_version_and_content() -> None:
     """Guards a rebuilt library: the same version from another compiler has another speed."""
-    [[name, version, digest], missing] = measure.builds(("numpy", "no-such-thing"))
+    [[name, version, digest], missing] = probes.builds(("numpy", "no-such-thing"))
     assert name == "numpy"
     assert version[0].isdigit()
     assert len(digest) == 64

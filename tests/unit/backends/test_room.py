@@ -1,5 +1,6 @@
 """Whether a model fits: refused before memory is taken, with a number that would fit."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,15 @@ from jitney.backends.room import available_bytes, check_memory, check_weights
 from jitney.errors import ModelError
 
 GIB = 2**30
+VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                                1000.
+Pages active:                             50000.
+Pages inactive:                             300.
+Pages speculative:                           20.
+Pages throttled:                              0.
+Pages wired down:                         70000.
+Pages purgeable:                            900.
+"""
 
 
 @pytest.fixture
@@ -42,8 +52,34 @@ def test_the_advice_fits(meminfo: Path) -> None:
     check_memory(1792, 1 << 20, 200 << 20, meminfo)
 
 
-def test_unknown_memory_refuses_nothing(tmp_path: Path) -> None:
-    """Systems without that file still run models."""
+def test_where_no_file_tells_a_program_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards macOS, which has no such file."""
+    (tmp_path / "vm_stat").write_text(f"#!/bin/sh\ncat <<END\n{VM_STAT}END\n")
+    (tmp_path / "vm_stat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert available_bytes(tmp_path / "none") == (1000 + 300 + 20) * 16384
+    (tmp_path / "odd").write_text("MemAvailable: lots\n")
+    assert available_bytes(tmp_path / "odd") == (1000 + 300 + 20) * 16384
+
+
+def test_where_nothing_tells_what_is_free_the_whole_memory_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the user: what fits the machine may fit, and what does not never will."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    whole_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert available_bytes(tmp_path / "none") == whole_bytes
+    check_weights(Path("m.gguf"), whole_bytes, tmp_path / "none")
+    with pytest.raises(ModelError, match="of weights"):
+        check_weights(Path("m.gguf"), whole_bytes + 1, tmp_path / "none")
+
+
+def test_unknown_memory_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards systems that tell nothing at all: they still run models."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "sysconf_names", {"SC_PAGE_SIZE": os.sysconf_names["SC_PAGE_SIZE"]})
     check_weights(Path("m.gguf"), 2**60, tmp_path / "none")
     check_memory(2**31, 2**30, 0, tmp_path / "none")
     (tmp_path / "odd").write_text("MemAvailable: lots\n")

@@ -1,31 +1,34 @@
 """Tests of `jitney.cli.backends`: what is here, what each can do, what would be chosen."""
 
-import importlib.util
 import json
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jitney.backends import NAMES
+from jitney.backends.llamacpp import usable as llamacpp
 from jitney.cli.backends import KINDS, NOT_MEASURED, Overview, overview, overview_json
 from jitney.cli.main import main
 from jitney.config import Settings
 from jitney.errors import ModelError
+from tests.backends_for_tests import share_verdicts
+from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
-HEAVY = ("llama_cpp", "openvino", "openvino_genai", "tokenizers", "numpy", "gguf", "jinja2")
+HEAVY = (
+    *("llama_cpp", "jitney.backends.llamacpp.bindings", "openvino", "openvino_genai"),
+    *("tokenizers", "numpy", "gguf", "jinja2"),
+)
+NO_ATTENTION = "it has no attention"
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
-    """As if these libraries were not installed, and all others were."""
-
-    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
-        del package
-        return None if name in missing else ModuleSpec(name, None)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
+    """Both backends are installed and work, whatever is here."""
+    install(monkeypatch)
+    return stand_in(tmp_path, monkeypatch)
 
 
 def state(found: Overview, name: str) -> str:
@@ -37,17 +40,18 @@ def test_every_backend_is_described() -> None:
     assert {kind.name for kind in KINDS} == set(NAMES)
 
 
-def test_a_missing_library_is_said_with_the_extra_that_brings_it(
+def test_a_missing_library_is_said_with_what_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the newcomer: what to install, and that the rest works."""
-    without(monkeypatch, "llama_cpp")
+    stand_in(tmp_path, monkeypatch)
+    install(monkeypatch, missing=MODULES["llamacpp"])
     found = overview(Settings(cache_dir=tmp_path))
-    assert state(found, "llamacpp") == "not installed: install jitney with the extra `llama`"
+    assert state(found, "llamacpp") == f"not installed: {llamacpp.ADVICE}"
     assert state(found, "fake") == "built in"
     assert found.chosen == "openvino"
-    assert "llama-cpp-python is not installed" in found.reason
-    without(monkeypatch, "tokenizers")
+    assert "llama.cpp is not installed" in found.reason
+    install(monkeypatch, missing=("tokenizers",))
     found = overview(Settings(cache_dir=tmp_path))
     assert "the extra `openvino`" in state(found, "openvino")
     assert found.chosen == "llamacpp"
@@ -57,44 +61,103 @@ def test_nothing_installed_is_told_and_not_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the one command that helps with an install that lacks everything."""
-    without(monkeypatch, "llama_cpp", "openvino")
+    install(monkeypatch, missing=(*MODULES["llamacpp"], "openvino"))
     found = overview(Settings(cache_dir=tmp_path))
     assert found.chosen is None
-    assert "no backend is installed" in found.reason
+    assert "OpenVINO is not installed, and llama.cpp is not installed" in found.reason
+
+
+def test_one_that_does_not_work_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards people whose processor a library was not made for: what fails, why, what is left."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
+    found = overview(Settings(cache_dir=tmp_path))
+    assert state(found, "openvino").endswith(f"; works here: no: {NO_ATTENTION}")
+    assert state(found, "llamacpp").endswith("; works here: it was seen to")
+    assert found.chosen == "llamacpp"
+    assert found.reason == f"OpenVINO does not work here: {NO_ATTENTION}"
+    told = {each["name"]: each for each in json.loads(overview_json(found))["backends"]}
+    assert [told[name]["works"] for name in ("openvino", "llamacpp", "fake")] == [False, True, True]
+    assert [told[name]["installed"] for name in ("openvino", "llamacpp")] == [True, True]
+    assert told["openvino"]["failure"] == NO_ATTENTION
+    assert told["llamacpp"]["failure"] is None
+
+
+def test_nothing_that_works_is_told_and_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the one command that helps where everything is installed and nothing works."""
+    install(monkeypatch)
+    script = refuses(NO_ATTENTION)
+    stand_in(tmp_path, monkeypatch, openvino=script, llamacpp=script)
+    found = overview(Settings(cache_dir=tmp_path))
+    assert found.chosen is None
+    assert found.reason.count(f"does not work here: {NO_ATTENTION}") == 2
+    assert [each.works for each in found.listed] == [False, False, True]
+
+
+def test_a_forced_choice_that_does_not_work_is_told_and_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards `--backend`: the command says what a start would say."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
+    found = overview(Settings(cache_dir=tmp_path, backend="openvino"))
+    assert found.chosen is None
+    assert f"does not work on this machine: {NO_ATTENTION}" in found.reason
+
+
+def test_each_backend_is_tried_once(tmp_path: Path, children: Children) -> None:
+    """Guards against a command that takes seconds every time."""
+    for _ in range(3):
+        overview(Settings(cache_dir=tmp_path))
+    assert sorted(children.names) == ["llamacpp", "openvino"]
 
 
 def test_what_stands_against_a_forced_choice_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards `--backend`: what was asked for may not be there."""
-    without(monkeypatch, "llama_cpp")
+    stand_in(tmp_path, monkeypatch)
+    install(monkeypatch, missing=MODULES["llamacpp"])
     found = overview(Settings(cache_dir=tmp_path, backend="llamacpp"))
     assert found.chosen == "llamacpp"
     assert found.reason.startswith("it was asked for; but it is not installed")
 
 
-def test_where_speed_decides_and_is_not_known_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards against a command that measures, fetches or writes when it only should tell."""
-    without(monkeypatch)
+@pytest.mark.usefixtures("children")
+def test_where_speed_decides_and_is_not_known_that_is_said(tmp_path: Path) -> None:
+    """Guards against a command that measures or fetches when it only should tell."""
     cache = tmp_path / "cache"
     found = overview(Settings(cache_dir=cache, max_num_seqs=4))
     assert found.chosen is None
     assert found.reason == NOT_MEASURED
     assert "not fetched yet" in found.model
-    assert not cache.exists()
+    assert [path.name for path in cache.iterdir()] == ["probes"]
+    kept = [json.loads(path.read_text()) for path in (cache / "probes").glob("*.json")]
+    assert [each["failure"] for each in kept] == [None] * 2
 
 
-def test_a_folder_made_for_openvino_is_not_for_llamacpp(tmp_path: Path) -> None:
+def test_a_folder_made_for_openvino_is_not_for_llamacpp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
+) -> None:
     """Guards the verdict on each backend for the given model."""
     for name in ("openvino_model.xml", "openvino_model.bin"):
         (tmp_path / name).touch()
-    found = overview(Settings(model=tmp_path, cache_dir=tmp_path / "cache", backend="llamacpp"))
+    settings = Settings(model=tmp_path, cache_dir=tmp_path / "cache")
+    found = overview(replace(settings, backend="llamacpp"))
     assert "cannot run the model: it reads GGUF files" in found.reason
-    assert overview(Settings(model=tmp_path, cache_dir=tmp_path / "cache")).chosen == "openvino"
+    assert overview(settings).chosen == "openvino"
+    assert children.names
+    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
+    found = overview(replace(settings, cache_dir=tmp_path / "other"))
+    assert found.chosen is None
+    assert f"does not work here: {NO_ATTENTION}; take a GGUF file" in found.reason
 
 
+@pytest.mark.usefixtures("children")
 def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     """Guards the reason: which backend refuses the model, and which runs it."""
     models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
@@ -127,6 +190,7 @@ def test_a_bad_model_is_refused(tmp_path: Path) -> None:
         overview(Settings(model=tmp_path / "none.gguf", cache_dir=tmp_path))
 
 
+@pytest.mark.usefixtures("children")
 def test_json_has_the_facts_apart(tmp_path: Path) -> None:
     """Guards scripts: facts as values, and not only in words."""
     told = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
@@ -146,6 +210,7 @@ def test_the_model_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
     """Guards a quick answer: libraries are looked for, not loaded."""
+    share_verdicts(tmp_path)
     words = ["backends", "--max-num-seqs", "4", "--cache-dir", str(tmp_path)]
     program = (
         "import sys\n"
@@ -160,6 +225,7 @@ def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.usefixtures("children")
 def test_what_auto_amounts_to_is_said(tmp_path: Path) -> None:
     """Guards people who wonder why two machines answer differently."""
     found = overview(Settings(cache_dir=tmp_path, dtype="float32", threads=3, backend="openvino"))

@@ -59,3 +59,16 @@ def test_a_mistake_is_told_in_our_own_words(
     """Guards newcomers: what was typed, and what to do."""
     assert main([word.format(folder=tmp_path) for word in words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["models"], ["models", "--json"], ["models", "list", "--json"]])
+def test_the_word_of_a_group_means_its_default(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Guards `jitney models`; a group without a default shows its help as before."""
+    assert main([*words, "--cache-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip()
+    assert main(["models", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: jitney models COMMAND")
+    assert main(["config"]) == 2
+    assert capsys.readouterr().out.startswith("Usage: jitney config COMMAND")

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config.forms import Choice, Form, Location, Number, Size, Switch, Whole, size_text
+from jitney.config.forms import (
+    Choice,
+    Form,
+    Location,
+    ModelPlace,
+    Number,
+    Size,
+    Switch,
+    Whole,
+    size_text,
+)
 
 WHOLE = Whole(-1, 10_000)
 NUMBER = Number(0.0, 1.0)
@@ -32,6 +42,8 @@ SIZE = Size(0, 2**50)
         (Switch(), False, False),
         (Location(), "a/b.gguf", Path("a/b.gguf")),
         (Location(), Path("a"), Path("a")),
+        (ModelPlace(), "owner/name:Q8_0", Path("owner/name:Q8_0")),
+        (ModelPlace(), "./owner/name", Path("owner/name").absolute()),
     ],
 )
 def test_a_form_reads_what_people_write(form: Form, given: object, value: object) -> None:

@@ -1,13 +1,13 @@
 """Tests of `jitney.config.machine`: the cache folder and the usable cores."""
 
-import os
 from pathlib import Path
 
 import pytest
 
+from jitney.backends.processor import allowed_cores
 from jitney.config import cache_folder, resolve, usable_cores
 
-CORES = len(os.sched_getaffinity(0))
+CORES = allowed_cores()
 
 
 @pytest.mark.parametrize(

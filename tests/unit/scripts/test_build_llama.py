@@ -53,7 +53,7 @@ def test_a_recent_clang_is_taken_before_gcc_with_amx_on(folder: Path) -> None:
     add(folder, "clang", 18, suffix="-18")
     compiler = build_llama.choose()
     assert (compiler.cc, compiler.cxx, compiler.flags) == ("clang-18", "clang++-18", ())
-    assert "-DGGML_OPENMP=OFF" in compiler.cmake_args
+    assert "-DGGML_NATIVE=ON" in compiler.cmake_args()
 
 
 def test_the_clang_that_is_known_best_is_taken_before_a_newer_one(folder: Path) -> None:
@@ -115,3 +115,33 @@ def test_the_key_of_a_wheel_follows_what_shapes_it(
     keys.add(build_llama.wheel_key(build_llama.choose(), "1.0"))
     assert len(keys) == 4
     assert build_llama.wheel_key(first, "1.0") in keys
+
+
+def test_levels_that_a_compiler_gets_wrong_are_left_out(folder: Path) -> None:
+    """Guards a wheel for every processor: GCC's code for AMX would stop the best of them."""
+    add(folder, "gcc", 12)
+    assert build_llama.unknown_levels(build_llama.choose()) == ("sapphirerapids",)
+    add(folder, "clang", 19, suffix="-19")
+    assert build_llama.unknown_levels(build_llama.choose()) == ()
+
+
+def test_levels_are_taken_out_of_the_copy_and_nothing_else(tmp_path: Path) -> None:
+    """Guards the edit: one line for each level, and names that begin alike stay."""
+    lists = tmp_path / "ggml" / "src" / "CMakeLists.txt"
+    lists.parent.mkdir(parents=True)
+    lines = [
+        "    ggml_add_cpu_backend_variant(armv9.2_1    SVE SME)\n",
+        "    ggml_add_cpu_backend_variant(armv9.2_10   SVE)\n",
+        "    ggml_add_cpu_backend_variant(armv8.0_1)\n",
+    ]
+    lists.write_text("".join(lines), encoding="utf-8")
+    build_llama.leave_out(tmp_path, ("armv9.2_1", "armv9.2_2"))
+    assert lists.read_text(encoding="utf-8") == "".join(lines[1:])
+
+
+def test_a_wheel_for_every_level_is_another_one(folder: Path) -> None:
+    """Guards the cache: a wheel for this processor alone must not be published as one for all."""
+    add(folder, "clang", 19, suffix="-19")
+    compiler = build_llama.choose()
+    keys = {build_llama.wheel_key(compiler, "1.0", every_level=each) for each in (True, False)}
+    assert len(keys) == 2

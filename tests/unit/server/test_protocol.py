@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+import termios
 from typing import Any
 
 import pytest
@@ -122,6 +123,57 @@ def test_what_the_client_takes_of_the_system_counts() -> None:
             client.recv(held_bytes // 4, socket.MSG_WAITALL)
         assert not transport.was_aborted
         for _ in range(4):
+            protocol.cut_if_stalled(LIMIT_S)
+            clock.now += LIMIT_S / 2
+        assert transport.was_aborted
+
+
+class Told(socket.socket):
+    """A connection on macOS: the system tells how much it holds by an option of the socket."""
+
+    sizes: list[int] | None = None
+
+    def getsockopt(self, level: int, option: int, *_: int) -> int:  # type: ignore[override]
+        assert (level, option) == (socket.SOL_SOCKET, 0x1024)
+        if self.sizes is None:
+            raise OSError("no such option")
+        return self.sizes.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([9, 8, 7, 6, 5, 4], False), ([9, 9, 9, 9, 9, 9], True), (None, True)],
+    ids=["taken", "not taken", "not told"],
+)
+def test_macos_is_asked_in_its_own_way(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int] | None, *, expected: bool
+) -> None:
+    """Guards slow readers where Linux's question has no answer; untold, only ours counts."""
+    with Told() as connection:
+        connection.sizes = sizes
+        clock, transport = Clock(), Transport(connection)
+        protocol = made(transport, clock)
+        monkeypatch.setattr(sys, "platform", "darwin")
+        transport.unsent_bytes = 9
+        for _ in range(6):
+            protocol.cut_if_stalled(LIMIT_S)
+            clock.now += LIMIT_S / 3
+    assert transport.was_aborted is expected
+
+
+def test_a_system_that_does_not_tell_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards other systems: without an answer, what is ours decides alone."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(termios, "TIOCOUTQ", 0)
+    clock, transport = Clock(), Transport(ours)
+    protocol = made(transport, clock)
+    with ours, theirs:
+        for size in (9, 9, 8, 8, 7, 7):
+            transport.unsent_bytes = size
+            protocol.cut_if_stalled(LIMIT_S)
+            clock.now += LIMIT_S / 2
+        assert not transport.was_aborted
+        for _ in range(3):
             protocol.cut_if_stalled(LIMIT_S)
             clock.now += LIMIT_S / 2
         assert transport.was_aborted

@@ -16,6 +16,7 @@ import numpy as np
 from jitney.backends import room
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model, native_log, slots_max
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
+from jitney.backends.neighbours import Neighbours
 from jitney.backends.slots import SlotMemory
 from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
 from jitney.backends.texts import checked_bytes
@@ -29,6 +30,7 @@ from jitney.errors import (
     ConfigError,
     ModelError,
 )
+from jitney.models.parts import size_of
 from jitney.sampling.constraint import ConstraintCompiler
 
 PASS_TOKENS_MAX = 512
@@ -56,6 +58,7 @@ class LlamaCppSettings:
     slots: int
     batch_tokens_max: int
     threads: int
+    """At most; fewer are used while other processes are busy."""
     gpu_layers: int = 0
     """Layers on a GPU; -1 is all of them."""
     flash_attention: bool = True
@@ -132,6 +135,8 @@ class LlamaCppBackend:
                 is_split=settings.is_split,
             ),
         )
+        self._neighbours = Neighbours(settings.threads)
+        self._threads = settings.threads
         self._vocabulary = read_vocabulary(model)
         self._compiler = ConstraintCompiler(self._vocabulary, self._encode_plain)
         self._memory = SlotMemory(self._context, settings.slots, self._compiler.compile)
@@ -202,6 +207,7 @@ class LlamaCppBackend:
         count = batch.token_count
         fillers = self._fillers(spans) if self._settings.is_split else []
         self._feed(spans, fillers)
+        self._choose_threads()
         status = self._context.decode(count + len(fillers))
         if status == 1:
             raise BackendFailed(f"memory has no room for the {count} tokens of a batch.")
@@ -214,6 +220,13 @@ class LlamaCppBackend:
         rows = spans[-1].rows.stop
         logits = self._context.logits(rows) if rows else np.empty((0, 0), np.float32)
         return sample_spans(spans, logits)
+
+    def _choose_threads(self) -> None:
+        """The library's threads wait by spinning: beside a busy process, fewer are faster."""
+        threads = self._neighbours.threads()
+        if threads != self._threads:
+            self._context.set_threads(threads)
+            self._threads = threads
 
     def _fillers(self, spans: list[Span]) -> list[_Filler]:
         """Tokens for the slots in small gaps between the slots of the batch."""
@@ -262,7 +275,7 @@ class LlamaCppBackend:
 def _load_model(settings: LlamaCppSettings) -> Model:
     path = settings.model
     try:
-        weights_bytes = path.stat().st_size
+        weights_bytes = size_of(path)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
     if settings.gpu_layers == 0:

@@ -1,4 +1,4 @@
-"""llama.cpp's C interface as typed objects: the only file that imports llama_cpp.
+"""llama.cpp's C interface as typed objects: the only file that calls it.
 
 Owns every pointer: nothing native leaves this file except numpy views that say how long they
 live. A `Model` may be read from any thread, a `Context` belongs to one. Failures to load are
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from jitney.backends.llamacpp import library
 from jitney.errors import ModelError
 
 LOG_LINES_MAX = 64
@@ -30,6 +30,8 @@ _INT32_MIN = -(2**31)
 _ORIGIN = re.compile(r"^(?:[a-z0-9_]+: |error loading model: )+")
 
 Pointer = Any  # Any: an opaque pointer of ctypes
+
+llama_cpp = library.native()
 
 
 class NativeLog:
@@ -78,8 +80,9 @@ def slots_max() -> int:
 
 def library_files() -> list[Path]:
     """The native files whose code runs the model."""
-    folder = Path(llama_cpp.__file__).parent / "lib"
-    return sorted(path for path in folder.iterdir() if path.is_file())
+    found = library.find()
+    assert found is not None, "it was loaded"
+    return sorted(path for path in found.folder.iterdir() if path.is_file())
 
 
 class Model:
@@ -284,6 +287,10 @@ class Context:
             kind = dict(llama_cpp.llama_batch._fields_)[name]
             setattr(batch, name, ctypes.cast(array.ctypes.data, kind))
         self._batch = batch
+
+    def set_threads(self, count: int) -> None:
+        """Compute with so many threads from the next decode on."""
+        llama_cpp.llama_set_n_threads(self._pointer, count, count)
 
     def decode(self, count: int) -> int:
         """Compute the first `count` tokens of the arrays; the library's status, 0 when done."""

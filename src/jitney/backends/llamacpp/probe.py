@@ -12,14 +12,17 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jitney.backends import probes
+from jitney.backends.llamacpp import usable
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.backends.llamacpp.bindings import library_files
 from jitney.backends.processor import read_processor
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, ModelError
+from jitney.models.parts import size_of
 
 TOKENS = 64
 START_S_MAX = 120.0
@@ -52,7 +55,8 @@ def probe_result(model: Path, cache: Path) -> ProbeResult:
     extra_kernels = _recall(memory)
     if extra_kernels is None:
         extra_kernels = _try(model)
-        _remember(memory, extra_kernels)
+        answer = {"extra_kernels": extra_kernels}
+        probes.keep(memory, answer, model, usable.distributions())
     return ProbeResult(extra_kernels, None if extra_kernels else REBUILD_ADVICE)
 
 
@@ -100,7 +104,7 @@ def _try(model: Path) -> bool:
 
 
 def _run_child(model: Path, flags: list[str]) -> int:
-    limit = START_S_MAX + model.stat().st_size / BYTES_PER_S_MIN
+    limit = START_S_MAX + size_of(model) / BYTES_PER_S_MIN
     command = [sys.executable, "-P", "-m", __spec__.name, str(model), *flags]
     try:
         child = subprocess.run(
@@ -122,7 +126,7 @@ def _key(model: Path) -> str:
         status.st_size,
         status.st_mtime_ns,
         [(name, each.st_size, each.st_mtime_ns) for name, each in library],
-        read_processor().instructions,
+        asdict(read_processor()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
@@ -133,17 +137,6 @@ def _recall(memory: Path) -> bool | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return answer if isinstance(answer, bool) else None
-
-
-def _remember(memory: Path, extra_kernels: bool) -> None:
-    """Keep the answer if the folder allows it; without it the trial is only run again."""
-    partial = memory.with_suffix(f".{os.getpid()}.partial")
-    try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"extra_kernels": extra_kernels}), encoding="utf-8")
-        partial.replace(memory)
-    except OSError:
-        return
 
 
 def main(arguments: list[str]) -> int:

@@ -102,6 +102,8 @@ class Dtypes:
 def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
     """Why OpenVINO cannot run this GGUF, with sequences of that length, or None when it can."""
     family = header.architecture
+    if header.part_count > 1:
+        return f"it comes in {header.part_count} parts, and the converter reads single files"
     if family not in ARCHITECTURES:
         known = f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
         return f"{known}: {_REASONS[family]}" if family in _REASONS else known
@@ -226,12 +228,23 @@ def read_text(path: Path, bytes_max: int) -> str:
         raise ModelError(f"{path} is not text; export the model again.") from None
 
 
-def dtypes(dtype: str, kv_cache_dtype: str, threads: int, cpuinfo: Path = CPUINFO) -> Dtypes:
-    """The library's names for the settings; what `auto` is was measured (decision 0010)."""
+def dtypes(
+    dtype: str,
+    kv_cache_dtype: str,
+    threads: int,
+    cpuinfo: Path = CPUINFO,
+    *,
+    is_half: bool | None = None,
+) -> Dtypes:
+    """The library's names for the settings; what `auto` is was measured (decision 0010).
+
+    `is_half` says whether `auto` is bfloat16; None asks the processor.
+    """
     # Scales and offsets stand beside numbers of 8 bits.
     sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
     # On one thread the library divides by zero while it compiles bfloat16 for unpacked weights.
-    is_half = threads > 1 and read_processor(cpuinfo).has_bfloat16
+    if is_half is None:
+        is_half = threads > 1 and read_processor(cpuinfo).has_bfloat16
     inference = SHORT_NAMES.get(dtype) or ("bf16" if is_half else "f32")
     # Rounding activations doubles the speed of float32, and costs what it costs in llama.cpp. Who
     # asks for float32 gets it; elsewhere it has no effect.

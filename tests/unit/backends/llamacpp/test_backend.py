@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
+
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.core import limits
 from jitney.core.batch import (

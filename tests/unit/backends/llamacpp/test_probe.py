@@ -4,6 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
+
 from jitney.backends.llamacpp.probe import probe_result
 from jitney.errors import ModelError
 from tests.models_for_tests import write_tiny_gguf

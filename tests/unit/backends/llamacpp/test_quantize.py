@@ -4,6 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
+
 from jitney.backends.llamacpp.probe import run_probe
 from jitney.backends.llamacpp.quantize import quantize_q8
 from jitney.errors import ModelError

@@ -1,0 +1,258 @@
+"""llama.cpp's C interface as jitney uses it: types, functions, and a check that they fit.
+
+Written for the interface of version 0.5. `load` opens the libraries of a folder; any thread, once
+per process. A library whose structures are laid out in another way is refused before a model is
+given to it: their defaults are known, and stand elsewhere then.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from jitney.errors import MissingDependency
+
+INTERFACE = "0.5"
+
+_Fields = list[tuple[str, Any]]
+_GUARD: tuple[str, Any] = ("guard", ctypes.c_uint8 * 64)
+"""Room behind a structure: one that is larger in the library overwrites nothing of ours."""
+
+
+class ModelParams(ctypes.Structure):
+    """How a model is loaded."""
+
+    _fields_: ClassVar[_Fields] = [
+        ("devices", c_void_p),
+        ("tensor_buft_overrides", c_void_p),
+        ("n_gpu_layers", c_int32),
+        ("split_mode", c_int32),
+        ("load_mode", c_int32),
+        ("lazy_mode", c_int32),
+        ("main_gpu", c_int32),
+        ("tensor_split", c_void_p),
+        ("progress_callback", c_void_p),
+        ("progress_callback_user_data", c_void_p),
+        ("kv_overrides", c_void_p),
+        ("vocab_only", c_bool),
+        ("check_tensors", c_bool),
+        ("use_extra_bufts", c_bool),
+        ("no_host", c_bool),
+        ("no_alloc", c_bool),
+        ("load_mtp", c_bool),
+        _GUARD,
+    ]
+
+
+class ContextParams(ctypes.Structure):
+    """How large a context is, and how it computes."""
+
+    _fields_: ClassVar[_Fields] = [
+        *((name, c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
+        *((name, c_uint32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
+        *((name, c_int32) for name in ("n_threads", "n_threads_batch", "ctx_type")),
+        *((name, c_int32) for name in ("rope_scaling_type", "pooling_type", "attention_type")),
+        ("flash_attn_type", c_int32),
+        *((name, c_float) for name in ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor")),
+        *((name, c_float) for name in ("yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")),
+        ("yarn_orig_ctx", c_uint32),
+        ("defrag_thold", c_float),
+        ("cb_eval", c_void_p),
+        ("cb_eval_user_data", c_void_p),
+        ("type_k", c_int32),
+        ("type_v", c_int32),
+        ("abort_callback", c_void_p),
+        ("abort_callback_data", c_void_p),
+        *((name, c_bool) for name in ("embeddings", "offload_kqv", "no_perf", "op_offload")),
+        *((name, c_bool) for name in ("swa_full", "kv_unified")),
+        ("samplers", c_void_p),
+        ("n_samplers", c_size_t),
+        ("ctx_other", c_void_p),
+        _GUARD,
+    ]
+
+
+class QuantizeParams(ctypes.Structure):
+    """How a model is written again."""
+
+    _fields_: ClassVar[_Fields] = [
+        *((name, c_int32) for name in ("nthread", "ftype", "output_tensor_type")),
+        ("token_embedding_type", c_int32),
+        *((name, c_bool) for name in ("allow_requantize", "quantize_output_tensor", "only_copy")),
+        *((name, c_bool) for name in ("pure", "keep_split", "dry_run")),
+        *((name, c_void_p) for name in ("imatrix", "kv_overrides", "tt_overrides", "prune_layers")),
+        ("max_buf_size", c_size_t),
+        _GUARD,
+    ]
+
+
+class Batch(ctypes.Structure):
+    """The tokens of one decode."""
+
+    _fields_: ClassVar[_Fields] = [
+        ("n_tokens", c_int32),
+        ("token", POINTER(c_int32)),
+        ("embd", POINTER(c_float)),
+        ("pos", POINTER(c_int32)),
+        ("n_seq_id", POINTER(c_int32)),
+        ("seq_id", POINTER(POINTER(c_int32))),
+        ("logits", POINTER(c_int8)),
+    ]
+
+
+LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, c_char_p, c_void_p)
+
+_Prototype = tuple[Any, tuple[Any, ...]]
+_OF_MODEL: Mapping[str, Any] = {
+    **dict.fromkeys(("n_ctx_train", "n_embd", "n_head", "n_head_kv", "n_layer"), c_int32),
+    **dict.fromkeys(("has_decoder", "has_encoder"), c_bool),
+    **dict.fromkeys(("is_diffusion", "is_hybrid", "is_recurrent"), c_bool),
+    "get_vocab": c_void_p,
+    "free": None,
+}
+"""What is asked of a model alone, by the end of the function's name."""
+
+FUNCTIONS: Mapping[str, _Prototype] = {
+    "llama_backend_init": (None, ()),
+    "llama_log_set": (None, (LogCallback, c_void_p)),
+    "llama_max_parallel_sequences": (c_size_t, ()),
+    "llama_model_default_params": (ModelParams, ()),
+    "llama_context_default_params": (ContextParams, ()),
+    "llama_model_quantize_default_params": (QuantizeParams, ()),
+    "llama_model_load_from_file": (c_void_p, (c_char_p, ModelParams)),
+    "llama_model_quantize": (c_uint32, (c_char_p, c_char_p, POINTER(QuantizeParams))),
+    "llama_init_from_model": (c_void_p, (c_void_p, ContextParams)),
+    "llama_free": (None, (c_void_p,)),
+    **{f"llama_model_{name}": (kind, (c_void_p,)) for name, kind in _OF_MODEL.items()},
+    "llama_model_meta_val_str": (c_int32, (c_void_p, c_char_p, c_char_p, c_size_t)),
+    "llama_model_chat_template": (c_char_p, (c_void_p, c_char_p)),
+    "llama_vocab_n_tokens": (c_int32, (c_void_p,)),
+    "llama_vocab_bos": (c_int32, (c_void_p,)),
+    "llama_vocab_get_add_bos": (c_bool, (c_void_p,)),
+    "llama_vocab_get_attr": (ctypes.c_int, (c_void_p, c_int32)),
+    "llama_vocab_is_eog": (c_bool, (c_void_p, c_int32)),
+    "llama_tokenize": (
+        c_int32,
+        (c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool),
+    ),
+    "llama_token_to_piece": (
+        c_int32,
+        (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool),
+    ),
+    "llama_set_n_threads": (None, (c_void_p, c_int32, c_int32)),
+    "llama_decode": (c_int32, (c_void_p, Batch)),
+    "llama_get_logits": (POINTER(c_float), (c_void_p,)),
+    "llama_get_memory": (c_void_p, (c_void_p,)),
+    "llama_memory_clear": (None, (c_void_p, c_bool)),
+    "llama_memory_seq_cp": (None, (c_void_p, *(c_int32,) * 4)),
+    "llama_memory_seq_rm": (c_bool, (c_void_p, *(c_int32,) * 3)),
+    "llama_memory_seq_pos_max": (c_int32, (c_void_p, c_int32)),
+    "llama_state_seq_get_size": (c_size_t, (c_void_p, c_int32)),
+    "llama_state_seq_get_data": (c_size_t, (c_void_p, POINTER(ctypes.c_uint8), c_size_t, c_int32)),
+    "llama_state_seq_set_data": (c_size_t, (c_void_p, POINTER(ctypes.c_uint8), c_size_t, c_int32)),
+}
+"""What each function gives, and what it takes."""
+
+NAMES: Mapping[str, Any] = {
+    "llama_batch": Batch,
+    "llama_token": c_int32,
+    "llama_log_callback": LogCallback,
+    "LLAMA_FLASH_ATTN_TYPE_DISABLED": 0,
+    "LLAMA_FLASH_ATTN_TYPE_ENABLED": 1,
+    "LLAMA_FTYPE_MOSTLY_Q8_0": 7,
+    "LLAMA_TOKEN_ATTR_UNKNOWN": 1 << 0,
+    "LLAMA_TOKEN_ATTR_CONTROL": 1 << 3,
+}
+"""Types and constants by the names that llama-cpp-python has for them."""
+
+DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "llama_model_default_params": {
+        "devices": None,
+        "split_mode": 1,
+        "main_gpu": 0,
+        "kv_overrides": None,
+        "vocab_only": False,
+        "check_tensors": False,
+        "use_extra_bufts": True,
+        "no_alloc": False,
+    },
+    "llama_context_default_params": {
+        "n_ctx": 512,
+        "n_batch": 2048,
+        "n_ubatch": 512,
+        "n_seq_max": 1,
+        "n_outputs_max": 0,
+        "rope_scaling_type": -1,
+        "flash_attn_type": -1,
+        "yarn_ext_factor": -1.0,
+        "defrag_thold": -1.0,
+        "cb_eval": None,
+        "type_k": 1,
+        "type_v": 1,
+        "embeddings": False,
+        "offload_kqv": True,
+        "swa_full": True,
+        "kv_unified": False,
+        "samplers": None,
+        "n_samplers": 0,
+        "ctx_other": None,
+    },
+    "llama_model_quantize_default_params": {
+        "nthread": 0,
+        "allow_requantize": False,
+        "quantize_output_tensor": True,
+        "only_copy": False,
+        "imatrix": None,
+        "prune_layers": None,
+    },
+}
+"""Values that the library gives when asked for defaults."""
+
+
+def load(folder: Path) -> SimpleNamespace:
+    """The functions of the libraries in a folder, by name. Raises MissingDependency."""
+    try:
+        library = ctypes.CDLL(str(_only(folder, "libllama")))
+        ggml = ctypes.CDLL(str(_only(folder, "libggml.")))
+        functions = {name: getattr(library, name) for name in FUNCTIONS}
+        load_kernels = ggml.ggml_backend_load_all_from_path
+    except (OSError, AttributeError) as error:
+        raise MissingDependency(
+            f"the llama.cpp in {folder} cannot be loaded ({error}): `make llama` makes it anew."
+        ) from error
+    for name, (gives, takes) in FUNCTIONS.items():
+        functions[name].restype, functions[name].argtypes = gives, takes
+    native = SimpleNamespace(**functions, **NAMES)
+    check_layout(native)
+    load_kernels.argtypes = (c_char_p,)
+
+    def start() -> None:
+        # Kernels for each level of the architecture lie beside the library; it takes the best.
+        load_kernels(bytes(folder))
+        functions["llama_backend_init"]()
+
+    native.llama_backend_init = start
+    return native
+
+
+def check_layout(native: Any) -> None:
+    """Refuse a library whose structures are not ours. Raises MissingDependency."""
+    for function, expected in DEFAULTS.items():
+        params = getattr(native, function)()
+        found = {name: getattr(params, name) for name in expected}
+        wrong = sorted(name for name in expected if found[name] != expected[name])
+        if wrong:
+            raise MissingDependency(
+                f"this llama.cpp has another interface than {INTERFACE}, which jitney was made for "
+                f"({function}: {', '.join(wrong)}): `make llama` makes it anew."
+            )
+
+
+def _only(folder: Path, stem: str) -> Path:
+    """The one library whose file begins so, whatever version stands in its name."""
+    for path in sorted(folder.glob(f"{stem}*")):
+        if path.suffix in (".so", ".dylib") and not path.name.startswith("libllama-common"):
+            return path
+    raise OSError(f"there is no {stem}* in it")

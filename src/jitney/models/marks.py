@@ -1,0 +1,91 @@
+"""Small notes beside the models, in jitney's own cache folder: when one was used, what was checked.
+
+A note is about a path and holds that path. It may be lost at any time: then a file is checked
+again, or its last use is what the file system says. Any thread, any number of processes.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jitney.models.files import write_text
+
+FOLDER = "marks"
+NOTE_BYTES_MAX = 16_384
+_USED, _CHECKED = "used", "checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note that is there, and what it is about."""
+
+    file: Path
+    about: Path
+
+
+def note_use(cache: Path, path: Path) -> None:
+    """Remember that a model is used now, if the folder allows it."""
+    with suppress(OSError):
+        _write(cache, _USED, path, "")
+
+
+def last_use(cache: Path, path: Path, files: Iterable[Path]) -> datetime | None:
+    """When a model was used last; when its files were last read, where nobody made a note."""
+    with suppress(OSError):
+        return _time(_place(cache, _USED, path).stat().st_mtime)
+    with suppress(OSError):
+        return _time(max((each.stat().st_atime for each in files), default=0.0))
+    return None
+
+
+def _time(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(seconds, tz=UTC) if seconds else None
+
+
+def note_checked(cache: Path, path: Path) -> None:
+    """Remember that every byte of a file was looked at, as it is now."""
+    with suppress(OSError):
+        _write(cache, _CHECKED, path, _stamp(path))
+
+
+def is_checked(cache: Path, path: Path) -> bool:
+    """Whether the file was looked at and has not changed since."""
+    try:
+        _, _, stamp = _place(cache, _CHECKED, path).read_text(encoding="utf-8").partition("\n")
+        return stamp.strip() == _stamp(path)
+    except (OSError, ValueError):
+        return False
+
+
+def notes(cache: Path) -> Iterator[Note]:
+    """Every note that can be read."""
+    for file in sorted((cache / FOLDER).glob("*/*.txt")):
+        with suppress(OSError, ValueError):
+            if file.stat().st_size <= NOTE_BYTES_MAX:
+                about, _, _ = file.read_text(encoding="utf-8").partition("\n")
+                yield Note(file, Path(about))
+
+
+def _write(cache: Path, kind: str, path: Path, text: str) -> None:
+    place = _place(cache, kind, path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_text(place, f"{_real(path)}\n{text}\n")
+
+
+def _place(cache: Path, kind: str, path: Path) -> Path:
+    key = hashlib.sha256(os.fsencode(_real(path))).hexdigest()[:24]
+    return cache / FOLDER / kind / f"{key}.txt"
+
+
+def _real(path: Path) -> Path:
+    # One blob of the hub's cache may have several names.
+    return path.resolve()
+
+
+def _stamp(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,158 @@
+"""Models by name: `owner/name`, `owner/name:quant` and `owner/name/file.gguf`, as people know them.
+
+What a name means, and which of a model's files it stands for. Pure but for one look at whether a
+path exists; any thread; imports nothing heavy.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from jitney.errors import ModelError
+from jitney.models.parts import part_name
+
+PREFERRED = ("Q4_K_M", "Q8_0")
+"""What is taken when no quant was given: small and good, then large and better."""
+
+SHOWN_MAX = 40
+_REPOSITORY = r"([A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96})"
+_BY_QUANT = re.compile(_REPOSITORY + r"(?::([\w.-]{1,64}))?", re.ASCII)
+_BY_FILE = re.compile(_REPOSITORY + r"/([^\0\\]+\.gguf)", re.ASCII | re.IGNORECASE)
+_QUANT = re.compile(
+    r"(?<![A-Z0-9])(?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|BF16|FP?16|FP?32|MXFP4(?:_[A-Z]+)*)"
+    r"(?![A-Z0-9])",
+    re.IGNORECASE,
+)
+_BESIDES = ("mmproj", "imatrix")
+"""GGUF files that belong to a model and are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model on the hub: its repository, and perhaps which of its files."""
+
+    repository: str
+    quant: str | None = None
+    file: str | None = None
+
+    def __str__(self) -> str:
+        if self.file is not None:
+            return f"{self.repository}/{self.file}"
+        return self.repository if self.quant is None else f"{self.repository}:{self.quant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A model among the files of a repository: one GGUF, or its parts in their order."""
+
+    label: str
+    """Its quant, or the name of its file where that does not say."""
+    files: tuple[str, ...]
+
+
+def parse(text: str) -> Reference | None:
+    """The reference that a text is; None for what can only be a path."""
+    matched = _BY_FILE.fullmatch(text)
+    if matched is not None and ".." not in PurePosixPath(text).parts:
+        return Reference(matched[1], file=matched[2])
+    matched = _BY_QUANT.fullmatch(text)
+    # Nobody calls a repository something.gguf, and many mistype the path of a file.
+    if matched is None or text.lower().endswith(".gguf") or ".." in text:
+        return None
+    return Reference(matched[1], quant=matched[2])
+
+
+def reference_of(model: Path | None) -> Reference | None:
+    """The name that a `model` setting is; None for a path, and whatever exists is a path."""
+    if model is None or model.is_absolute():
+        return None
+    reference = parse(str(model))
+    try:
+        return None if reference is None or model.exists() else reference
+    except OSError:
+        return None  # reading it will say what is wrong with such a path
+
+
+def choices(files: Iterable[str]) -> list[Choice]:
+    """The models among the files of a repository, parts together, by name."""
+    whole: list[Choice] = []
+    parts: dict[tuple[str, int], dict[int, str]] = {}
+    for file in sorted(files):
+        name = PurePosixPath(file).name
+        if not name.lower().endswith(".gguf") or any(word in name.lower() for word in _BESIDES):
+            continue
+        part = part_name(file)
+        if part is None:
+            whole.append(Choice(_label(file.removesuffix(name[-5:])), (file,)))
+        else:
+            parts.setdefault((part.stem, part.count), {})[part.number] = file
+    for (stem, count), found in parts.items():
+        if len(found) == count:
+            whole.append(Choice(_label(stem), tuple(found[at] for at in sorted(found))))
+    return sorted(whole, key=lambda each: each.files)
+
+
+def choose(reference: Reference, among: Sequence[Choice]) -> Choice:
+    """The one that is meant. Raises ModelError with a list to choose from."""
+    if not among:
+        raise ModelError(
+            f"{reference.repository} has no GGUF file; take a repository that has some, often the "
+            "same name with -GGUF."
+        )
+    found: Sequence[Choice]
+    if reference.file is not None:
+        found = [each for each in among if reference.file in each.files]
+    elif reference.quant is not None:
+        found = _of_quant(reference.quant, among)
+    else:
+        found = _preferred(among)
+    if len(found) == 1:
+        return found[0]
+    raise ModelError(_ask(reference, found, among))
+
+
+def _preferred(among: Sequence[Choice]) -> Sequence[Choice]:
+    for quant in PREFERRED:
+        found = [each for each in among if each.label.upper() == quant]
+        if found:
+            return found
+    return among
+
+
+def _of_quant(quant: str, among: Sequence[Choice]) -> list[Choice]:
+    exact = [each for each in among if each.label.upper() == quant.upper()]
+    if exact:
+        return exact
+    word = re.compile(rf"(?<![A-Z0-9]){re.escape(quant)}(?![A-Z0-9_])", re.IGNORECASE)
+    return [each for each in among if word.search(each.files[0])]
+
+
+def _ask(reference: Reference, found: Sequence[Choice], among: Sequence[Choice]) -> str:
+    """What there is, and how to say which."""
+    labels = list(dict.fromkeys(each.label for each in found or among))
+    of = reference.repository
+    if reference.file is not None:
+        names = [each.files[0] for each in among]
+        return f"{of} has no file {reference.file}; it has {_shown(names)}."
+    if len(found) > 1 and (reference.quant is not None or len(labels) < len(found)):
+        names = [each.files[0] for each in found]
+        wanted = reference.quant or labels[0]
+        return (
+            f"{of} has several models of {wanted}: {_shown(names)}; name one, such as "
+            f"{of}/{names[0]}."
+        )
+    lead = f"no {reference.quant}; it has" if reference.quant is not None else "several models:"
+    return f"{of} has {lead} {_shown(labels)}; choose one, such as {of}:{labels[0]}."
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_MAX
+    return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _label(stem: str) -> str:
+    """The last quant in a name, upper case; the name itself where there is none."""
+    # A folder may say what the file does not.
+    found = _QUANT.findall(PurePosixPath(stem).name) or _QUANT.findall(stem)
+    return found[-1].upper() if found else PurePosixPath(stem).name

@@ -1,0 +1,79 @@
+"""Whether a backend can run here, asked of jitney itself, and the skip where it cannot.
+
+A backend is tried once in a session, in a cache folder of the session's own: what an earlier state
+of the source found does not count. A reason that is no fact about the machine skips as well, and
+fails `tests/conformance/test_usable.py`, so that no mistake of ours hides behind a skip.
+"""
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any  # Any: settings of every kind
+
+import pytest
+
+from jitney.backends.llamacpp import usable as llamacpp_usable
+from jitney.backends.openvino import usable as openvino_usable
+from jitney.config import Settings
+from jitney.loading import backend_failure, installed_backends
+
+ADVICE = {"llamacpp": llamacpp_usable.ADVICE, "openvino": openvino_usable.ADVICE}
+
+
+@functools.cache
+def session_cache() -> Path:
+    """The cache folder in which this session's trials are remembered."""
+    folder = Path(tempfile.mkdtemp(prefix="jitney-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def failure(name: str, **given: Any) -> str | None:
+    """Why the backend cannot run here with these settings, as a clause; None when it can."""
+    if name not in installed_backends():
+        return f"it is not installed: {ADVICE[name]}"
+    return backend_failure(name, Settings(cache_dir=session_cache(), **given))
+
+
+def skip_reason(name: str, **given: Any) -> str | None:
+    """What a skip says where the backend cannot run with these settings; None where it can.
+
+    For the head of a module, whose imports may need the backend's libraries:
+    `if reason := skip_reason("llamacpp"): pytest.skip(reason, allow_module_level=True)`.
+    """
+    found = failure(name, **given)
+    return None if found is None else f"the {name} backend does not work here: {found}"
+
+
+def needs(name: str, **given: Any) -> None:
+    """Skip the test, the fixture or the module where the backend cannot run with these settings."""
+    if reason := skip_reason(name, **given):
+        pytest.skip(reason, allow_module_level=True)
+
+
+def absence_reason(name: str) -> str | None:
+    """What a skip says where the backend's libraries are not installed; nothing is tried."""
+    if name in installed_backends():
+        return None
+    return f"the {name} backend is not installed: {ADVICE[name]}"
+
+
+def needs_installed(name: str) -> None:
+    """Skip where the backend's libraries are not there; whether they can run a model is open."""
+    if reason := absence_reason(name):
+        pytest.skip(reason, allow_module_level=True)
+
+
+def share_verdicts(cache: Path) -> Path:
+    """Let a fresh cache folder know what was found for the usual settings; the folder again.
+
+    A test that is not about the trial need not wait for one.
+    """
+    for name in sorted(installed_backends()):
+        failure(name)
+    probes = session_cache() / "probes"
+    if probes.is_dir():
+        shutil.copytree(probes, cache / "probes", dirs_exist_ok=True)
+    return cache

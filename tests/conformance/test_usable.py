@@ -1,0 +1,18 @@
+"""What the suite may skip: a backend that the machine cannot run, and nothing else."""
+
+import pytest
+
+from tests.backends_for_tests import failure, needs_installed
+
+FACTS = (
+    "its paged attention does not exist for this processor",
+    "it was compiled for another processor and stops with an illegal instruction",
+)
+"""Reasons that no change to the source could take away."""
+
+
+@pytest.mark.parametrize("name", ["llamacpp", "openvino"])
+def test_an_installed_backend_works_or_the_machine_is_why_not(name: str) -> None:
+    """Guards every skip: a backend that we broke would otherwise only make the suite shorter."""
+    needs_installed(name)
+    assert failure(name) in (None, *FACTS)

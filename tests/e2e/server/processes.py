@@ -1,0 +1,63 @@
+"""Which processes there are, and their memory: from /proc, or where that is not, by ps."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+ASK_S_MAX = 30.0
+_ZOMBIE = "Z"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process as the system lists it; a zombie has ended and was not waited for."""
+
+    pid: int
+    parent: int
+    is_zombie: bool
+    memory_bytes: int
+
+
+def children(pid: int, proc: Path = PROC) -> list[int]:
+    """Processes that this one started and that have not ended."""
+    return [each.pid for each in _listed(proc) if each.parent == pid and not each.is_zombie]
+
+
+def is_alive(pid: int, proc: Path = PROC) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    return any(not each.is_zombie for each in _listed(proc, pid))
+
+
+def memory_bytes(pid: int, proc: Path = PROC) -> int:
+    """What a process takes of the machine's memory."""
+    (found,) = _listed(proc, pid)
+    return found.memory_bytes
+
+
+def _listed(proc: Path, pid: int | None = None) -> Iterator[Process]:
+    """The process of this number, if there is one; without a number, all."""
+    return _read(proc, pid) if (proc / "self").exists() else _ask(pid)
+
+
+def _read(proc: Path, pid: int | None) -> Iterator[Process]:
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    for folder in proc.glob("[0-9]*") if pid is None else [proc / str(pid)]:
+        with contextlib.suppress(OSError):  # it has ended since
+            # The name of a program may hold anything, parentheses as well.
+            state, parent, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            pages = int((folder / "statm").read_text().split()[1])
+            yield Process(int(folder.name), int(parent), state == _ZOMBIE, pages * page_bytes)
+
+
+def _ask(pid: int | None) -> Iterator[Process]:
+    which = ["-A"] if pid is None else ["-p", str(pid)]
+    command = ["ps", *which, "-o", "pid=", "-o", "ppid=", "-o", "stat=", "-o", "rss="]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S_MAX, check=False)
+    # Its status is also that of a process which is not there.
+    for line in told.stdout.splitlines():
+        number, parent, state, kib = line.split()
+        yield Process(int(number), int(parent), state.startswith(_ZOMBIE), int(kib) * 1024)

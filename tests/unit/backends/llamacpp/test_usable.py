@@ -1,0 +1,75 @@
+"""Whether llama.cpp works here: with all kernels, or else without the fastest ones."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.llamacpp import usable
+from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
+
+ALL = """*'"extra_kernels": true'*"""
+SIGILL = "kill -ILL $$"
+
+
+def tried(children: Children) -> list[bool]:
+    """Whether each trial was one with all kernels."""
+    return [each["numbers"]["extra_kernels"] for each in children.given]
+
+
+def two(with_all: str, without: str) -> str:
+    """A script for the trial with all kernels, and one for the trial without them."""
+    return f"""case "$given" in {ALL}) {with_all};; *) {without};; esac"""
+
+
+def test_an_illegal_instruction_of_the_fastest_kernels_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a library that GCC 12 compiled: it serves, slower, and is asked about once."""
+    children = stand_in(tmp_path, monkeypatch, llamacpp=two(SIGILL, "exit 0"))
+    assert [usable.failure(tmp_path / "cache") for _ in range(3)] == [None] * 3
+    assert tried(children) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("with_all", "without", "told", "trials"),
+    [
+        ("exit 0", "kill -SEGV $$", None, [True]),
+        (SIGILL, SIGILL, "it was compiled for another processor and stops with an", [True, False]),
+        (SIGILL, refuses("it is unwell"), "it is unwell", [True, False]),
+        ("kill -SEGV $$", "exit 0", "it crashed (SIGSEGV)", [True]),
+        (refuses("it is unwell"), "exit 0", "it is unwell", [True]),
+    ],
+)
+def test_only_an_illegal_instruction_asks_for_a_second_trial(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_all: str,
+    without: str,
+    told: str | None,
+    trials: list[bool],
+) -> None:
+    """Guards the meaning of each death: other ones are not about the kernels."""
+    children = stand_in(tmp_path, monkeypatch, llamacpp=two(with_all, without))
+    failure = usable.failure(tmp_path / "cache")
+    assert failure == told if told is None else (failure or "").startswith(told)
+    assert tried(children) == trials
+
+
+def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards `jitney backends` on a bare install, and beside a package without metadata."""
+    install(monkeypatch, missing=MODULES["llamacpp"])
+    assert not usable.is_installed()
+    assert usable.distributions() == ()
+    assert usable.version() is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"), [((), "jitney-llama"), (("jitney_llama",), "llama-cpp-python")]
+)
+def test_the_package_that_brings_it_is_what_a_verdict_holds_for(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], name: str
+) -> None:
+    """Guards the key of the memory: the other package holds another library."""
+    install(monkeypatch, missing=missing)
+    assert usable.is_installed()
+    assert usable.distributions() == (name,)

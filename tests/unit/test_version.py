@@ -1,0 +1,78 @@
+"""Tests of `jitney.version`: what a source tree without metadata says it is."""
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import jitney
+from jitney.version import UNKNOWN, version
+
+PROJECT = '[project]\nname = "jitney"\nversion = "7.8.9"\n'
+
+
+@pytest.fixture
+def uninstalled(tmp_path: Path) -> Path:
+    """A source tree, and what the package needs without the metadata of the package itself."""
+    source, packages = tmp_path / "tree" / "src", tmp_path / "packages"
+    source.mkdir(parents=True)
+    (source / "jitney").symlink_to(Path(jitney.__file__).parent)
+    packages.mkdir()
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if "jitney" not in each.name:
+            (packages / each.name).symlink_to(each)
+    return tmp_path
+
+
+def ran(folder: Path, program: str) -> str:
+    """What a program prints that sees nothing of this installation but the folder's."""
+    paths = [str(folder / "tree" / "src"), str(folder / "packages")]
+    whole = f"import sys; sys.path[:0] = {paths!r}\n{program}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", whole],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_source_tree_without_metadata_tells_its_version(uninstalled: Path) -> None:
+    """Guards whoever runs it uninstalled: it ended in a sentence about an unexpected failure."""
+    (uninstalled / "tree" / "pyproject.toml").write_text(PROJECT)
+    program = "from jitney.cli.main import main; sys.exit(main(['--version']))"
+    assert ran(uninstalled, program) == "jitney 7.8.9+source"
+
+
+def test_the_server_of_a_source_tree_without_metadata_is_made(uninstalled: Path) -> None:
+    """Guards the same for what the server says of itself, in its answers and its metrics."""
+    program = (
+        "from jitney.server import app, replies\n"
+        "from jitney.server.metrics import Metrics\n"
+        "from jitney.backends.fake import FakeBackend, FakeSettings\n"
+        "from jitney.core.settings import SchedulerSettings\n"
+        "from jitney.engine.engine import Engine\n"
+        "engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))\n"
+        "text = Metrics(engine, 'tiny').render().decode()\n"
+        "engine.close(drain_s=0)\n"
+        "print(replies.VERSION, f'version=\"{replies.VERSION}\"' in text)\n"
+    )
+    assert ran(uninstalled, program) == f"{UNKNOWN} True"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "", "no toml at all", '[project]\nname = "other"\nversion = "1.0"\n', 'project = "x"'],
+    ids=["missing", "empty", "broken", "another project", "no table"],
+)
+def test_a_tree_that_does_not_say_is_unknown(tmp_path: Path, content: str | None) -> None:
+    """Guards a copy of the package alone, or in another project: nothing is made up."""
+    project = tmp_path / "pyproject.toml"
+    if content is not None:
+        project.write_text(content)
+    assert version("not-installed-here", project) == UNKNOWN
