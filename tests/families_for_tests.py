@@ -157,6 +157,33 @@ def write_family(path: Path, family: TinyFamily, *, seed: int = 1) -> None:
     finish(writer)
 
 
+def write_packed(source: Path, packed: Path, plain: Path) -> None:
+    """A checkpoint with its matrices as Q8_0, and one with the same weights as float32."""
+    reader = gguf.GGUFReader(source)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    writers = [
+        gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+        for path in (packed, plain)
+    ]
+    for writer in writers:
+        for name, each in reader.fields.items():
+            if not name.startswith(("GGUF.", "general.architecture", "general.file_type")):
+                outer, *inner = each.types
+                writer.add_key_value(name, each.contents(), outer, inner[-1] if inner else None)
+    writers[0].add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writers[1].add_file_type(gguf.LlamaFileType.ALL_F32)
+    for tensor in reader.tensors:
+        if len(tensor.shape) < 2:
+            for writer in writers:
+                writer.add_tensor(tensor.name, tensor.data)
+            continue
+        rounded = gguf.quantize(tensor.data, kind)
+        writers[0].add_tensor(tensor.name, rounded, raw_dtype=kind)
+        writers[1].add_tensor(tensor.name, gguf.dequantize(rounded, kind))
+    for writer in writers:
+        finish(writer)
+
+
 class _Drawn:
     """Random weights that float16 holds as they are."""
 

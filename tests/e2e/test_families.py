@@ -34,7 +34,7 @@ from tests.families import (
     real_case,
     tiny_case,
 )
-from tests.families_for_tests import FAMILIES
+from tests.families_for_tests import FAMILIES, write_packed
 
 BOUND = 0.1
 """Largest difference in a logprob. 0.025 was seen, because llama.cpp keeps keys and values as
@@ -94,6 +94,21 @@ def test_the_converted_graph_says_what_llamacpp_says(checkpoints: Families, name
     assert families.refusal(read_header(case.model)) is None
     found = by_graph(case, read_graph(checkpoints.converted(name)))
     assert difference(found, expected) <= BOUND
+
+
+@pytest.mark.parametrize("name", ["llama-yarn", "qwen3", "smollm3", "phi4-mini"])
+def test_packed_weights_say_the_same(checkpoints: Families, tmp_path: Path, name: str) -> None:
+    """Guards rows of packed matrices; llama.cpp, which rounds activations then, has them plain."""
+    packed, plain, folder = (tmp_path / part for part in ("packed.gguf", "plain.gguf", "folder"))
+    case = checkpoints.case(name)
+    write_packed(case.model, packed, plain)
+    try:
+        expected = by_llamacpp(replace(case, model=plain))
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    folder.mkdir()
+    write_model(packed, folder)
+    assert difference(by_graph(case, read_graph(folder)), expected) <= BOUND
 
 
 @pytest.mark.usefixtures("paging")

@@ -1,8 +1,8 @@
 """Rotary embeddings by llama.cpp's rules: how fast each pair of a head turns, and in which layers.
 
 Pure numpy on plain values, any thread. OpenVINO's reader knows none of this but the base, and keeps
-what it knows as 16-bit floats, which is a radian off after some thousand positions; `rotary_graph`
-puts the numbers from here into the graph.
+frequencies as 16-bit floats where weights are such, which is a radian off after some thousand
+positions; `rotary_graph` puts the numbers from here into the graph.
 """
 
 import math
