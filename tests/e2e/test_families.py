@@ -102,10 +102,8 @@ def test_packed_weights_say_the_same(checkpoints: Families, tmp_path: Path, name
     packed, plain, folder = (tmp_path / part for part in ("packed.gguf", "plain.gguf", "folder"))
     case = checkpoints.case(name)
     write_packed(case.model, packed, plain)
-    try:
-        expected = by_llamacpp(replace(case, model=plain))
-    except MissingDependency as error:
-        pytest.skip(str(error))
+    needs("llamacpp")
+    expected = by_llamacpp(replace(case, model=plain))
     folder.mkdir()
     write_model(packed, folder)
     assert difference(by_graph(case, read_graph(folder)), expected) <= BOUND
