@@ -45,7 +45,7 @@ def select(settings: Settings, facts: Facts) -> Selection | None:
     Raises MissingDependency when nothing that is installed can run the model.
     """
     if settings.gpu_layers != 0 and not facts.is_folder:
-        refuse_unusable("llamacpp", facts.failures.get("llamacpp"))
+        refuse_unusable("llamacpp", facts.failures.get("llamacpp"), given="gpu_layers")
         return Selection("llamacpp", "gpu_layers is given, and only llama.cpp puts layers on a GPU")
     has_openvino, has_llamacpp = (_works(name, facts) for name in ("openvino", "llamacpp"))
     if facts.is_folder:
@@ -72,12 +72,12 @@ def select(settings: Settings, facts: Facts) -> Selection | None:
     raise MissingDependency(f"nothing here can run a model: {told}: {ADVICE}.")
 
 
-def refuse_unusable(name: str, failure: str | None) -> None:
-    """Refuse a backend that was asked for and does not work here. Raises ConfigError."""
+def refuse_unusable(name: str, failure: str | None, *, given: str = "backend") -> None:
+    """Refuse a backend that a setting asks for and that does not work here. Raises ConfigError."""
     if failure is not None:
         raise ConfigError(
-            f"the {name} backend does not work on this machine: {failure}; leave the setting "
-            f"`backend` out, or choose another one (`jitney backends` shows what works here)."
+            f"the {name} backend does not work on this machine: {failure}; leave {given} out, or see "
+            "with `jitney backends` what works here."
         )
 
 

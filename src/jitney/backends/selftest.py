@@ -49,10 +49,11 @@ def verdict(
     ]
     memory = measure.memory_path(cache, facts)
     found = _recall(memory)
-    if found is None:
-        with measure.undisturbed(cache):
-            # Another process may have tried while this one waited.
-            found = _recall(memory) or _try(name, numbers)
+    if found is not None:
+        return found
+    with measure.undisturbed(cache):
+        # Another process may have tried while this one waited.
+        found = _recall(memory) or _try(name, numbers)
         if found.is_lasting:
             answer = {"failure": found.failure, "signal": found.signal}
             probes.keep(memory, answer, None, distributions)

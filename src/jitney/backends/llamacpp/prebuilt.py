@@ -126,7 +126,9 @@ def _run(command: list[str], folder: Path, failure: str) -> None:
         raise SetupError(f"{failure} ({error})") from error
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines()]
-        told = next((line for line in lines if "rror" in line), f"status {done.returncode}")
+        told = next(
+            (line for line in lines if "error" in line.lower()), f"status {done.returncode}"
+        )
         raise SetupError(f"{failure} ({told[:_REASON_CHARACTERS_MAX]})")
 
 
