@@ -76,8 +76,8 @@ def refuse_unusable(name: str, failure: str | None, *, given: str = "backend") -
     """Refuse a backend that a setting asks for and that does not work here. Raises ConfigError."""
     if failure is not None:
         raise ConfigError(
-            f"the {name} backend does not work on this machine: {failure}; leave {given} out, or see "
-            "with `jitney backends` what works here."
+            f"the {name} backend does not work on this machine: {failure}; leave {given} out, or "
+            "see with `jitney backends` what works here."
         )
 
 
