@@ -64,11 +64,13 @@ $(BIN)/python:
 		echo "Python cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv"; \
 		exit 1; }
 
-# The second line is for machines that OpenVINO has no package for.
+# Without OpenVINO only where it has no package for this machine; other failures are shown.
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Python packages"
-	@$(PIP) install -qq -c constraints.txt -e '.[hub,openvino,server]' 2> $(VENV)/openvino.log \
-		|| $(PIP) install -qq -c constraints.txt -e '.[hub,server]'
+	@$(PIP) install -qq -c constraints.txt -e '.[hub,openvino,server]' 2> $(VENV)/packages.log || { \
+		grep -q "No matching distribution found for openvino" $(VENV)/packages.log \
+		|| { cat $(VENV)/packages.log; exit 1; }; \
+		$(PIP) install -qq -c constraints.txt -e '.[hub,server]'; }
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.packages

@@ -1,7 +1,8 @@
 """How fast a backend is alone, beside one and beside two busy loops; with and without giving way.
 
-`python -m benchmarks neighbours` runs the embedded model in this process, four sequences that
-decode, for each number of busy loops in turn, and prints tokens a second.
+`python -m benchmarks.neighbours [--rounds 3] [--loops 0 1 2]` runs the embedded model in this
+process, four sequences that decode, beside so many busy loops in turn, and prints tokens a second.
+`--fixed 1 4 16` measures llama.cpp with so many threads that do not give way, in place of all.
 """
 
 import argparse
@@ -15,7 +16,8 @@ from statistics import median
 from time import perf_counter
 
 from jitney.backends.neighbours import Neighbours
-from jitney.config import Settings
+from jitney.config import Settings, usable_cores
+from jitney.config.settings import BackendName
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.loading import backend_failure, installed_backends, load_backend
@@ -26,6 +28,7 @@ SECONDS = 4.0
 WARM_S = 2.0
 """What happens first is not counted: it takes a moment until others are seen."""
 NOWHERE = Path("/nonexistent")
+BACKENDS: tuple[BackendName, ...] = ("llamacpp", "openvino")
 
 
 @contextmanager
@@ -62,35 +65,48 @@ def decode_speed(backend: Backend) -> float:
     return SEQUENCES * (number - before) / (perf_counter() - started)
 
 
-def set_giving_way(backend: Backend, threads: int, *, gives_way: bool) -> None:
+def set_threads(backend: Backend, threads: int, *, gives_way: bool) -> None:
     """Let llama.cpp's threads give way or not; other backends have no such choice."""
     if backend.traits.name == "llamacpp":
         given = Neighbours(threads) if gives_way else Neighbours(threads, stat=NOWHERE)
         backend._neighbours = given  # type: ignore[attr-defined]
 
 
-def main(arguments: list[str]) -> None:
+def turns(name: str, fixed: list[int]) -> dict[str, tuple[int, bool]]:
+    """How the threads are set in each turn: how many, and whether they give way."""
+    cores = usable_cores()
+    giving = {"giving way": (cores, True)}
+    if name != "llamacpp":
+        return {"as it is": (cores, True)}
+    return {f"{count} fixed": (count, False) for count in fixed or [cores]} | giving
+
+
+def main() -> None:
     """Measure every backend that works here, in short turns."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args(arguments)
-    for name in sorted(installed_backends()):
-        settings = Settings(backend=name)  # type: ignore[arg-type]
-        failure = backend_failure(name, settings)
-        if failure is not None:
-            print(f"{name}: does not work here: {failure}")
+    parser.add_argument("--loops", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--fixed", type=int, nargs="*", default=[])
+    asked = parser.parse_args()
+    for name in BACKENDS:
+        settings = Settings(backend=name)
+        if name not in installed_backends() or backend_failure(name, settings) is not None:
+            print(f"{name} does not work here")
             continue
         backend = load_backend(settings)
         found: dict[str, list[float]] = {}
         for _ in range(asked.rounds):
-            for loops in (0, 1, 2):
-                for gives_way in (False, True) if name == "llamacpp" else (True,):
-                    set_giving_way(backend, settings.threads or 2, gives_way=gives_way)
+            for loops in asked.loops:
+                for label, (threads, gives_way) in turns(name, asked.fixed).items():
                     with busy_loops(loops):
+                        set_threads(backend, threads, gives_way=gives_way)
                         speed = decode_speed(backend)
-                    label = f"{loops} busy" + (", threads fixed" if not gives_way else "")
-                    found.setdefault(label, []).append(round(speed, 1))
+                    found.setdefault(f"{loops} busy, {label}", []).append(round(speed, 1))
         backend.close()
         for label, speeds in found.items():
-            print(f"{name:<9} {label:<24} {median(speeds):7.1f} tokens/s  {speeds}")
+            print(f"{name:<9} {label:<24} {median(speeds):7.1f} tokens/s  {speeds}", flush=True)
         print(json.dumps({"backend": name, "tokens_per_s": found}))
+
+
+if __name__ == "__main__":
+    main()

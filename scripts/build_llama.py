@@ -37,7 +37,7 @@ CLANG_SAFE = 17
 CLANG_BEST = 19
 AMX_OFF = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 CMAKE_ARGS = (
-    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_BACKEND_DL=ON"),
+    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON"),
     # A few large files compile three times as fast as many small ones.
     *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=20"),
     *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TOOLS", "EXAMPLES", "TESTS", "SERVER")),
@@ -47,7 +47,7 @@ CMAKE_ARGS = (
     *("-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON"),
     f"-DCMAKE_INSTALL_RPATH={'@loader_path' if sys.platform == 'darwin' else '$ORIGIN'}",
 )
-LIBRARIES = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu")
+LIBRARIES = ("libllama.", "libggml")
 PROGRAM = "#include <vector>\nint main() { return (int)std::vector<int>(1)[0]; }\n"
 ADVICE = (
     "clang 17 or newer makes it 1.5 to 4 times faster on recent Intel servers. On Debian and "
@@ -76,8 +76,8 @@ class Compiler:
         return () if self.is_safe else AMX_OFF
 
     def cmake_args(self, *, every_level: bool = False) -> tuple[str, ...]:
-        """Arguments for CMake: the library alone, which finds its own kernels beside it."""
-        levels = ("-DGGML_NATIVE=OFF", "-DGGML_CPU_ALL_VARIANTS=ON")
+        """Arguments for CMake: the library alone, for this processor or with kernels beside it."""
+        levels = ("-DGGML_NATIVE=OFF", "-DGGML_BACKEND_DL=ON", "-DGGML_CPU_ALL_VARIANTS=ON")
         return (*CMAKE_ARGS, *(levels if every_level else ("-DGGML_NATIVE=ON",)))
 
 

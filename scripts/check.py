@@ -8,6 +8,7 @@ one computes while the other waits. `--workers 0` runs them one by one, as a deb
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,9 @@ def main() -> int:
     parser.add_argument("--only", choices=tuple(stages()), help="one stage, and no tests")
     parser.add_argument("--workers", default="2", help="processes that run tests")
     asked, others = parser.parse_known_args()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell has what it starts in the background ignore interrupts, which some tests send.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, commands in stages().items():
         if asked.only in (None, name):
             status = run_stage(name, commands)

@@ -92,5 +92,8 @@ if __name__ == "__main__":
         raise SystemExit("Stopped; nothing more was installed.") from None
     except SetupError as error:
         raise SystemExit(f"jitney: {error}") from None
+    except OSError as error:
+        told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise SystemExit(f"A file could not be written or read ({told}).") from None
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"This command failed: {shlex.join(map(str, error.cmd))}") from None

@@ -12,6 +12,7 @@
     |- SetupError              the operator can mend the set-up
     |  |- ConfigError            a setting is unknown, unreadable or impossible
     |  |- ModelError             the model file is missing, damaged or not usable here
+    |  |  `- NoRoom                 memory, disk or time did not suffice just now
     |  `- MissingDependency      an optional package is not installed
     `- EngineError             our side failed
        |- BackendFailed          a forward pass failed in a way that leaves the backend usable
@@ -76,6 +77,10 @@ class ConfigError(SetupError):
 
 class ModelError(SetupError):
     """The model file is missing, damaged, or cannot be run here."""
+
+
+class NoRoom(ModelError):
+    """Memory, disk or time did not suffice just now; at another moment it may work."""
 
 
 class MissingDependency(SetupError):

@@ -92,7 +92,7 @@ def fastest(trials: Mapping[str, Trial], sequences: int) -> Selection:
     One that failed loses; where all did, OpenVINO is taken, and loading it will say what is wrong.
     """
     speeds = {name: trial.tokens_per_s or 0.0 for name, trial in trials.items()}
-    # Between equals, the one that needs no compiler.
+    # Between equals, the one that is faster with more sequences.
     ranked = sorted(speeds, key=lambda name: (-speeds[name], name != "openvino"))
     figures = [_figure(name, trials[name], is_first=not place) for place, name in enumerate(ranked)]
     noun = "sequence" if sequences == 1 else "sequences"

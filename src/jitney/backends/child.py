@@ -26,9 +26,10 @@ _ILLEGAL_INSTRUCTION = (
     ": this build of llama.cpp uses processor instructions that its compiler got wrong here"
 )
 _FALLS_BACK = (
-    "; it goes on with plain kernels, which are slower, until `make llama` builds it anew."
+    "; it goes on with plain kernels, which are slower, until "
+    '`make llama ARGS="--compile --force"` builds it anew.'
 )
-_REBUILD = "; `make llama` builds it anew."
+_REBUILD = '; `make llama ARGS="--compile --force"` builds it anew.'
 
 
 class Child:

@@ -112,13 +112,13 @@ def remember(
 
 
 @contextmanager
-def undisturbed(cache: Path) -> Iterator[None]:
+def undisturbed(cache: Path, lock: str = "measuring.lock") -> Iterator[None]:
     """Only one process measures at a time: two would halve each other's figures."""
     with ExitStack() as stack:
         with suppress(OSError):
             folder = cache / "probes"
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder / "measuring.lock"))
+            stack.enter_context(locked(folder / lock))
         yield
 
 

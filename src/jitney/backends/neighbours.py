@@ -14,10 +14,13 @@ from time import perf_counter
 from jitney.backends.processor import allowed_cores, allowed_numbers
 
 STAT = Path("/proc/stat")
+PARENT = "/proc/{}/stat"
 SAMPLE_S = 0.25
 SPARE = 0.4
 """So much of a core is used by a system and by our own clients at all times. A process that wants a
 whole core gets at least half of one that a thread of ours spins on, so it is seen."""
+MARGIN = 0.2
+"""So that a load at the very border does not change the number of threads four times a second."""
 _BUSY_COLUMNS = (1, 2, 3, 6, 7)
 """User, nice, system, interrupts. Niceness counts within a session only, on most systems."""
 
@@ -25,9 +28,22 @@ Clock = Callable[[], float]
 
 
 def own_s() -> float:
-    """Seconds of all cores that this process has used so far."""
+    """Seconds of all cores that this process has used so far, and the one that started it.
+
+    A backend in a process of its own serves that one: what the two do is not a neighbour's doing.
+    """
     used = os.times()
-    return used.user + used.system
+    return used.user + used.system + _parent_s()
+
+
+def _parent_s() -> float:
+    try:
+        text = PARENT.format(os.getppid())
+        # Behind the name, which may hold anything.
+        words = Path(text).read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class Neighbours:
@@ -61,10 +77,16 @@ class Neighbours:
             return self._threads
         if self._seen is not None:
             share = (others - self._seen[1]) / (now - self._seen[0])
-            left = int(self._cores - share + SPARE)
-            self._threads = max(1, min(self._threads_max, left))
+            self._threads = self._fitting(self._cores - share + SPARE)
         self._seen = (now, others)
         return self._threads
+
+    def _fitting(self, cores: float) -> int:
+        """Threads for so many cores; one more than before only where it fits with a margin."""
+        fitting = max(1, min(self._threads_max, int(cores)))
+        if fitting > self._threads:
+            fitting = max(self._threads, min(self._threads_max, int(cores - MARGIN)))
+        return fitting
 
     def _others_s(self) -> float | None:
         """Seconds of all cores that other processes have used so far."""

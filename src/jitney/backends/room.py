@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from jitney.backends.system import told_by
-from jitney.errors import ModelError
+from jitney.errors import NoRoom
 
 MEMINFO = Path("/proc/meminfo")
 _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
@@ -21,7 +21,7 @@ def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> N
     """Refuse a model whose weights alone are larger than the memory that is free."""
     available = available_bytes(meminfo)
     if available is not None and weights_bytes > available:
-        raise ModelError(
+        raise NoRoom(
             f"{model} has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is "
             "free; take a smaller model or a smaller quantisation."
         )
@@ -39,7 +39,7 @@ def check_memory(
     advice = (
         f"lower kv_tokens to at most {fits}" if fits else "lower kv_tokens and batch_tokens_max"
     )
-    raise ModelError(
+    raise NoRoom(
         f"kv_tokens {kv_tokens} takes {_gib(needed)} of memory for this model and "
         f"{_gib(available)} is free; {advice}."
     )

@@ -18,12 +18,16 @@ from typing import Any  # Any: settings are plain values until a backend has che
 
 from jitney.backends import measure, probes
 from jitney.backends.processor import read_processor
+from jitney.version import version
 
 TRY_S_MAX = 120.0
 EXIT_REFUSED = 3
+EXIT_NO_ROOM = 4
 REASON_CHARACTERS_MAX = 300
 METHOD = 1
 """Part of what a verdict is remembered by; another way to try needs another number."""
+LOCK = "selftest.lock"
+"""Not that of measurements, which may take long."""
 _CHILD = "jitney.backends.selftest_run"
 
 
@@ -43,7 +47,7 @@ def verdict(
 ) -> Verdict:
     """Whether the backend works here with these numbers, from memory or by trial."""
     facts = [
-        ["selftest", METHOD, name, sorted(numbers.items())],
+        ["selftest", METHOD, version(), name, sorted(numbers.items())],
         probes.builds(distributions),
         asdict(read_processor()),
     ]
@@ -51,7 +55,7 @@ def verdict(
     found = _recall(memory)
     if found is not None:
         return found
-    with measure.undisturbed(cache):
+    with measure.undisturbed(cache, LOCK):
         # Another process may have tried while this one waited.
         found = _recall(memory) or _try(name, numbers)
         if found.is_lasting:
@@ -97,7 +101,7 @@ def _read(child: "subprocess.CompletedProcess[bytes]") -> Verdict:
         return Verdict(failure, signal.SIGKILL, is_lasting=False)
     if status < 0:
         return Verdict(f"it crashed ({signal.Signals(-status).name})", -status)
-    output = child.stdout if status == EXIT_REFUSED else child.stderr
+    output = child.stdout if status in (EXIT_REFUSED, EXIT_NO_ROOM) else child.stderr
     lines = output.decode("utf-8", "replace").strip().splitlines()
     told = (lines[-1] if lines else f"it ended with status {status}")[:REASON_CHARACTERS_MAX]
     return Verdict(told.rstrip("."), is_lasting=status == EXIT_REFUSED)

@@ -3,7 +3,7 @@
 `python -m jitney.backends.selftest_run` takes a backend's name and numbers as JSON on standard
 input. The model is written here and made ready as a real one would be. Its probabilities are
 computed by numpy as well: a backend may round, but not differ. Status 0 when they agree,
-EXIT_REFUSED after a line that says what went wrong.
+another one after a line that says what went wrong.
 """
 
 import importlib
@@ -18,10 +18,10 @@ from typing import Any  # Any: settings are plain values until a backend has che
 
 from jitney.backends import load
 from jitney.backends.lifeline import die_with_parent
-from jitney.backends.selftest import EXIT_REFUSED
+from jitney.backends.selftest import EXIT_NO_ROOM, EXIT_REFUSED
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
-from jitney.errors import JitneyError
+from jitney.errors import JitneyError, NoRoom
 from jitney.models.tiny import TinyShape, tiny_logprobs, write_tiny_gguf
 
 SEED = 1
@@ -96,12 +96,13 @@ def main() -> int:
         return EXIT_REFUSED
     try:
         failure = run(given["backend"], given["numbers"])
+        status = EXIT_REFUSED if failure else 0
+    except NoRoom as error:
+        failure, status = str(error), EXIT_NO_ROOM
     except JitneyError as error:
-        failure = str(error)
-    if failure is None:
-        return 0
-    sys.stdout.write(f"\n{failure}\n")
-    return EXIT_REFUSED
+        failure, status = str(error), EXIT_REFUSED
+    sys.stdout.write(f"\n{failure or ''}\n")
+    return status
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from jitney.cli.flags import Given, resolved
 from jitney.cli.models import bytes_text
 from jitney.cli.verbs_models import PruneOptions
 from jitney.errors import MissingDependency
-from jitney.loading import hub_module
+from jitney.loading import CONVERSIONS, hub_module
 from jitney.models import inventory
 from jitney.models.files import disk_errors
 
@@ -24,7 +24,7 @@ def call(options: PruneOptions, given: Given) -> int:
                 lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
                 lock.parent.mkdir(parents=True, exist_ok=True)
                 freed += inventory.remove_if_free(lock, path)
-        freed += inventory.prune(cache) + probes.forget(cache)
+        freed += inventory.prune(cache, CONVERSIONS) + probes.forget(cache)
     exactly = f" ({freed} bytes)" if freed >= 2**10 else ""
     sys.stdout.write(f"{bytes_text(freed)} freed{exactly}\n")
     return 0

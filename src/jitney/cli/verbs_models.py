@@ -97,9 +97,9 @@ MODEL_VERBS = (
         options=PruneOptions,
         about="""Remove what is of no use any more, and say how much room it gives.
 
-        That is: conversions of models that are gone or have changed, what interrupted fetches and
-        conversions left, and what was remembered of libraries and models that are gone. What
-        another process is using stays, and so do models.""",
+        That is: conversions of models that are gone or have changed, or that an earlier jitney made
+        in another way, what interrupted fetches and conversions left, and what was remembered of
+        libraries and models that are gone. What another process is making stays.""",
         examples=("jitney models prune",),
         settings=("cache_dir",),
     ),

@@ -22,6 +22,7 @@ from jitney.models.gguf import read_header
 from jitney.selection import Facts, Selection, refuse_unusable, select
 
 __all__ = [
+    "CONVERSIONS",
     "backend_failure",
     "foreseen",
     "foreseen_backend",
@@ -34,6 +35,10 @@ __all__ = [
     "ready_model",
     "select_backend",
 ]
+
+
+CONVERSIONS = (*openvino.KINDS, *llamacpp.KINDS)
+"""Kinds of converted models that are read; others are left from an earlier jitney."""
 
 
 def load_backend(settings: Settings) -> Backend:

@@ -18,9 +18,13 @@ from jitney.sizing import check_sequences, size_llamacpp
 
 _log = logging.getLogger("jitney")
 
+Q8_KIND = "Q8_0"
+KINDS = (Q8_KIND,)
+"""Conversions that are still read."""
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 
+ATTENTION = {"on": True, "off": False}
 ATTENTION_PARAMETERS_MIN = 20_000_000
 ATTENTION_SEQUENCES = 4
 """A model of fewer weights is not worth a measurement of its attention; so many take part in it."""
@@ -43,7 +47,7 @@ def ready(source: Path, settings: Settings) -> Path:
         return source
     # Its own weights have no batched kernel in llama.cpp on most processors.
     conversion = model_cache.Conversion(
-        kind="Q8_0",
+        kind=Q8_KIND,
         files=(Q8_FILE,),
         bytes_per_weight=Q8_BYTES_PER_WEIGHT,
         make=_quantize,
@@ -109,21 +113,24 @@ def _is_attention_faster(told: Values, settings: Settings) -> bool:
         told["threads"],
     ]
     memory = measure.memory_path(settings.cache_dir, ["attention", facts])
-    choices = {"on": True, "off": False}
-    trials = measure.recall(memory, tuple(choices))
+    trials = measure.recall(memory, tuple(ATTENTION))
     if trials is None:
-        _log.warning("measuring whether flash attention is faster here, once")
         with measure.undisturbed(settings.cache_dir):
-            trials = {
-                name: measure.measure(
-                    "llamacpp", told | {"flash_attention": choice}, ATTENTION_SEQUENCES
-                )
-                for name, choice in choices.items()
-            }
-        if all(trial.is_lasting for trial in trials.values()):
-            measure.remember(memory, trials, None, usable.distributions())
+            # Another process may have measured while this one waited.
+            trials = measure.recall(memory, tuple(ATTENTION)) or _attention_trials(told, memory)
     speeds = {name: trial.tokens_per_s or 0.0 for name, trial in trials.items()}
     return speeds["on"] > speeds["off"]
+
+
+def _attention_trials(told: Values, memory: Path) -> dict[str, measure.Trial]:
+    _log.warning("measuring whether flash attention is faster here, once")
+    trials = {
+        name: measure.measure("llamacpp", told | {"flash_attention": choice}, ATTENTION_SEQUENCES)
+        for name, choice in ATTENTION.items()
+    }
+    if all(trial.is_lasting for trial in trials.values()):
+        measure.remember(memory, trials, None, usable.distributions())
+    return trials
 
 
 def _quantize(source: Path, folder: Path) -> None:

@@ -16,6 +16,8 @@ from jitney.sizing import size_paged
 _log = logging.getLogger("jitney")
 
 OPENVINO_KIND = "openvino-3"
+KINDS = tuple(f"{OPENVINO_KIND}-{weights}" for weights in ("float16", "packed"))
+"""Conversions that are still read."""
 FLOAT16_BYTES_PER_WEIGHT = 4.5
 PACKED_BYTES_PER_WEIGHT = 2.5
 """Weights are written twice: as a GGUF that the reader takes, and as the result."""

@@ -38,8 +38,9 @@ def measured(settings: Settings, progress: embedded.Progress) -> Selection:
         with measure.undisturbed(settings.cache_dir):
             # Another process may have measured while this one waited.
             trials = measure.recall(memory, MEASURED)
-            trials = trials or failed | _run(ready, sequences)
-        _tell(trials, memory, source)
+            if trials is None:
+                trials = failed | _run(ready, sequences)
+                _tell(trials, memory, source)
     return fastest(trials, sequences)
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +40,7 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
                 yield
                 return
         if poll == NOTICE_POLLS:
-            _log.warning("another process is making %s; waiting for it", path.stem)
+            _log.warning("another process holds %s; waiting for it", path.name)
         threading.Event().wait(LOCK_POLL_S)
     raise ModelError(
         f"another process has been holding {path} for {wait_s:g} s; wait for it to end, or end it."
@@ -49,13 +49,11 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock file `path` if nobody else does, without waiting; whether it is held now."""
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(path.open("ab"))
-        except OSError:
-            yield False
-            return
+    """Hold the lock file `path` if nobody else does, without waiting; whether it is held now.
+
+    Raises OSError where it cannot be made.
+    """
+    with path.open("ab") as file:
         yield _takes(file, path)
 
 

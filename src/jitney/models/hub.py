@@ -47,6 +47,7 @@ from jitney.models.names import Reference, choices, choose
 ASK_S_MAX = 20.0
 READ_S_MAX = 60.0
 IDLE_TRIES_MAX = 2
+REASON_CHARACTERS_MAX = 200
 """A connection that broke is made anew at once; so many times without a byte are the end."""
 MIB = 2**20
 _HUB = f"the hub at {constants.ENDPOINT}"
@@ -129,7 +130,14 @@ def _listed(reference: Reference) -> dict[str, _File]:
             reference.repository, revision=REVISION, files_metadata=True, timeout=ASK_S_MAX
         )
     commit = found.sha or REVISION
-    return {each.rfilename: _file(each, commit) for each in found.siblings or ()}
+    listed = [each for each in found.siblings or () if _is_plain(each.rfilename)]
+    return {each.rfilename: _file(each, commit) for each in listed}
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name could be that of a file inside the repository, and printed."""
+    parts = name.split("/")
+    return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(parts)
 
 
 def _file(sibling: RepoSibling, commit: str) -> _File:
@@ -304,12 +312,18 @@ def _sentences(reference: Reference) -> Iterator[None]:
         ) from None
     except HfHubHTTPError as error:
         raise _of_status(reference, error) from None
-    except HTTPError as error:
-        raise Unreachable(
-            reference,
-            f"{_HUB} cannot be reached ({_reason(error)})",
-            "check the network, or HF_ENDPOINT",
-        ) from None
+    except (HTTPError, ImportError, KeyError, TypeError, ValueError) as error:
+        raise _of_silence(reference, error) from None
+
+
+def _of_silence(reference: Reference, error: Exception) -> "Unreachable":
+    """No answer, one that is not the hub's, or a proxy that the library cannot use."""
+    if isinstance(error, HTTPError):
+        why = f"{_HUB} cannot be reached ({_reason(error)})"
+        return Unreachable(reference, why, "check the network, or HF_ENDPOINT")
+    told = (str(error) or type(error).__name__).splitlines()[0][:REASON_CHARACTERS_MAX]
+    why = f"{_HUB} cannot be asked, or does not answer as a hub ({told.rstrip('.')})"
+    return Unreachable(reference, why, "check the proxy, or HF_ENDPOINT")
 
 
 def _of_status(reference: Reference, error: HfHubHTTPError) -> ModelError:

@@ -5,6 +5,7 @@ of names that point at them. Nothing of our own is kept in it but the beginnings
 being fetched. Asks nobody on the network. Any thread.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ REVISION = constants.DEFAULT_REVISION
 INCOMPLETE = ".jitney.incomplete"
 ELSEWHERE = "set HF_HOME to another folder"
 SHA256 = re.compile("[0-9a-f]{64}")
+NOTICE_BYTES = 1 << 30
+"""Reading more than this takes a while, which is said."""
+
+_log = logging.getLogger("jitney")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ def check_digests(model: Path, cache: Path) -> None:
         digest = path.readlink().name if path.is_symlink() else ""
         if not SHA256.fullmatch(digest) or marks.is_checked(cache, path):
             continue
+        if path.stat().st_size > NOTICE_BYTES:
+            _log.warning("%s is being checked, once", path.name)
         if sha256_of(path) != digest:
             blob = path.resolve()
             path.unlink()

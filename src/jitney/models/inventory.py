@@ -7,7 +7,7 @@ thread.
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jitney.models import cache as model_cache
 from jitney.models import embedded, marks
-from jitney.models.files import locked_if_free
+from jitney.models.files import disk_errors, locked_if_free
 
 EMBEDDED, CONVERTED = "embedded", "converted"
 _FOLDERS = ("models", "probes", "marks/used", "marks/checked")
@@ -50,18 +50,23 @@ def stored(cache: Path) -> list[Stored]:
 
 
 def remove(model: Stored) -> bool:
-    """Remove one of the stored; false when another process holds it."""
-    if model.kind == CONVERTED:
-        return remove_if_free(model_cache.lock_of(model.path), model.path) > 0
-    lock = model.path.with_suffix(".lock")
-    return remove_if_free(lock, model.path, model.path.with_suffix(".sha256")) > 0
+    """Remove one of the stored; false when another process is making it. Raises ModelError."""
+    with disk_errors(f"{model.path} could not be removed"):
+        if model.kind == CONVERTED:
+            return remove_if_free(model_cache.lock_of(model.path), model.path) > 0
+        lock = model.path.with_suffix(".lock")
+        return remove_if_free(lock, model.path, model.path.with_suffix(".sha256")) > 0
 
 
-def prune(cache: Path) -> int:
-    """Remove conversions of no use, leftovers and notes; the bytes that are free now."""
+def prune(cache: Path, kinds: Collection[str]) -> int:
+    """Remove conversions of no use, leftovers and notes; the bytes that are free now.
+
+    Conversions of other kinds than the given are of no use. Raises OSError.
+    """
     freed = 0
     for folder in model_cache.folders(cache):
-        if model_cache.source_state(folder) is not model_cache.SourceState.READY:
+        is_ready = model_cache.source_state(folder) is model_cache.SourceState.READY
+        if not is_ready or folder.suffix.removeprefix(".") not in kinds:
             freed += remove_if_free(model_cache.lock_of(folder), folder)
     for path in _leftovers(cache):
         freed += remove_if_free(path.with_suffix(".lock"), path)
@@ -122,7 +127,7 @@ def _leftovers(cache: Path) -> Iterator[Path]:
 
 def _locks(cache: Path) -> list[Path]:
     """Files of locks, by the names that we give them: the folder may be shared with others."""
-    own = [embedded.path_in(cache).with_suffix(".lock"), cache / "probes" / "measuring.lock"]
+    own = [embedded.path_in(cache).with_suffix(".lock"), *(cache / "probes").glob("*.lock")]
     found = [each for each in own if each.exists()]
     return [*found, *(cache / "converted").glob("*.lock"), *(cache / "hub").glob("*.lock")]
 
@@ -138,10 +143,10 @@ def _is_alive(process: int) -> bool:
 
 
 def _remove(path: Path) -> int:
-    """Remove a file or a folder; the bytes that are free now."""
+    """Remove a file or a folder; the bytes that are free now. Raises OSError."""
     size = size_of(path)
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
     return size

@@ -74,6 +74,9 @@ TABLE: Mapping[type[errors.JitneyError], Told] = {
         "unsupported_by_model",
         "This model cannot do that: its chat template is missing, or fails on these messages.",
     ),
+    errors.NoRoom: Told(
+        500, SERVER, "setup_error", "The server has no room for this; tell its operator.",
+    ),
     errors.MissingDependency: Told(
         500, SERVER, "setup_error", "The server lacks a package for this; tell its operator.",
     ),

@@ -15,6 +15,7 @@ from jitney.models.cache import Conversion, converted, lock_of
 from jitney.models.inventory import Stored
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
+KINDS = ("copy",)
 GONE_PROCESS = 2**22 + 1
 """Above what Linux gives out."""
 
@@ -84,13 +85,21 @@ def test_prune_keeps_what_is_of_use(cache: Path, source: Path) -> None:
     (cache / "foreign.lock").touch()
     (cache / "models").mkdir()
     (cache / "models" / "foreign.lock").touch()
-    assert inventory.prune(cache) == 0
+    assert inventory.prune(cache, KINDS) == 0
     assert folder.exists()
     assert [note.about for note in marks.notes(cache)] == [source]
     assert (cache / "foreign.lock").exists()
     assert (cache / "models" / "foreign.lock").exists()
     # The lock of the conversion is of no use, and has no bytes.
     assert not lock_of(folder).exists()
+
+
+def test_prune_takes_conversions_of_an_earlier_kind(cache: Path, source: Path) -> None:
+    """Guards room on the disk: what an earlier jitney converted is read by nobody any more."""
+    folder = convert(cache, source)
+    assert inventory.prune(cache, ("another",)) >= 1
+    assert not folder.exists()
+    assert source.exists()
 
 
 def test_prune_takes_what_is_of_none(cache: Path, source: Path) -> None:
@@ -106,7 +115,7 @@ def test_prune_takes_what_is_of_none(cache: Path, source: Path) -> None:
     living.touch()
     expected = inventory.size_of(folder) + 1000
     source.unlink()
-    assert inventory.prune(cache) >= expected
+    assert inventory.prune(cache, KINDS) >= expected
     assert [path for path in cache.rglob("*") if path.is_file()] == [living]
     assert inventory.stored(cache) == []
 
@@ -117,7 +126,7 @@ def test_what_another_process_holds_is_left_alone(cache: Path, source: Path) -> 
     source.unlink()
     with lock_of(folder).open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert inventory.prune(cache) == 0
+        assert inventory.prune(cache, KINDS) == 0
         assert not inventory.remove(only(cache))
         assert folder.exists()
     assert inventory.remove(only(cache))
@@ -134,8 +143,8 @@ def test_whoever_waits_for_a_lock_that_was_removed_takes_the_new_one(tmp_path: P
             assert not is_held
     with files.locked_if_free(path) as is_held:
         assert is_held
-    with files.locked_if_free(tmp_path / "none" / "a.lock") as is_held:
-        assert not is_held
+    with pytest.raises(FileNotFoundError), files.locked_if_free(tmp_path / "none" / "a.lock"):
+        pass
 
 
 def test_the_embedded_model_can_be_removed(cache: Path) -> None:

@@ -145,3 +145,12 @@ def test_a_wheel_for_every_level_is_another_one(folder: Path) -> None:
     compiler = build_llama.choose()
     keys = {build_llama.wheel_key(compiler, "1.0", every_level=each) for each in (True, False)}
     assert len(keys) == 2
+
+
+def test_native_code_is_never_loaded_as_a_plugin(folder: Path) -> None:
+    """Guards x86-64, where llama.cpp's build refuses the two together."""
+    add(folder, "gcc", 12)
+    compiler = build_llama.choose()
+    for every_level in (False, True):
+        given = compiler.cmake_args(every_level=every_level)
+        assert ("-DGGML_NATIVE=ON" in given) != ("-DGGML_BACKEND_DL=ON" in given)

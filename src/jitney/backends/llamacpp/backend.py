@@ -14,7 +14,14 @@ from time import perf_counter
 import numpy as np
 
 from jitney.backends import room
-from jitney.backends.llamacpp.bindings import Context, ContextShape, Model, native_log, slots_max
+from jitney.backends.llamacpp.bindings import (
+    Context,
+    ContextShape,
+    Model,
+    native_log,
+    slots_max,
+    supports_gpu,
+)
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
 from jitney.backends.neighbours import Neighbours
 from jitney.backends.slots import SlotMemory
@@ -280,6 +287,11 @@ def _load_model(settings: LlamaCppSettings) -> Model:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
     if settings.gpu_layers == 0:
         room.check_weights(path, weights_bytes)
+    elif not supports_gpu():
+        raise ConfigError(
+            "gpu_layers is given, and this llama.cpp was not built for a GPU, or finds none; leave "
+            "it out, or compile one, such as: CMAKE_ARGS=-DGGML_CUDA=ON make llama ARGS=--compile"
+        )
     model = Model(path, gpu_layers=settings.gpu_layers, extra_kernels=settings.extra_kernels)
     if not model.is_causal_decoder:
         raise ModelError(f"{path} is not a model that continues a text, and cannot be served.")

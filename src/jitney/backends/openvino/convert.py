@@ -19,7 +19,7 @@ from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
 from jitney.backends.openvino.rotary import read_rotary
 from jitney.backends.openvino.rotary_graph import correct_rotary
-from jitney.errors import ModelError
+from jitney.errors import ModelError, NoRoom
 from jitney.models.gguf import read_header
 
 START_S_MAX = 120.0
@@ -48,17 +48,18 @@ def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ModelError(
+        raise NoRoom(
             f"{source} was not converted for OpenVINO within {limit:.0f} s; "
             "use the llama.cpp backend."
         ) from None
     if child.returncode == EXIT_UNWRITTEN:
-        raise ModelError(
+        raise NoRoom(
             f"{source} was not converted for OpenVINO, because files in {folder.parent} could not "
             "be written; the disk is probably full: make room, or choose another cache folder."
         )
     if child.returncode != 0:
-        raise ModelError(
+        kind = NoRoom if child.returncode == -signal.SIGKILL else ModelError
+        raise kind(
             f"{source} cannot be converted for OpenVINO: {_cause(child)}; "
             "use the llama.cpp backend, or another file of the model."
         )

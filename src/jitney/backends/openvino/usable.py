@@ -15,7 +15,6 @@ from typing import Any  # Any: plain values for the backend's settings
 from jitney.backends import selftest
 from jitney.backends.openvino.families import Dtypes, dtypes
 
-EXTRA = "openvino"
 ADVICE = "the extra `openvino` of jitney installs it"
 """What to do where it is not installed."""
 LIBRARIES = ("openvino", "openvino_genai", "gguf", "tokenizers")

@@ -112,7 +112,7 @@ def test_npm_brings_the_archive_and_the_wheel_has_what_is_wanted(
     log = tmp_path / "words"
     place(tmp_path / "bin/npm", f'echo "$@" > "{log}"; cp "{archive}" ./brought.tgz')
     wheel = make_wheel(tmp_path)
-    assert log.read_text().split() == ["pack", "--silent", f"{PACKAGE}@{PACKAGE_VERSION}"]
+    assert log.read_text().split() == ["pack", "--loglevel=error", f"{PACKAGE}@{PACKAGE_VERSION}"]
     assert libraries(wheel) == {name.rsplit("/", 1)[1]: each for name, each in MEMBERS.items()}
     assert wheel.name.startswith(f"jitney_llama-{VERSION}-")
     assert VERSION.endswith(f"+prebuilt.{PACKAGE_VERSION}")
