@@ -3,8 +3,8 @@
 Usage, from the root of the repository:
 .venv/bin/python -m scripts.check [--only STAGE] [pytest arguments]
 
-Tests run as one pytest, so that its closing line is the last line of all, on two workers, so that
-one computes while the other waits. `--workers 0` runs them one by one, as a debugger wants it.
+Tests run as one pytest, so that its closing line is the last line of all, on three workers, so that
+two cores compute while one test waits. `--workers 0` runs them one by one, as a debugger wants it.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def main() -> int:
     """The first status that is not zero, or that of pytest."""
     parser = argparse.ArgumentParser(description="Run every check.")
     parser.add_argument("--only", choices=tuple(stages()), help="one stage, and no tests")
-    parser.add_argument("--workers", default="2", help="processes that run tests")
+    parser.add_argument("--workers", default="3", help="processes that run tests")
     asked, others = parser.parse_known_args()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell has what it starts in the background ignore interrupts, which some tests send.

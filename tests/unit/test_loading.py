@@ -97,7 +97,8 @@ def test_a_backend_that_was_asked_for_and_does_not_work_is_a_sentence(
     assert told.startswith(f"the {backend} backend does not work on this machine: {UNWELL}; ")
     assert "`jitney backends`" in told
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["probes"]
-    assert children.names == [backend]
+    # Where bfloat16 is tried first, what it fails for is tried again without.
+    assert set(children.names) == {backend}
     with pytest.raises(ConfigError, match=UNWELL):
         foreseen_backend(Settings(cache_dir=tmp_path / "cache", backend=backend))  # type: ignore[arg-type]
     assert children.names == [backend]
