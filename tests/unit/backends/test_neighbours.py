@@ -23,7 +23,13 @@ class Machine:
     seconds: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def neighbours(self, threads: int) -> Neighbours:
-        return Neighbours(threads, stat=self.stat, clock=lambda: self.now, own=lambda: self.own_s)
+        return Neighbours(
+            threads,
+            stat=self.stat,
+            clock=lambda: self.now,
+            own=lambda: self.own_s,
+            parent=lambda: 0.0,
+        )
 
     def write(self) -> None:
         """The file, as Linux writes it: all cores together, then each, then other things."""
@@ -208,3 +214,51 @@ def test_this_machine_says_something() -> None:
     neighbours = Neighbours(2, clock=lambda: float(next(clock)))
     for _ in range(5):
         assert neighbours.threads() in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("cores", "hogs", "expected"),
+    [
+        *((2, 0, {2}), (2, 1, {1}), (2, 2, {1}), (2, 4, {1})),
+        *((16, 0, {16}), (16, 1, {15}), (16, 4, {12}), (16, 8, {8}), (16, 15, {1, 2})),
+        *((16, 16, {1, 2}), (16, 64, {1}), (64, 32, {32}), (64, 64, {4, 5})),
+    ],
+)
+def test_threads_settle_beside_processes_that_want_whole_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, hogs: int, expected: set[int]
+) -> None:
+    """Guards the whole loop: what others use depends on what we leave them, and back."""
+    machine = allow(tmp_path, monkeypatch, cores=cores, allowed=set(range(cores)))
+    neighbours = machine.neighbours(cores)
+    seen = []
+    for _ in range(30):
+        threads = neighbours.threads()
+        # Everyone who wants a core gets the same part of one.
+        part = min(1.0, cores / (threads + hogs))
+        machine.own_s += threads * part
+        others = dict.fromkeys(range(cores), (hogs * part + threads * part) / cores)
+        machine.run(1.0, others)
+        neighbours.computed(1.0)
+        seen.append(threads)
+    assert set(seen[-10:]) <= expected, seen
+
+
+def test_a_server_that_streams_costs_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a quiet machine: short work of the process that started us is not a neighbour."""
+    machine = allow(tmp_path, monkeypatch, cores=2, allowed={0, 1})
+    parent = [0.0]
+    neighbours = Neighbours(
+        2,
+        stat=machine.stat,
+        clock=lambda: machine.now,
+        own=lambda: machine.own_s,
+        parent=lambda: parent[0],
+    )
+    for _ in range(10):
+        parent[0] += 0.45
+        machine.own_s += 1.55
+        machine.run(1.0, {0: 1.0, 1: 1.0})
+        neighbours.computed(1.0)
+        assert neighbours.threads() == 2

@@ -215,7 +215,9 @@ class LlamaCppBackend:
         fillers = self._fillers(spans) if self._settings.is_split else []
         self._feed(spans, fillers)
         self._choose_threads()
+        started = perf_counter()
         status = self._context.decode(count + len(fillers))
+        self._neighbours.computed(perf_counter() - started)
         if status == 1:
             raise BackendFailed(f"memory has no room for the {count} tokens of a batch.")
         if status != 0:
