@@ -73,6 +73,8 @@ def embedded() -> Path:
     done = jitney("pull")
     if done.returncode != 0:
         pytest.skip(f"the embedded model cannot be fetched: {done.stderr.strip()}")
+    # The first run of a new library on a machine measures, and says so.
+    assert jitney("run", "--max-tokens", "1", "hi").returncode == 0
     return Path(done.stdout.split(": ", 1)[1].rsplit(" (", 1)[0])
 
 

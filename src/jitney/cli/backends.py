@@ -200,7 +200,10 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
 def _add(name: str, settings: Settings) -> None:
     """Put the library of a backend into this environment. Raises a SetupError."""
     if name != "llamacpp":
-        raise ConfigError(f"--add takes llamacpp, and got {printable(name)!r}; {openvino.ADVICE}.")
+        raise ConfigError(
+            f"--add takes llamacpp, and got {printable(name)!r}; OpenVINO comes with the extra "
+            "`openvino` of jitney."
+        )
     sys.stderr.write("jitney: adding llama.cpp, prebuilt\n")
     try:
         version = prebuilt.add(settings.cache_dir)

@@ -71,7 +71,8 @@ def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
             return read(Fields(path, file, size))
     except FileNotFoundError:
         raise ModelError(
-            f"{path} does not exist; a model is the path of a GGUF file on this machine."
+            f"{path} does not exist; a model is the path of a GGUF file on this machine, or a name "
+            "on the hub, such as owner/name:quant."
         ) from None
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

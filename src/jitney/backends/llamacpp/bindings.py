@@ -40,11 +40,25 @@ class NativeLog:
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._level = 0
+        self._is_interrupted = False
         # The library keeps only the address: this reference keeps the callback alive.
         self._callback = llama_cpp.llama_log_callback(self._receive)
         llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
 
     def _receive(self, level: int, text: bytes, _: object) -> None:
+        try:
+            self._keep(level, text)
+        except KeyboardInterrupt:
+            # Native code cannot be left from here: see `check_interrupt`.
+            self._is_interrupted = True
+
+    def check_interrupt(self) -> None:
+        """Raise the interrupt that came while native code was talking."""
+        if self._is_interrupted:
+            self._is_interrupted = False
+            raise KeyboardInterrupt
+
+    def _keep(self, level: int, text: bytes) -> None:
         if level != _LOG_CONTINUED:
             self._level = level
         line = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
@@ -101,6 +115,7 @@ class Model:
         params.n_gpu_layers = gpu_layers
         params.use_extra_bufts = extra_kernels
         self.pointer: Pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
+        log.check_interrupt()
         if not self.pointer:
             raise ModelError(f"{path} could not be loaded by llama.cpp: {log.reason()}.")
         weakref.finalize(self, llama_cpp.llama_model_free, self.pointer)
@@ -364,6 +379,7 @@ def quantize(source: Path, target: Path, *, threads: int) -> None:
     params.allow_requantize = True
     params.nthread = threads
     status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
+    log.check_interrupt()
     if status != 0:
         raise ModelError(f"{source} could not be converted to Q8_0: {log.reason()}.")
 
