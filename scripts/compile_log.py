@@ -43,7 +43,7 @@ def watch(command: list[str], environ: Mapping[str, str], log: Path) -> int:
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
-            _tick(process, count)
+            _tick(process, count, reader)
         except BaseException:
             # The compilers are children of children: end the whole group that we started.
             os.killpg(process.pid, signal.SIGTERM)
@@ -58,17 +58,20 @@ def watch(command: list[str], environ: Mapping[str, str], log: Path) -> int:
     return process.returncode
 
 
-def _tick(process: subprocess.Popen[str], count: list[str]) -> None:
+def _tick(process: subprocess.Popen[str], count: list[str], reader: threading.Thread) -> None:
     started = time.monotonic()
     shown = started
     is_live = sys.stdout.isatty()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=1.0)
+        ended = process.returncode is not None
+        if ended:
+            # Its last lines may not have been read yet.
+            reader.join(timeout=10)
         now = time.monotonic()
         minutes, seconds = divmod(int(now - started), 60)
         line = f"  {minutes}:{seconds:02d}  {count[0] or 'fetching and configuring'}"
-        ended = process.returncode is not None
         if is_live:
             print(f"\r{line:<60}", end="\n" if ended else "", flush=True)
         elif ended or now - shown >= QUIET_S:
