@@ -116,9 +116,19 @@ OF_MEMORY = (
         "scope",
         (
             "core/prefix.py",
-            "usable = min(common, holding.length, length_max)",
-            "usable = min(common + 1, holding.length, length_max)",
+            "common = depth * PREFIX_CHUNK + chain",
+            "common = depth * PREFIX_CHUNK + 1 + chain",
         ),
+    ),
+    _plant(
+        "a prompt is compared again in every tick",
+        "work",
+        ("core/chain.py", "checked = self._checked.get(other, 0)", "checked = 0"),
+    ),
+    _plant(
+        "the keys of a prompt are made again in every tick",
+        "work",
+        (_MEMORY, "if sequence.chain is None:", "if sequence.slot is None:"),
     ),
     _plant(
         "a copy is one token too long",

@@ -4,11 +4,14 @@ Swarm testing: a world does not have a bit of everything, it has its own mixture
 cancels and some hardly anything else; some have memory for everybody and some for one at a time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from jitney.backends.fake import FakeSettings
 from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+
+LONG_CHANCE = 0.05
+"""That the prompts of a world are long; such a one takes ten times as long as another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,10 @@ def draw_world(seed: int) -> World:
     fake, settings = _sizes(random)
     faults = _faults(random)
     gives_up = faults.crash > 0 and random.random() < 0.2
+    habits = _habits(random, fake.model_len_max)
+    long = Random(f"long prompts {seed}")
+    if long.random() < LONG_CHANCE:
+        fake, settings, habits = _lengthened(long, fake, settings, habits)
     return World(
         seed=seed,
         queues=queues,
@@ -92,8 +99,43 @@ def draw_world(seed: int) -> World:
         gives_up=gives_up,
         fake=fake,
         settings=settings,
-        habits=_habits(random, fake.model_len_max),
+        habits=habits,
         faults=faults,
+    )
+
+
+def _lengthened(
+    random: Random, fake: FakeSettings, settings: SchedulerSettings, habits: Habits
+) -> tuple[FakeSettings, SchedulerSettings, Habits]:
+    """The same world with long prompts that share most of their length: many wait for one."""
+    model_len = 2048
+    kv_tokens = model_len * random.choice((2, 8, 20)) // fake.block_tokens * fake.block_tokens
+    chunk = random.choice((16, 64))
+    batch_tokens = settings.sequences_max + 4 * chunk
+    return (
+        replace(fake, model_len_max=model_len, kv_tokens=kv_tokens, batch_tokens_max=batch_tokens),
+        replace(
+            settings,
+            model_len_max=model_len,
+            batch_tokens_max=batch_tokens,
+            prefill_chunk=chunk,
+            reuse_prefixes=True,
+            strategy=Strategy.CONTINUOUS,
+            queue_requests_max=1024,
+            queue_tokens_max=1_000_000,
+        ),
+        replace(
+            habits,
+            request_count=24,
+            bursts=24,
+            family=1.0,
+            scopes=1,
+            prompt_tail_max=8,
+            tokens_max=8,
+            deadline=0.0,
+            invalid=0.0,
+            poison_count=0,
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from jitney.core.batch import (
     Save,
     Truncate,
 )
+from jitney.core.chain import Chain
 from jitney.core.counters import Counters
 from jitney.core.ledger import Ledger
 from jitney.core.prefix import NO_MATCH, Holding, Match, PrefixIndex
@@ -61,12 +62,10 @@ class Memory:
         params = sequence.request.params
         if params.prompt_logprobs is not None and sequence.prompt_scored < sequence.prompt_count:
             return NO_MATCH  # the logprobs of the prompt come from computing all of it
-        match = self._index.longest(
-            self._scope(sequence),
-            sequence.tokens,
-            sequence.prefix_keys,
-            sequence.known_count - 1,
-        )
+        chain = self._chain(sequence)
+        read_count = chain.read_count
+        match = self._index.longest(chain, sequence.known_count - 1)
+        self._counters.add("prefix_tokens_read", chain.read_count - read_count)
         return match if match.length >= self._saved_count(sequence) else NO_MATCH
 
     def blocks_wanted(self, sequence: Sequence, match: Match) -> int:
@@ -131,7 +130,6 @@ class Memory:
         if not keeps_memory or not self._settings.reuse_prefixes or sequence.computed == 0:
             self._release(holding)
         else:
-            holding.tokens = sequence.tokens[: sequence.computed]
             self._index.trim(holding, sequence.computed)
             if self.ledger.length(holding.slot) > sequence.computed:
                 # A batch in flight computed beyond what turned out to be the end.
@@ -218,6 +216,11 @@ class Memory:
     def _saved_count(self, sequence: Sequence) -> int:
         return 0 if sequence.ticket is None else self._saved[sequence.ticket]
 
+    def _chain(self, sequence: Sequence) -> Chain:
+        if sequence.chain is None:
+            sequence.chain = Chain(self._scope(sequence), sequence.tokens)
+        return sequence.chain
+
     def _scope(self, sequence: Sequence) -> str:
         # Without reuse only the completions of one request share: `n` is still one prefill.
         if self._settings.reuse_prefixes:
@@ -268,7 +271,9 @@ class Memory:
         self._counters.add("taken_over")
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
-        holding = Holding(slot, self._scope(sequence), sequence)
+        chain = self._chain(sequence)
+        chain.forget_others()
+        holding = Holding(slot, chain, sequence)
         holding.length = computed
         self._holdings[slot] = holding
         self._index.extend(holding)

@@ -1,32 +1,43 @@
 """Which slot holds the longest prefix of a prompt: `Holding` and `PrefixIndex`.
 
-Prefixes are found by a chain of hashes at multiples of PREFIX_CHUNK tokens and then compared
-token by token: a hash only proposes, equality decides (invariant 6). Running sequences stand in
-the index with everything they know, so that a newcomer can see that its prefix is about to be
-computed by somebody else and wait for it. Called by `Memory` only.
+Prefixes are found by keys at multiples of PREFIX_CHUNK tokens (`Chain`) and then compared: a key
+only proposes, equality decides (invariant 6). Running sequences stand in the index with everything
+they know, so that a newcomer can see that its prefix is about to be computed by somebody else and
+wait for it. A look-up is made for every waiting sequence in every tick, so it does not walk along
+the prompt: what it learnt the last time is in the sequence's chain. Called by `Memory` only.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_CHUNK
 from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
 """Holdings compared at one depth: they differ by less than a chunk, so a few are enough."""
 
+Held = dict[int, dict[int, "Holding"]]
+"""Holdings by key, and then by slot."""
+
 
 class Holding:
-    """What a slot holds: `length` computed tokens of `tokens`. Cached when nobody owns it."""
+    """What a slot holds: `length` computed tokens of `chain`. Cached when nobody owns it."""
 
-    __slots__ = ("keys", "length", "scope", "sequence", "slot", "tokens")
+    __slots__ = ("chain", "computed_depth", "known_depth", "length", "sequence", "slot")
 
-    def __init__(self, slot: int, scope: str, sequence: Sequence) -> None:
+    def __init__(self, slot: int, chain: Chain, sequence: Sequence) -> None:
         self.slot = slot
-        self.scope = scope
+        self.chain = chain
         self.sequence: Sequence | None = sequence
-        self.tokens = sequence.tokens
         self.length = 0
-        self.keys: list[int] = []
+        self.computed_depth = 0
+        self.known_depth = 0
+
+    @property
+    def known_count(self) -> int:
+        """Tokens that it holds or is about to compute."""
+        return self.length if self.sequence is None else self.sequence.known_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,80 +56,95 @@ NO_MATCH = Match(None, 0, 0)
 
 
 class PrefixIndex:
-    """Finds holdings by what they begin with."""
+    """Finds holdings by what they begin with. Each stands at each of its depths in one of two
+    tables: `_computed` as far as it is computed, `_promised` beyond that."""
 
     def __init__(self) -> None:
-        self._held: dict[int, dict[int, Holding]] = {}
+        self._computed: Held = {}
+        self._promised: Held = {}
 
     def extend(self, holding: Holding) -> None:
-        """Index what the holding's tokens have grown by since the last call."""
-        keys = holding.keys
-        last = len(holding.tokens) - PREFIX_CHUNK
-        for at in range(len(keys) * PREFIX_CHUNK, last + 1, PREFIX_CHUNK):
-            keys.append(_next_key(keys, holding.scope, holding.tokens, at))
-            self._held.setdefault(keys[-1], {})[holding.slot] = holding
+        """Index what the holding has grown by since the last call, known or computed."""
+        for depth in range(holding.known_depth + 1, holding.known_count // PREFIX_CHUNK + 1):
+            _put(self._promised, depth, holding)
+            holding.known_depth = depth
+        for depth in range(holding.computed_depth + 1, holding.length // PREFIX_CHUNK + 1):
+            _take(self._promised, depth, holding)
+            _put(self._computed, depth, holding)
+            holding.computed_depth = depth
 
     def trim(self, holding: Holding, token_count: int) -> None:
         """Forget what stands in the index of the holding beyond so many tokens."""
-        while len(holding.keys) > token_count // PREFIX_CHUNK:
-            holders = self._held[holding.keys[-1]]
-            del holders[holding.slot]
-            if not holders:
-                del self._held[holding.keys[-1]]
-            holding.keys.pop()
+        kept = token_count // PREFIX_CHUNK
+        for depth in range(holding.known_depth, kept, -1):
+            _take(
+                self._promised if depth > holding.computed_depth else self._computed, depth, holding
+            )
+        holding.known_depth = min(holding.known_depth, kept)
+        holding.computed_depth = min(holding.computed_depth, kept)
 
-    def longest(self, scope: str, tokens: list[int], keys: list[int], length_max: int) -> Match:
-        """The holding with the longest computed prefix of `tokens`, at most `length_max` of it.
-
-        `keys` is the caller's memory of the chain for these tokens; it is filled as needed.
-        """
-        deepest = self._deepest(scope, tokens, keys)
-        best: Holding | None = None
-        length = 0
-        promised = 0
-        for depth in range(deepest, 0, -1):
-            if depth * PREFIX_CHUNK + PREFIX_CHUNK <= length:
-                break
-            for holding in list(self._held[keys[depth - 1]].values())[:CANDIDATES_MAX]:
-                common = _common(holding, scope, tokens, depth * PREFIX_CHUNK)
-                promised = max(promised, min(common, length_max))
-                usable = min(common, holding.length, length_max)
-                if usable > length:
-                    best, length = holding, usable
-            if length >= depth * PREFIX_CHUNK:
-                break
-        return Match(best, length, promised)
+    def longest(self, chain: Chain, length_max: int) -> Match:
+        """The holding with the longest computed prefix of the chain, at most `length_max` of it."""
+        depth = chain.deepest(lambda key: key in self._computed)
+        best, length = self._best(chain, depth, self._computed, length_max)
+        promised_depth = chain.deepest(lambda key: key in self._computed or key in self._promised)
+        if promised_depth == depth:
+            return Match(best, length, length)
+        holding, promised = self._best(chain, promised_depth, self._promised, length_max)
+        if holding is not None and min(promised, holding.length) > length:
+            best, length = holding, min(promised, holding.length)
+        return Match(best, length, max(length, promised))
 
     def check(self, holdings: list[Holding]) -> None:
-        """Every holding stands in the index under each of its keys, and nothing else does."""
-        count = sum(len(holding.keys) for holding in holdings)
-        assert count == sum(len(holders) for holders in self._held.values()), count
+        """Every holding stands in the index at each of its depths, and nothing else does."""
+        tables = (self._computed, self._promised)
+        count = sum(holding.known_depth for holding in holdings)
+        assert count == sum(len(each) for held in tables for each in held.values()), count
         for holding in holdings:
-            for key in holding.keys:
-                assert self._held[key][holding.slot] is holding, holding.slot
+            assert holding.computed_depth <= holding.known_depth, holding.slot
+            for depth in range(1, holding.known_depth + 1):
+                held = self._computed if depth <= holding.computed_depth else self._promised
+                assert held[holding.chain.key(depth)][holding.slot] is holding, holding.slot
 
-    def _deepest(self, scope: str, tokens: list[int], keys: list[int]) -> int:
-        depth = 0
-        while (depth + 1) * PREFIX_CHUNK <= len(tokens):
-            if depth == len(keys):
-                keys.append(_next_key(keys, scope, tokens, depth * PREFIX_CHUNK))
-            if keys[depth] not in self._held:
-                break
-            depth += 1
-        return depth
+    def _best(
+        self, chain: Chain, depth: int, held: Held, length_max: int
+    ) -> tuple[Holding | None, int]:
+        """Of those who hold so many chunks, the one with the most tokens in common, and how many.
+
+        All of them were compared but for the rest of a chunk, so one comparison is enough; a second
+        one is made only when two different texts have one key.
+        """
+        if depth == 0:
+            return None, 0
+        is_computed = held is self._computed
+        common = {
+            holding: _usable(chain, holding, depth, length_max, is_computed=is_computed)
+            for holding in _first(held.get(chain.key(depth), {}).values())
+        }
+        for holding in sorted(common, key=lambda each: -common[each]):
+            if chain.equals(holding.chain, depth):
+                return holding, common[holding]
+        return None, 0
 
 
-def _next_key(keys: list[int], scope: str, tokens: list[int], at: int) -> int:
-    chunk = tuple(tokens[at : at + PREFIX_CHUNK])
-    return hash((keys[-1] if at else scope, chunk))
+def _usable(
+    chain: Chain, holding: Holding, depth: int, length_max: int, *, is_computed: bool
+) -> int:
+    common = depth * PREFIX_CHUNK + chain.tail(holding.chain, depth)
+    held_count = holding.length if is_computed else holding.known_count
+    return min(common, held_count, length_max)
 
 
-def _common(holding: Holding, scope: str, tokens: list[int], proposed: int) -> int:
-    """How many tokens are really equal, given that a hash proposed at least so many."""
-    if holding.scope != scope or holding.tokens[:proposed] != tokens[:proposed]:
-        return 0
-    count = proposed
-    end = min(len(holding.tokens), len(tokens))
-    while count < end and holding.tokens[count] == tokens[count]:
-        count += 1
-    return count
+def _first(holdings: Iterable[Holding]) -> list[Holding]:
+    return [holding for holding, _ in zip(holdings, range(CANDIDATES_MAX), strict=False)]
+
+
+def _put(held: Held, depth: int, holding: Holding) -> None:
+    held.setdefault(holding.chain.key(depth), {})[holding.slot] = holding
+
+
+def _take(held: Held, depth: int, holding: Holding) -> None:
+    key = holding.chain.key(depth)
+    del held[key][holding.slot]
+    if not held[key]:
+        del held[key]

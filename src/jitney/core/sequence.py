@@ -13,6 +13,7 @@ words are for people to look at and steer nothing.
 from enum import StrEnum
 
 from jitney.core.batch import Sampling
+from jitney.core.chain import Chain
 from jitney.core.request import Priority, Request
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 
@@ -46,6 +47,7 @@ class Sequence:
         "admitted_known",
         "arrived_at",
         "cached_count",
+        "chain",
         "computed",
         "end_tokens",
         "index",
@@ -54,7 +56,6 @@ class Sequence:
         "pending",
         "planned",
         "preempted_count",
-        "prefix_keys",
         "prompt_scored",
         "request",
         "sampling",
@@ -89,7 +90,7 @@ class Sequence:
         self.cached_count = 0
         self.preempted_count = 0
         self.prompt_scored = 1
-        self.prefix_keys: list[int] = []
+        self.chain: Chain | None = None
         self.strikes = 0
         self.struck_at = 0
 

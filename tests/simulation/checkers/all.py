@@ -13,6 +13,7 @@ from tests.simulation.checkers.scope import ScopeChecker
 from tests.simulation.checkers.stream import StreamChecker
 from tests.simulation.checkers.usage import UsageChecker
 from tests.simulation.checkers.waiting import WaitingChecker
+from tests.simulation.checkers.work import WorkChecker
 from tests.simulation.seen import Checker
 from tests.simulation.world import World
 
@@ -32,5 +33,6 @@ def make_checkers(
         WaitingChecker(settings, oracle),
         LimitsChecker(settings),
         UsageChecker(),
+        WorkChecker(settings),
         LedgerChecker(scheduler.check, settings.cache_tokens_max),
     ]

@@ -25,7 +25,7 @@ def sequence(
         priority=priority,
         tenant=tenant,
     )
-    made = make_sequences(request, frozenset({EOS}), 1000, arrived_at)[0]
+    made = make_sequences(request, frozenset({EOS}), 100_000, arrived_at)[0]
     made.order = sum(ord(letter) for letter in name)
     return made
 

@@ -1,8 +1,11 @@
 """Which slot holds the longest prefix: found by hash, decided by equality."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitney.core import chain
+from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_CHUNK
 from jitney.core.prefix import Holding, Match, PrefixIndex
 from tests.unit.core.sequences import sequence
@@ -11,14 +14,15 @@ SCOPE = "scope"
 
 
 def holding(index: PrefixIndex, slot: int, tokens: tuple[int, ...], computed: int) -> Holding:
-    made = Holding(slot, SCOPE, sequence(f"s{slot}", prompt=tokens))
+    owner = sequence(f"s{slot}", prompt=tokens)
+    made = Holding(slot, Chain(SCOPE, owner.tokens), owner)
     made.length = computed
     index.extend(made)
     return made
 
 
 def longest(index: PrefixIndex, tokens: list[int], scope: str = SCOPE) -> Match:
-    return index.longest(scope, tokens, [], len(tokens) - 1)
+    return index.longest(Chain(scope, tokens), len(tokens) - 1)
 
 
 @given(
@@ -47,7 +51,8 @@ def test_it_finds_what_a_plain_search_finds(held: list[list[int]], tokens: list[
     found = longest(index, wanted)
     assert found.length == best
     assert found.holding is not None
-    assert found.holding.tokens[:best] == wanted[:best]
+    assert found.holding.sequence is not None
+    assert found.holding.sequence.tokens[:best] == wanted[:best]
 
 
 def test_another_scope_finds_nothing() -> None:
@@ -67,6 +72,7 @@ def test_what_somebody_is_about_to_compute_is_promised() -> None:
     found = longest(index, list(tokens))
     assert (found.length, found.promised) == (10, 99)
     one.length = 64
+    index.extend(one)
     assert longest(index, list(tokens)).length == 64
 
 
@@ -81,3 +87,43 @@ def test_what_left_is_not_found_any_more() -> None:
     index.trim(one, 0)
     assert longest(index, list(tokens)).holding is None
     index.check([])
+
+
+def test_a_waiting_prompt_is_read_once() -> None:
+    """Guards everybody else: a look-up is made for each who waits in each tick."""
+    index = PrefixIndex()
+    tokens = tuple(range(32_000))
+    leader = holding(index, 0, tokens, 0)
+    waiting = Chain(SCOPE, list(tokens))
+    for computed in range(0, 32_000, 512):
+        leader.length = computed
+        index.extend(leader)
+        found = index.longest(waiting, len(tokens) - 1)
+        assert (found.length, found.promised) == (computed, 31_999)
+    assert waiting.read_count <= 2 * len(tokens)
+
+
+def test_many_alike_are_compared_once() -> None:
+    """Guards the shared system prompt: whoever waits compares itself with one who has it."""
+    index = PrefixIndex()
+    tokens = tuple(range(8000))
+    for slot in range(64):
+        holding(index, slot, tokens, len(tokens))
+    waiting = Chain(SCOPE, list(tokens))
+    for _ in range(10):
+        assert index.longest(waiting, len(tokens) - 1).length == len(tokens) - 1
+    assert waiting.read_count <= 2 * len(tokens)
+
+
+def test_equal_keys_of_different_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards invariant 6 where hashing fails altogether."""
+
+    def depth(pair: tuple[object, object]) -> int:
+        before, _ = pair
+        return before + 1 if isinstance(before, int) else 1
+
+    monkeypatch.setattr(chain, "hash", depth, raising=False)
+    index = PrefixIndex()
+    holding(index, 0, tuple(range(64)), 64)
+    assert longest(index, list(range(100, 164))).length == 0
+    assert longest(index, list(range(100, 164))).promised == 0
