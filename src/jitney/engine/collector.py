@@ -83,9 +83,9 @@ class Collector:
             _Track(
                 index,
                 Detokenizer(vocabulary, params.skip_special_tokens),
-                StopMatcher(params.stop_strings, params.include_stop_str_in_output)
-                if params.stop_strings
-                else None,
+                None
+                if params.stop_table is None
+                else StopMatcher(params.stop_table, params.include_stop_str_in_output),
             )
             for index in range(params.n)
         ]

@@ -6,7 +6,10 @@ import pytest
 
 from jitney.core.batch import Logprob
 from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
+from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
+from jitney.core.sequence import make_sequences
+from jitney.core.stops import StopTable
 from jitney.engine.answer import Delta, Ending, Usage
 from jitney.engine.collector import Collector, Verdict
 from jitney.engine.mailbox import Mailbox
@@ -216,3 +219,32 @@ def test_a_cancelled_request_is_an_answer_and_no_error(make_request: MakeRequest
     ending = story.collector.ending(15.0)
     assert ending.error is None
     assert ending.was_cancelled
+
+
+def test_what_takes_time_is_made_once_for_all_completions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards every stream against 60 prompts of 16 completions with long stop strings."""
+    made: list[object] = []
+    build = StopTable._build
+
+    def counted(table: StopTable) -> None:
+        made.append(table)
+        build(table)
+
+    monkeypatch.setattr(StopTable, "_build", counted)
+    params = SamplingParams(
+        n=16,
+        stop=["a" * 255 + end for end in "bcdefghijklmnopq"],
+        structured_outputs=StructuredOutputsParams(json={"type": "object"}),
+        logit_bias={1: 1.0},
+    )
+    sequences = []
+    for number in range(60):
+        request = Request(id=RequestId(str(number)), prompt=(1,), params=params, seed=0)
+        Collector(request, byte_vocabulary(), Mailbox(), 0.0)
+        sequences += make_sequences(request, frozenset(), 64, 0.0)
+    assert len(made) == 1
+    assert {id(each.sampling.constraint) for each in sequences} == {id(params.constraint)}
+    assert len({id(each.sampling.logit_bias) for each in sequences}) == 60
+    assert len({each.sampling.seed for each in sequences}) == 16
