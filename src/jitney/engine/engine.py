@@ -151,6 +151,11 @@ class Engine:
         """Tell this one no more."""
         self._observers.remove(observer)
 
+    @property
+    def observer_failed_count(self) -> int:
+        """How often an observer raised."""
+        return self._observers.failed_count
+
     def stats(self) -> Stats:
         """Counters and averages since the start; never waits for a tick."""
         return self._tick.tally.snapshot(self._clock.now())

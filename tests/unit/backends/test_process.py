@@ -265,6 +265,21 @@ def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
         backend.close()
 
 
+def test_a_batch_that_hangs_is_found_by_what_others_took(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against minutes of silence: the limit follows from what was measured."""
+    monkeypatch.setattr(limits, "BATCH_S_MIN", 0.3)
+    for number in range(4):
+        first_token(backend, number)
+        backend.reset()
+    os.kill(backend.pid, signal.SIGSTOP)
+    with pytest.raises(BackendCrashed, match=r"did not answer within 0\.3 seconds"):
+        first_token(backend, 4)
+    backend.reset()
+    assert first_token(backend, 5) is not None
+
+
 def test_close_cuts_a_running_batch_short() -> None:
     """Guards against a close that waits for a batch that may take for ever."""
     backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
