@@ -66,5 +66,5 @@ class Patience:
         for bits in range(token_count.bit_length() - 1, 0, -1):
             measured_s = self._measured_s(bits)
             if measured_s is not None:
-                return measured_s * token_count / 2 ** (bits - 1)
+                return measured_s * token_count / (1 << (bits - 1))
         return None

@@ -69,8 +69,8 @@ BATCH_FIRST_S = 60.0
 BATCH_TOKEN_S = 0.5
 BATCH_S_MAX = 300.0
 """Where nothing was measured, a batch may take the first, and the second for each of its tokens, up
-to the third; and no more than that where something was. The first batch of a process, which may have
-kernels to prepare, may always take the first."""
+to the third; and no more than that where something was. The first batch of a process, which may
+have kernels to prepare, may always take the first."""
 
 BATCH_FACTOR_MIN = 3.0
 """On a machine that was measured to be so slow that all of this is too little, a batch may take so
@@ -78,6 +78,13 @@ many times as long as others of its size."""
 
 RESET_S_MAX = 60.0
 """For a backend to empty its memory."""
+
+UNREAD_BYTES_MAX = 262_144
+UNREAD_S_MAX = 2.0
+"""What is kept for the reader of a stream over HTTP who has stopped, by estimate: when it is more
+than the first, and the oldest of it has lain there for longer than the second, the request ends.
+By the size alone, sixteen completions with twenty logprobs each would end at the seventh tick that
+the event loop is late."""
 
 GIVE_UP_ATTEMPTS = 5
 GIVE_UP_S = 120.0
