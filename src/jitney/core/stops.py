@@ -56,7 +56,7 @@ class StopTable:
             # The way of almost every token.
             return 0, len(text)
         for count, character in enumerate(text, 1):
-            state = self._step(state, ord(character))
+            state = self._after(state, ord(character))
             if self._matches[state]:
                 return state, count
         return state, len(text)
@@ -92,7 +92,7 @@ class StopTable:
         state = self._child(parent, letter)
         if state:
             return state
-        retreat = self._step(self._retreats[parent], letter) if parent else 0
+        retreat = self._after(self._retreats[parent], letter) if parent else 0
         state = len(self)
         if self._nexts[parent] == 0:
             self._nexts[parent] = state
@@ -106,7 +106,7 @@ class StopTable:
         self._matches.append(self._matches[retreat])
         return state
 
-    def _step(self, state: int, letter: int) -> int:
+    def _after(self, state: int, letter: int) -> int:
         """The state after one more character.
 
         Each retreat gives up at least one character that was taken before, so there are no more
