@@ -381,6 +381,27 @@ def test_two_batches_are_answered_in_order(backend: ProcessBackend) -> None:
     assert [each.samples[0].token for each in outcomes if each is not None] == alone
 
 
+def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a batch that lies in line behind a long one: it has all of its own time left."""
+    assert backend._child is not None
+    channel, waited = backend._child.batches, list[float | None]()
+    receive = channel.receive
+
+    def watched(limit_s: float | None = None) -> Message:
+        waited.append(limit_s)
+        return receive(limit_s)
+
+    monkeypatch.setattr(channel, "receive", watched)
+    backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+    backend.send(Batch(2, (), (Entry(0, 1, (), wants_token=True, continues=True),)))
+    assert waited == []
+    assert backend.receive() is not None
+    assert backend.receive() is not None
+    assert waited == [spec().batch_s_max] * 2
+
+
 def test_an_outcome_that_is_late_comes_later() -> None:
     """Guards against a limit that costs the outcome, or the process."""
     backend = ProcessBackend(spec(sleeps=True, tick_s=0.3))
