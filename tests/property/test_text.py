@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.core.backend import Vocabulary
+from jitney.core.stops import StopTable
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
 from jitney.text.chat import ChatTemplate
 from jitney.text.detokenizer import Detokenizer
@@ -60,7 +61,7 @@ def test_stop_strings_are_found_as_in_the_whole_text(
     pieces: list[str], stops: list[str], include: bool
 ) -> None:
     """Guards every split and overlap; and that nothing shown could still have been cut."""
-    matcher = StopMatcher(tuple(stops), include)
+    matcher = StopMatcher(StopTable(tuple(stops)), include)
     expected, expected_match = naive("".join(pieces), tuple(stops), include)
     shown = ""
     matched = None

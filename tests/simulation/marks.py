@@ -8,6 +8,7 @@ from collections import Counter
 from jitney.core import counters
 from jitney.core.batch import Copy, Discard, Restore, Save, Truncate
 from jitney.core.events import FinishEvent, FinishReason, TokenEvent
+from jitney.core.limits import STOP_STRINGS_MAX
 from jitney.core.settings import Mix, Policy, Strategy
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import QueueFull
@@ -54,6 +55,7 @@ NAMES = (
     "deltas merged",
     "drained",
     "entry continues",
+    "many stop strings",
     "memory copied",
     "memory discarded",
     "memory restored",
@@ -121,6 +123,8 @@ class Marks:
             return
         if params.n > 1:
             self.add("completions of one request")
+        if len(params.stop_strings) == STOP_STRINGS_MAX:
+            self.add("many stop strings")
         if params.structured_outputs is not None:
             self.add("constraint")
         if params.frequency_penalty or params.repetition_penalty != 1.0:

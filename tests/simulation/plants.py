@@ -205,7 +205,17 @@ OF_ANSWERS = (
     _plant(
         "the beginning of a stop string leaks",
         "stream",
-        ("text/stop.py", "count = self._held_count(text)", "count = 0"),
+        ("text/stop.py", "text, self._table.length(self._state)))", "text, 0))"),
+    ),
+    _plant(
+        "a stop string is looked for in each token by itself",
+        "oracle",
+        ("text/stop.py", "        before = self._state\n", "        before = 0\n"),
+    ),
+    _plant(
+        "a stop string inside the beginning of another is missed",
+        "oracle",
+        ("core/stops.py", "append(self._matches[retreat])", "append(0)"),
     ),
     _plant(
         "half characters are sent",

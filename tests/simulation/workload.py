@@ -6,6 +6,7 @@ Drawn whole before the run, so that nothing the engine does changes what is aske
 from dataclasses import dataclass, replace
 from random import Random
 
+from jitney.core.limits import STOP_STRING_CHARACTERS_MAX, STOP_STRINGS_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId
 from tests.simulation.alone import CONTROL, PIECES, sample_alone
@@ -110,6 +111,9 @@ def _request(
     )
     if 0 < len(prompt) < model_len and random.random() < habits.stop:
         stop = _stops(world, random, request)
+        others = Random(f"stops {world.seed} {request_id}")
+        if others.random() < habits.many_stops:
+            stop = _many_stops(world, others, request, stop)
         return replace(request, params=replace(request.params, stop=stop))
     return request
 
@@ -166,6 +170,25 @@ def _stops(world: World, random: Random, request: Request) -> list[str]:
         if len(found) > 1:
             stops.append(found[:-1] + "~")
     return stops
+
+
+def _many_stops(world: World, random: Random, request: Request, stops: list[str]) -> list[str]:
+    """As many more as there may be: beginnings of what is said that go on otherwise, one inside
+    the other, and long runs of one character."""
+    sampled = sample_alone(request, request.seed, world.fake.eos_period, world.habits.tokens_max)
+    text = b"".join(PIECES[token] for token in sampled).decode("utf-8", errors="replace")
+    many = list(stops)
+    while len(many) < STOP_STRINGS_MAX:
+        start = random.randrange(len(text)) if text else 0
+        said = text[start : start + random.choice((1, 2, 8, 40))]
+        run = (said[:1] or "a") * random.randrange(1, STOP_STRING_CHARACTERS_MAX)
+        many.append(random.choice((said, said, run))[: STOP_STRING_CHARACTERS_MAX - 1] + "~")
+    if random.random() < 0.5 and len(stops) > 1:
+        # Inside one that begins earlier, and goes on otherwise.
+        at = text.find(stops[1])
+        many[-1] = text[max(0, at - 3) : at + len(stops[1])] + "~"
+    random.shuffle(many)
+    return many
 
 
 def _poisoned(request: Request, random: Random) -> Request:

@@ -52,6 +52,8 @@ class Habits:
     drawn: float
     """Temperature above zero."""
     stop: float
+    many_stops: float
+    """That one with stop strings has as many and as long ones as there may be."""
     fancy: float
     """Logprobs, penalties, bias, truncation of the distribution."""
     constrained: float
@@ -87,7 +89,7 @@ def draw_world(seed: int) -> World:
     fake, settings = _sizes(random)
     faults = _faults(random)
     gives_up = faults.crash > 0 and random.random() < 0.2
-    habits = _habits(random, fake.model_len_max)
+    habits = _habits(random, fake.model_len_max, Random(f"many stops {seed}"))
     long = Random(f"long prompts {seed}")
     if long.random() < LONG_CHANCE:
         fake, settings, habits = _lengthened(long, fake, settings, habits)
@@ -189,7 +191,7 @@ def _settings(
     )
 
 
-def _habits(random: Random, model_len: int) -> Habits:
+def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:
     def some(chance: float, *values: float) -> float:
         return random.choice(values) if random.random() < chance else 0.0
 
@@ -204,6 +206,7 @@ def _habits(random: Random, model_len: int) -> Habits:
         several=some(0.5, 0.1, 0.4),
         drawn=some(0.7, 0.3, 1.0),
         stop=some(0.6, 0.2, 0.6),
+        many_stops=of_stops.choice((0.0, 0.0, 0.5, 1.0)),
         fancy=some(0.4, 0.1, 0.3),
         constrained=some(0.15, 0.1),
         cancel=some(0.6, 0.1, 0.3, 0.8),

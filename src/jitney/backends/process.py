@@ -17,6 +17,7 @@ from typing import Literal
 
 from jitney.backends.channel import Channel, ChannelClosed
 from jitney.backends.child import Child
+from jitney.backends.patience import Patience
 from jitney.backends.wire import (
     Done,
     Encode,
@@ -57,6 +58,15 @@ class BackendSpec:
     settings: Mapping[str, Plain]
     start_s_max: float = 300.0
     batch_s_max: float = limits.BATCH_S_MAX
+    """For any batch, unless batches of its size were measured to take nearly as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A batch that has no answer yet."""
+
+    token_count: int
+    limit_s: float
 
 
 class ProcessBackend:
@@ -73,8 +83,8 @@ class ProcessBackend:
         self._texts = threading.Lock()
         self._constraints = threading.Lock()
         self._child: Child | None = None
-        # How long each batch may take that was sent and has no answer yet.
-        self._unanswered: deque[float] = deque()
+        self._patience = Patience(spec.batch_s_max)
+        self._unanswered: deque[_Sent] = deque()
         # The process that may be asked things, and who waits for one.
         self._ready_child: Child | None = None
         self._readiness = threading.Condition()
@@ -113,7 +123,7 @@ class ProcessBackend:
     def send(self, batch: Batch) -> None:
         """Hand a batch over, which waits there for those before it. Raises BackendCrashed."""
         child = self._living()
-        limit_s = self._spec.batch_s_max + limits.BATCH_TOKEN_S_MAX * batch.token_count
+        limit_s = self._patience.limit_s(batch.token_count)
         try:
             with self._talking(child, limit_s):
                 child.batches.send(Execute(batch), limit_s)
@@ -122,11 +132,15 @@ class ProcessBackend:
             # It was gone before: nothing in this batch is to blame.
             crash.was_reached = False
             raise crash from error
-        self._unanswered.append(limit_s)
+        self._unanswered.append(_Sent(batch.token_count, limit_s))
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
-        """The outcome of the oldest batch that was sent; None when it takes longer than this."""
-        child, greatest_s = self._living(), self._unanswered[0]
+        """The outcome of the oldest batch that was sent; None when it takes longer than this.
+
+        The time that a batch may take counts from here: those before it have come back by then.
+        """
+        child, sent = self._living(), self._unanswered[0]
+        greatest_s = sent.limit_s
         wait_s = greatest_s if limit_s is None else min(limit_s, greatest_s)
         try:
             with self._talking(child, greatest_s):
@@ -143,6 +157,7 @@ class ProcessBackend:
             raise error_of(answer)
         if not isinstance(answer, Executed):
             raise self._out_of_turn(child)
+        self._patience.observe(sent.token_count, answer.outcome.seconds)
         return answer.outcome
 
     def reset(self) -> None:
@@ -152,8 +167,9 @@ class ProcessBackend:
             try:
                 while self._unanswered:
                     # Not wanted any more; what stands behind them is.
-                    child.batches.receive(self._unanswered.popleft())
-                answer = self._ask(child, child.batches, Reset(), self._spec.batch_s_max)
+                    child.batches.receive(self._unanswered.popleft().limit_s)
+                limit_s = min(limits.RESET_S_MAX, self._spec.batch_s_max)
+                answer = self._ask(child, child.batches, Reset(), limit_s)
                 is_empty = isinstance(answer, Done)
             except (ChannelClosed, EngineError, TimeoutError, MalformedFrame):
                 is_empty = False
@@ -249,7 +265,7 @@ class ProcessBackend:
         except TimeoutError as error:
             child.kill()
             raise BackendCrashed(
-                f"the backend did not answer within {limit_s:g} seconds, and was ended."
+                f"the backend did not answer within {limit_s:.3g} seconds, and was ended."
             ) from error
         except MalformedFrame as error:
             child.kill()
@@ -301,6 +317,7 @@ class ProcessBackend:
         child = Child()
         self._child = child
         self._unanswered.clear()
+        self._patience.restart()
         # Looked at after the line above: `close` ends the child that it finds.
         if self._is_closed:
             child.end()

@@ -57,10 +57,34 @@ PREFIX_WAIT_MIN = 32
 STATIC_WAIT_S = 1.0
 """A `static` group departs incomplete after this time, so that no wait is unbounded."""
 
-BATCH_S_MAX = 60.0
-BATCH_TOKEN_S_MAX = 0.5
-"""A batch that takes longer than the first, and this much for each of its tokens, is stuck. No
-machine worth using is slower than two tokens a second."""
+BATCH_FACTOR = 20.0
+"""A batch that takes so many times as long as others of its size is stuck. A busy neighbour slows a
+machine ten times."""
+
+BATCH_S_MIN = 30.0
+"""But none is stuck before: whoever is ended for nothing loads the model again, and who was in the
+batch is suspected."""
+
+BATCH_FIRST_S = 60.0
+BATCH_TOKEN_S = 0.5
+BATCH_S_MAX = 300.0
+"""Where nothing was measured, a batch may take the first, and the second for each of its tokens, up
+to the third; and no more than that where something was. The first batch of a process, which may
+have kernels to prepare, may always take the first."""
+
+BATCH_FACTOR_MIN = 3.0
+"""On a machine that was measured to be so slow that all of this is too little, a batch may take so
+many times as long as others of its size."""
+
+RESET_S_MAX = 60.0
+"""For a backend to empty its memory."""
+
+UNREAD_BYTES_MAX = 262_144
+UNREAD_S_MAX = 2.0
+"""What is kept for the reader of a stream over HTTP who has stopped, by estimate: when it is more
+than the first, and the oldest of it has lain there for longer than the second, the request ends.
+By the size alone, sixteen completions with twenty logprobs each would end at the seventh tick that
+the event loop is late."""
 
 GIVE_UP_ATTEMPTS = 5
 GIVE_UP_S = 120.0

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from jitney.core import limits
+from jitney.core.stops import StopTable
 from jitney.errors import InvalidRequest
 
 
@@ -135,6 +136,11 @@ class SamplingParams:
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
     stop_strings: tuple[str, ...] = field(init=False, default=())
+    stop_table: StopTable | None = field(init=False, default=None, repr=False, compare=False)
+    constraint: Constraint | None = field(init=False, default=None, repr=False, compare=False)
+    """The stop strings and what the completion must satisfy, in the form that everything below
+    uses. Made here and once: the engine thread has no time for it, least of all for each
+    completion."""
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -142,6 +148,12 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
         object.__setattr__(self, "stop_strings", stop)
         self._check_stop()
+        self._check_structured()
+        object.__setattr__(self, "stop_table", StopTable(stop) if stop else None)
+        if self.structured_outputs is not None:
+            object.__setattr__(self, "constraint", self.structured_outputs.constraint())
+
+    def _check_structured(self) -> None:
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise InvalidRequest(
                 "structured_outputs takes a StructuredOutputsParams.", "structured_outputs"
@@ -214,11 +226,6 @@ class SamplingParams:
                     f"each stop string has 1 to {limits.STOP_STRING_CHARACTERS_MAX} characters.",
                     "stop",
                 )
-
-    @property
-    def constraint(self) -> Constraint | None:
-        """The constraint that the completion must satisfy, if there is one."""
-        return self.structured_outputs.constraint() if self.structured_outputs else None
 
 
 def _listed(name: str, value: object) -> tuple[Any, ...]:  # Any: items are checked next

@@ -10,6 +10,7 @@ words are for people to look at and steer nothing.
     pending    tokens that batches in flight will sample (0 while nothing is in flight)
 """
 
+from dataclasses import replace
 from enum import StrEnum
 
 from jitney.core.batch import Sampling
@@ -172,22 +173,27 @@ def make_sequences(
     known_max = model_len_max
     if params.max_tokens is not None:
         known_max = min(model_len_max, prompt_count + params.max_tokens)
+    # One for all of them but for the seed: a bias or a schema may be large.
+    sampling = _make_sampling(request, eos_tokens)
     return [
-        Sequence(request, index, make_sampling(request, index, eos_tokens), known_max, now)
+        Sequence(request, index, replace(sampling, seed=_seed(request, index)), known_max, now)
         for index in range(params.n)
     ]
 
 
-def make_sampling(request: Request, index: int, eos_tokens: frozenset[int]) -> Sampling:
-    """What a backend has to know of a request to choose tokens for one of its completions."""
+def _seed(request: Request, index: int) -> int:
+    """Each completion draws for itself; the first one draws as if it were alone."""
+    return (request.seed + index * 0x9E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
+
+
+def _make_sampling(request: Request, eos_tokens: frozenset[int]) -> Sampling:
+    """What a backend has to know of a request to choose tokens for its first completion."""
     params = request.params
     ends = set(params.stop_token_ids or ())
     if not params.ignore_eos:
         ends |= eos_tokens
-    # Each completion draws for itself; the first one draws as if it were alone.
-    seed = (request.seed + index * 0x9E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
     return Sampling(
-        seed=seed,
+        seed=_seed(request, 0),
         prompt_count=len(request.prompt),
         temperature=params.temperature,
         top_k=max(0, params.top_k),

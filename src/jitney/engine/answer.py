@@ -54,7 +54,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One finished sequence. `message` says in a sentence why it failed, when it did."""
+    """One finished sequence. `message` says in a sentence why it failed or was cut, when it was.
+
+    `logprobs` are None where none were asked for, and where they were passed on as they came, to a
+    reader with a bound on what may lie unread.
+    """
 
     index: int
     text: str

@@ -44,6 +44,19 @@ class Verdict:
     stop: str
 
 
+@dataclass(frozen=True, slots=True)
+class Neglect:
+    """Nobody takes what is made for this request: the scheduler is to cancel it."""
+
+    request_id: RequestId
+
+
+NEGLECTED = (
+    "The answer was not read as fast as it was made, so it was cut short; "
+    "read it faster, or ask for fewer logprobs or completions."
+)
+
+
 @dataclass(slots=True)
 class _Track:
     """What is known of one completion so far."""
@@ -55,6 +68,7 @@ class _Track:
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
+    """Those that were sent are dropped where the mailbox is bounded: they take the most room."""
     sent_count: int = 0
     """Tokens that went out with a delta; those after it wait for text that is held back."""
     matched: str | None = None
@@ -83,14 +97,15 @@ class Collector:
             _Track(
                 index,
                 Detokenizer(vocabulary, params.skip_special_tokens),
-                StopMatcher(params.stop_strings, params.include_stop_str_in_output)
-                if params.stop_strings
-                else None,
+                None
+                if params.stop_table is None
+                else StopMatcher(params.stop_table, params.include_stop_str_in_output),
             )
             for index in range(params.n)
         ]
         self._prompt_logprobs: dict[int, Logprob] = {}
         self._live_count = params.n
+        self._is_neglected = False
 
     @property
     def is_done(self) -> bool:
@@ -98,11 +113,20 @@ class Collector:
         return self._live_count == 0
 
     @property
+    def is_answered(self) -> bool:
+        """Whether every completion ended by itself: none was cut short, and none failed."""
+        ends = (track.completion for track in self._tracks)
+        return all(
+            end is not None and end.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+            for end in ends
+        )
+
+    @property
     def is_started(self) -> bool:
         """Whether any of its sequences ever had a slot."""
         return any(track.started_at is not None for track in self._tracks)
 
-    def push(self, event: Event) -> Verdict | None:
+    def push(self, event: Event) -> Verdict | Neglect | None:
         """Take one event; a delta may go to the mailbox, a verdict comes back."""
         track = self._tracks[event.index]
         assert track.completion is None, f"an event after the end: {event}"
@@ -161,7 +185,7 @@ class Collector:
         """As `end`, from another thread while the engine thread is stuck."""
         self._mailbox.abandon(error)
 
-    def _push_token(self, track: _Track, event: TokenEvent) -> Verdict | None:
+    def _push_token(self, track: _Track, event: TokenEvent) -> Verdict | Neglect | None:
         if track.matched is not None:
             # Sampled before the verdict reached the scheduler; the completion is already over.
             return None
@@ -175,32 +199,37 @@ class Collector:
             found = track.matcher.push(text)
             text, track.matched = found.text, found.matched
         if text:
-            self._send(track, text, None, None)
-        if track.matched is None:
-            return None
-        return Verdict(event.request_id, event.index, track.matched)
+            self._send(track, text, event.at)
+        if track.matched is not None:
+            return Verdict(event.request_id, event.index, track.matched)
+        if self._mailbox.is_bounded and self._mailbox.is_neglected(event.at):
+            self._is_neglected = True
+            return Neglect(event.request_id)
+        return None
 
     def _send(
         self,
         track: _Track,
         text: str,
-        reason: FinishReason | None,
-        stop_reason: str | int | None,
+        at: float,
+        reason: FinishReason | None = None,
+        stop_reason: str | int | None = None,
     ) -> None:
         track.texts.append(text)
         if not self._mailbox.streams:
             return
         sent_count, track.sent_count = track.sent_count, len(track.tokens)
-        self._mailbox.put(
-            Delta(
-                index=track.index,
-                text=text,
-                tokens=tuple(track.tokens[sent_count:]),
-                logprobs=tuple(track.logprobs[sent_count:]),
-                finish_reason=reason,
-                stop_reason=stop_reason,
-            )
+        delta = Delta(
+            index=track.index,
+            text=text,
+            tokens=tuple(track.tokens[sent_count:]),
+            logprobs=tuple(track.logprobs[0 if self._mailbox.is_bounded else sent_count :]),
+            finish_reason=reason,
+            stop_reason=stop_reason,
         )
+        self._mailbox.put(delta, at)
+        if self._mailbox.is_bounded:
+            track.logprobs.clear()
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
         text = "" if track.matched is not None else self._flush(track)
@@ -208,7 +237,7 @@ class Collector:
         stop_reason: str | int | None = event.stop_reason
         if track.matched is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
             reason, stop_reason = FinishReason.STOP, track.matched
-        self._send(track, text, reason, stop_reason)
+        self._send(track, text, event.at, reason, stop_reason)
         track.completion = self._complete(track, event, reason, stop_reason)
         self._live_count -= 1
 
@@ -228,14 +257,14 @@ class Collector:
         reason: FinishReason,
         stop_reason: str | int | None,
     ) -> Completion:
-        wants_logprobs = self.request.params.logprobs is not None
+        has_logprobs = self.request.params.logprobs is not None and not self._mailbox.is_bounded
         return Completion(
             index=track.index,
             text="".join(track.texts),
             tokens=tuple(track.tokens),
-            logprobs=tuple(track.logprobs) if wants_logprobs else None,
+            logprobs=tuple(track.logprobs) if has_logprobs else None,
             cumulative_logprob=(
-                sum(each.logprob for each in track.logprobs) if wants_logprobs else None
+                sum(each.logprob for each in track.logprobs) if has_logprobs else None
             ),
             finish_reason=reason,
             stop_reason=stop_reason,
@@ -251,7 +280,7 @@ class Collector:
                 total_s=event.at - self.arrived_at,
             ),
             preempted_count=event.preempted_count,
-            message=event.message,
+            message=NEGLECTED if self._is_neglected else event.message,
         )
 
 

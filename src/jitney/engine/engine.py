@@ -102,16 +102,22 @@ class Engine:
             )
 
     def send(
-        self, request: Request, *, streams: bool = True, arrived_at: float | None = None
+        self,
+        request: Request,
+        *,
+        streams: bool = True,
+        is_bounded: bool = False,
+        arrived_at: float | None = None,
     ) -> Handle[Answer]:
         """Hand a request in without waiting; a refusal comes through the handle.
 
-        Without `streams` only its end is kept for the caller, which is cheaper. Latencies count
+        Without `streams` only its end is kept for the caller, which is cheaper. A stream that is
+        bounded is cancelled when too much of it lies unread. Latencies count
         from `arrived_at` on the engine's clock, waits and time limits from now. Raises QueueFull
         when even the inbox is full, and EngineStopped.
         """
         self.check_process()
-        mailbox = Mailbox(streams=streams)
+        mailbox = Mailbox(streams=streams, is_bounded=is_bounded)
         self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
         return Handle(request, mailbox, self.cancel, _as_it_is)
 
@@ -150,6 +156,11 @@ class Engine:
     def unobserve(self, observer: Observer) -> None:
         """Tell this one no more."""
         self._observers.remove(observer)
+
+    @property
+    def observer_failed_count(self) -> int:
+        """How often an observer raised."""
+        return self._observers.failed_count
 
     def stats(self) -> Stats:
         """Counters and averages since the start; never waits for a tick."""

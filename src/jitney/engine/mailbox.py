@@ -4,6 +4,10 @@ The engine thread puts; one reader gets, from a thread or from an event loop. A 
 nothing but its own text: deltas that nobody fetched are merged, one per completion, so nothing
 queues up. The engine never waits here. The only file of the engine that knows asyncio.
 
+Logprobs do not become less by merging. So a mailbox may be bounded, which is for readers who are
+expected to read all the time: one who does not is noticed, and the tick ends the request. Whoever
+reads late on purpose has one that is not.
+
     sent -> accepted -> ended          or, refused at the door:   sent -> ended
 
 `ended` comes exactly once, and after it nothing (invariants 1 and 5).
@@ -14,6 +18,7 @@ import threading
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from jitney.core import limits
 from jitney.core.batch import Logprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
@@ -32,6 +37,9 @@ class Awaited(Enum):
 class _Unread:
     """Deltas of one completion that nobody fetched yet, as lists, so that merging is cheap."""
 
+    since: float
+    size: int = 0
+    """Bytes, by estimate; counted where there is a bound."""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
@@ -60,9 +68,11 @@ class _Unread:
 class Mailbox:
     """Between the engine thread and one reader. `streams=False` keeps the ending only."""
 
-    def __init__(self, *, streams: bool = True) -> None:
+    def __init__(self, *, streams: bool = True, is_bounded: bool = False) -> None:
         self._changed = threading.Condition()
         self.streams = streams
+        self.is_bounded = is_bounded
+        self._size = 0
         self._accepted = False
         self._abandoned = False
         self._unread: dict[int, _Unread] = {}
@@ -82,7 +92,7 @@ class Mailbox:
             self._accepted = True
             self._wake()
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: Delta, at: float = 0.0) -> None:
         """Add to what the reader has not fetched yet. Engine thread; never waits."""
         if not self.streams:
             return
@@ -90,8 +100,22 @@ class Mailbox:
             if self._abandoned:
                 return
             assert self._ending is None, "a delta after the ending"
-            self._unread.setdefault(delta.index, _Unread()).add(delta)
+            unread = self._unread.setdefault(delta.index, _Unread(at))
+            unread.add(delta)
+            if self.is_bounded:
+                size = _size(delta)
+                unread.size += size
+                self._size += size
             self._wake()
+
+    def is_neglected(self, now: float) -> bool:
+        """Whether more is unread than may be, and has been for a while. Engine thread."""
+        if self._size <= limits.UNREAD_BYTES_MAX:
+            return False
+        with self._changed:
+            # They stand in order of age: what is fetched comes back at the end.
+            oldest = next(iter(self._unread.values()), None)
+            return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX
 
     def end(self, ending: Ending) -> None:
         """Say the last word. Engine thread; never waits."""
@@ -144,7 +168,9 @@ class Mailbox:
         with self._changed:
             if self._unread:
                 index = next(iter(self._unread))
-                return self._unread.pop(index).merged(index)
+                unread = self._unread.pop(index)
+                self._size -= unread.size
+                return unread.merged(index)
             return self._ending
 
     def get(self, timeout: float | None = None) -> Delta | Ending:
@@ -186,6 +212,12 @@ class Mailbox:
         except RuntimeError:
             # The loop was closed with the reader in it: there is nobody left to tell.
             return
+
+
+def _size(delta: Delta) -> int:
+    """Bytes that a delta takes, by estimate: Python's numbers and pairs are large."""
+    size = 64 + len(delta.text) + 40 * len(delta.tokens)
+    return size + sum(104 + 120 * len(each.top) for each in delta.logprobs)
 
 
 def _rouse(sleeper: "asyncio.Future[None]") -> None:

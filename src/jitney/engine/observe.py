@@ -1,12 +1,15 @@
 """Who wants to know: observers get the records of ticks and requests as they happen.
 
 No metrics library, no locks held: an observer is a callable, called on the engine thread, so it
-must be quick. One that raises is dropped with a warning and never hurts the tick.
+must be quick. One that raises never hurts the tick, and is told of the next record all the same:
+whoever keeps accounts must not lose them to one mistake. Failures are counted; of one observer's,
+the first, the second, the fourth, the eighth and so on are logged, so that no log fills up.
 """
 
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from jitney.engine.records import Record, TickRecord
 
@@ -15,13 +18,30 @@ _log = logging.getLogger("jitney.engine")
 Observer = Callable[[Record], None]
 
 
+@dataclass(slots=True)
+class _Listener:
+    """One observer, and how often it failed."""
+
+    observer: Observer
+    failed_count: int = 0
+
+    def fail(self) -> None:
+        """Called where its exception is being handled."""
+        self.failed_count += 1
+        if self.failed_count & (self.failed_count - 1) == 0:
+            said = "an observer failed (%d so far) and goes on: %r"
+            _log.warning(said, self.failed_count, self.observer, exc_info=True)
+
+
 class Observers:
     """Those who are told. `add` and `remove` may be called from any thread."""
 
     def __init__(self) -> None:
         # Replaced, never changed, so that the engine thread can walk it without a lock.
-        self._listeners: tuple[Observer, ...] = ()
+        self._listeners: tuple[_Listener, ...] = ()
         self._changing = threading.Lock()
+        self.failed_count = 0
+        """How often any of them failed."""
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -29,21 +49,21 @@ class Observers:
     def add(self, observer: Observer) -> None:
         """Tell this one of everything from here on."""
         with self._changing:
-            self._listeners = (*self._listeners, observer)
+            self._listeners = (*self._listeners, _Listener(observer))
 
     def remove(self, observer: Observer) -> None:
         """Tell this one no more; unknown ones are ignored."""
         with self._changing:
-            self._listeners = tuple(each for each in self._listeners if each != observer)
+            self._listeners = tuple(each for each in self._listeners if each.observer != observer)
 
     def tell(self, record: Record) -> None:
         """Engine thread: pass a record to everyone."""
-        for observer in self._listeners:
+        for listener in self._listeners:
             try:
-                observer(record)
+                listener.observer(record)
             except Exception:
-                self.remove(observer)
-                _log.warning("an observer failed and was dropped: %r", observer, exc_info=True)
+                self.failed_count += 1
+                listener.fail()
 
 
 def log_batch_composition(record: Record) -> None:

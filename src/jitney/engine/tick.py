@@ -28,7 +28,7 @@ from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.collector import Collector
+from jitney.engine.collector import Collector, Neglect
 from jitney.engine.flights import Flights, Launch, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
@@ -301,7 +301,11 @@ class Tick:
                 self._ended.append(collector)
         for verdict in verdicts:
             collector = self._collectors.get(verdict.request_id)
-            if collector is not None and not collector.is_finished(verdict.index):
+            if isinstance(verdict, Neglect):
+                if collector is not None:
+                    _log.info("%s is not being read, and is cancelled", verdict.request_id)
+                    self._collect(self._scheduler.cancel(verdict.request_id, now), now)
+            elif collector is not None and not collector.is_finished(verdict.index):
                 stop = FinishReason.STOP
                 self._collect(
                     self._scheduler.finish(verdict.request_id, verdict.index, stop, now), now
@@ -318,12 +322,13 @@ class Tick:
         holds_answers = self._scheduler.holds_answers
         for _ in range(len(self._ended)):
             collector = self._ended[0]
+            if holds_answers and collector.is_answered:
+                # Asked again at every turn: nothing is put together before it is told.
+                self._ended.rotate(-1)
+                continue
             ending = collector.ending(now)
             if ending.error is not None:
                 self._tell_failed(collector, ending.error, now)
-            elif holds_answers and not ending.was_cancelled:
-                self._ended.rotate(-1)
-                continue
             else:
                 assert ending.answer is not None, collector.request.id
                 self._tell(record_done(ending.answer, now))

@@ -57,7 +57,10 @@ class Answering:
         try:
             for request in requests:
                 handle = service.engine.send(
-                    request, streams=asked.streams, arrived_at=asked.arrived_at
+                    request,
+                    streams=asked.streams,
+                    is_bounded=asked.streams,
+                    arrived_at=asked.arrived_at,
                 )
                 self._handles.append(handle)
         except BaseException:
@@ -141,7 +144,11 @@ class Answering:
             refusal = refusal_of(Draining("the server was shut down."))
             refusal.message = "The answer was cut short by a shutdown of the server; ask again."
             return refusal
-        return Refusal(499, "The request was cancelled.", code="cancelled", type=SERVER)
+        endings = [handle.ending for handle in self._handles]
+        answers = [each.answer for each in endings if each is not None and each.answer is not None]
+        messages = [each.message for answer in answers for each in answer.completions]
+        said = next((each for each in messages if each), "The request was cancelled.")
+        return Refusal(499, said, code="cancelled", type=SERVER)
 
     def deltas(self) -> AsyncGenerator[Placed, None]:
         """Deltas of all requests as they come. Raises at the end what went wrong."""

@@ -71,6 +71,11 @@ class Metrics:
         gauges = self._engine.gauges()
         yield from self._own_levels(totals, gauges)
         yield from _own_totals(totals, gauges)
+        yield counter(
+            "jitney:observer_failures",
+            "Times that an observer of the engine, such as these metrics, raised; see the log.",
+            self._engine.observer_failed_count,
+        )
         yield from _own_histograms(totals)
         yield from self._limits()
         yield from vllm_series(totals, gauges, self._model_name)

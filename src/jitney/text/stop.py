@@ -6,9 +6,14 @@ text is cut into pieces: what could still become one is held back.
 The match is the one whose end comes first in the text; of several that end at the same place, the
 longest. This is what can be decided as the text comes in, without waiting for a longer match, and
 so it is the same however the text is cut.
+
+All that it keeps is the state of the table that the sequence shares with others of its call: what
+is held back is the beginning of a stop string, and the table has that.
 """
 
 from dataclasses import dataclass
+
+from jitney.core.stops import StopTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,62 +27,34 @@ class StopResult:
 class StopMatcher:
     """Looks for stop strings in text that comes in pieces; `include` keeps the match itself."""
 
-    def __init__(self, stops: tuple[str, ...], include: bool) -> None:
-        assert all(stops), "an empty stop string matches everywhere"
-        self._stops = stops
+    def __init__(self, table: StopTable, include: bool) -> None:
+        self._table = table
         self._include = include
-        self._held = ""
+        self._state = 0
         self._is_over = False
-        # For each stop string, after which of its characters a text may break off, longest first.
-        self._prefixes = tuple(_prefixes(stop) for stop in stops)
 
     def push(self, text: str) -> StopResult:
         """Text that cannot be part of a stop string any more. Nothing after the first match."""
-        if not self._stops:
-            return StopResult(text)
         if self._is_over or not text:
             return StopResult("")
-        text = self._held + text
-        found = self._first_match(text)
-        if found is not None:
-            self._is_over = True
-            self._held = ""
-            end = text.find(found) + len(found)
-            return StopResult(text[: end if self._include else end - len(found)], found)
-        count = self._held_count(text)
-        self._held = text[len(text) - count :]
-        return StopResult(text[: len(text) - count])
+        before = self._state
+        self._state, count = self._table.follow(before, text)
+        matched = self._table.matched(self._state)
+        if matched is None:
+            return StopResult(self._shown(before, text, self._table.length(self._state)))
+        self._is_over = True
+        self._state = 0
+        hidden_count = 0 if self._include else len(matched)
+        return StopResult(self._shown(before, text[:count], hidden_count), matched)
 
     def flush(self) -> str:
         """What was held back, now that nothing follows."""
-        held, self._held = self._held, ""
-        return held
+        state, self._state = self._state, 0
+        return self._table.beginning(state, self._table.length(state))
 
-    def _first_match(self, text: str) -> str | None:
-        best: tuple[int, int] | None = None
-        match = None
-        for stop in self._stops:
-            start = text.find(stop)
-            if start >= 0 and (best is None or (start + len(stop), start) < best):
-                best, match = (start + len(stop), start), stop
-        return match
-
-    def _held_count(self, text: str) -> int:
-        """The length of the longest end of `text` that begins a stop string."""
-        longest = 0
-        for stop, prefixes in zip(self._stops, self._prefixes, strict=True):
-            for count in prefixes.get(text[-1], ()):
-                if count <= longest:
-                    break
-                if text.endswith(stop[:count]):
-                    longest = count
-                    break
-        return longest
-
-
-def _prefixes(stop: str) -> dict[str, tuple[int, ...]]:
-    """Lengths of the proper beginnings of `stop` by their last character, longest first."""
-    found: dict[str, tuple[int, ...]] = {}
-    for count in range(len(stop) - 1, 0, -1):
-        found[stop[count - 1]] = (*found.get(stop[count - 1], ()), count)
-    return found
+    def _shown(self, before: int, text: str, hidden_count: int) -> str:
+        """What was held before and this text, less so many characters at the end."""
+        text_count = len(text) - hidden_count
+        if text_count < 0:
+            return self._table.beginning(before, self._table.length(before) + text_count)
+        return self._table.beginning(before, self._table.length(before)) + text[:text_count]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from jitney.core import limits
+from jitney.engine.collector import NEGLECTED
 from jitney.server import run
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
@@ -73,6 +75,24 @@ def test_answers_that_nobody_takes_are_given_up(start: Start, count: int) -> Non
     server = start(world(send_s_max=0.5))
     with silent(server, LARGE * count) as connection:
         wait_until(lambda: is_cut(connection), "it was kept")
+    server.check_idle()
+
+
+def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards memory: logprobs of a stream may come to 100 MB until its connection is cut. Whoever
+    comes back in time is told why it ended."""
+    monkeypatch.setattr(limits, "UNREAD_S_MAX", 0.0)
+    server = start(world(send_s_max=3600.0))
+    body = {"prompt": "a", "max_tokens": 4000, "logprobs": 5, "ignore_eos": True, "stream": True}
+    with silent(server, request_bytes("/v1/completions", body)) as connection:
+        engine = server.service.engine
+        wait_until(lambda: engine.stats().cancelled_requests == 1, "it goes on")
+        assert engine.stats().completion_tokens < 2500
+        told = read_all(connection)
+    assert NEGLECTED.encode() in told
+    assert b"[DONE]" not in told
     server.check_idle()
 
 

@@ -265,6 +265,21 @@ def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
         backend.close()
 
 
+def test_a_batch_that_hangs_is_found_by_what_others_took(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against minutes of silence: the limit follows from what was measured."""
+    monkeypatch.setattr(limits, "BATCH_S_MIN", 0.3)
+    for number in range(4):
+        first_token(backend, number)
+        backend.reset()
+    os.kill(backend.pid, signal.SIGSTOP)
+    with pytest.raises(BackendCrashed, match=r"did not answer within 0\.3 seconds"):
+        first_token(backend, 4)
+    backend.reset()
+    assert first_token(backend, 5) is not None
+
+
 def test_close_cuts_a_running_batch_short() -> None:
     """Guards against a close that waits for a batch that may take for ever."""
     backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
@@ -364,6 +379,27 @@ def test_two_batches_are_answered_in_order(backend: ProcessBackend) -> None:
     outcomes = [backend.receive(), backend.receive()]
     assert [each.number for each in outcomes if each is not None] == [1, 2]
     assert [each.samples[0].token for each in outcomes if each is not None] == alone
+
+
+def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a batch that lies in line behind a long one: it has all of its own time left."""
+    assert backend._child is not None
+    channel, waited = backend._child.batches, list[float | None]()
+    receive = channel.receive
+
+    def watched(limit_s: float | None = None) -> Message:
+        waited.append(limit_s)
+        return receive(limit_s)
+
+    monkeypatch.setattr(channel, "receive", watched)
+    backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+    backend.send(Batch(2, (), (Entry(0, 1, (), wants_token=True, continues=True),)))
+    assert waited == []
+    assert backend.receive() is not None
+    assert backend.receive() is not None
+    assert waited == [spec().batch_s_max] * 2
 
 
 def test_an_outcome_that_is_late_comes_later() -> None:

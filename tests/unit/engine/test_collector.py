@@ -6,9 +6,12 @@ import pytest
 
 from jitney.core.batch import Logprob
 from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
+from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
+from jitney.core.sequence import make_sequences
+from jitney.core.stops import StopTable
 from jitney.engine.answer import Delta, Ending, Usage
-from jitney.engine.collector import Collector, Verdict
+from jitney.engine.collector import NEGLECTED, Collector, Neglect, Verdict
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
@@ -19,15 +22,15 @@ MakeRequest = Callable[..., Request]
 class Story:
     """A collector, the mailbox behind it, and a short way to tell it events."""
 
-    def __init__(self, request: Request) -> None:
-        self.mailbox = Mailbox()
+    def __init__(self, request: Request, *, is_bounded: bool = False) -> None:
+        self.mailbox = Mailbox(is_bounded=is_bounded)
         self.collector = Collector(request, byte_vocabulary(), self.mailbox, 10.0)
 
-    def token(self, token: int, *, index: int = 0, at: float = 12.0) -> Verdict | None:
+    def token(self, token: int, *, index: int = 0, at: float = 12.0) -> Verdict | Neglect | None:
         logprob = Logprob(token, -0.5)
         return self.collector.push(TokenEvent(RequestId("0"), index, at, token, logprob))
 
-    def text(self, text: str) -> list[Verdict]:
+    def text(self, text: str) -> list[Verdict | Neglect]:
         verdicts = [self.token(token) for token in encode(text, special=False)]
         return [verdict for verdict in verdicts if verdict is not None]
 
@@ -216,3 +219,64 @@ def test_a_cancelled_request_is_an_answer_and_no_error(make_request: MakeRequest
     ending = story.collector.ending(15.0)
     assert ending.error is None
     assert ending.was_cancelled
+
+
+def test_what_takes_time_is_made_once_for_all_completions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards every stream against 60 prompts of 16 completions with long stop strings."""
+    made: list[object] = []
+    build = StopTable._build
+
+    def counted(table: StopTable) -> None:
+        made.append(table)
+        build(table)
+
+    monkeypatch.setattr(StopTable, "_build", counted)
+    params = SamplingParams(
+        n=16,
+        stop=["a" * 255 + end for end in "bcdefghijklmnopq"],
+        structured_outputs=StructuredOutputsParams(json={"type": "object"}),
+        logit_bias={1: 1.0},
+    )
+    sequences = []
+    for number in range(60):
+        request = Request(id=RequestId(str(number)), prompt=(1,), params=params, seed=0)
+        Collector(request, byte_vocabulary(), Mailbox(), 0.0)
+        sequences += make_sequences(request, frozenset(), 64, 0.0)
+    assert len(made) == 1
+    assert {id(each.sampling.constraint) for each in sequences} == {id(params.constraint)}
+    assert len({id(each.sampling.logit_bias) for each in sequences}) == 60
+    assert len({each.sampling.seed for each in sequences}) == 16
+
+
+def test_logprobs_of_a_bounded_stream_are_not_kept_when_they_were_sent(
+    make_request: MakeRequest,
+) -> None:
+    """Guards memory: they were all there until the end, read or not."""
+    story = Story(make_request(logprobs=0, stop=["never"]), is_bounded=True)
+    story.text("one ne")
+    assert [each.token for each in story.collector._tracks[0].logprobs] == [ord("n"), ord("e")]
+    story.text("ar")
+    assert story.collector._tracks[0].logprobs == []
+    story.finish()
+    (delta,) = story.deltas()
+    assert [each.token for each in delta.logprobs] == [ord(each) for each in "one near"]
+    answer = story.collector.ending(15.0).answer
+    assert answer is not None
+    assert answer.completions[0].logprobs is None
+    assert answer.completions[0].text == "one near"
+
+
+def test_what_nobody_reads_is_a_verdict_and_a_sentence(make_request: MakeRequest) -> None:
+    """Guards memory against a reader who stalls, and tells him why when he is back."""
+    story = Story(make_request(), is_bounded=True)
+    verdicts = [story.token(97, at=12.0 + number) for number in range(3000)]
+    first = verdicts.index(Neglect(RequestId("0")))
+    assert 1000 < first < 2900
+    assert set(verdicts[:first]) == {None}
+    story.finish(FinishReason.CANCELLED)
+    ending = story.collector.ending(15.0)
+    assert ending.was_cancelled
+    assert ending.answer is not None
+    assert ending.answer.completions[0].message == NEGLECTED

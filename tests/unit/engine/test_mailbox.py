@@ -1,10 +1,13 @@
 """The way out: merging, one ending, and waking readers of both kinds."""
 
 import asyncio
+import sys
 import threading
 
 import pytest
 
+from jitney.core import limits
+from jitney.core.batch import Logprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
@@ -169,3 +172,50 @@ def test_a_reader_whose_loop_was_closed_does_not_hurt_the_engine() -> None:
     assert not task.done()
     # The task can never run again; say so, or it complains when it is forgotten.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def heavy(index: int = 0) -> Delta:
+    """A token with as many logprobs as there may be."""
+    top = tuple((token, -1.0) for token in range(limits.LOGPROBS_MAX))
+    return Delta(index=index, text="a", tokens=(1,), logprobs=(Logprob(1, -1.0, top),))
+
+
+def put_until_neglected(mailbox: Mailbox, s_each: float) -> int:
+    """Put until the mailbox is neglected, or long enough; how many it took."""
+    for count in range(5000):
+        if mailbox.is_neglected(count * s_each):
+            return count
+        mailbox.put(heavy(count % 4), count * s_each)
+    return 5000
+
+
+def test_a_reader_who_stops_is_noticed_before_much_is_unread() -> None:
+    """Guards memory: logprobs do not become less by merging."""
+    count = put_until_neglected(Mailbox(is_bounded=True), limits.UNREAD_S_MAX)
+    item = heavy()
+    size = sys.getsizeof(item.logprobs[0].top) + sum(
+        sys.getsizeof(pair) + sys.getsizeof(pair[0]) + sys.getsizeof(pair[1])
+        for pair in item.logprobs[0].top
+    )
+    assert 0.5 * limits.UNREAD_BYTES_MAX < count * size < 1.5 * limits.UNREAD_BYTES_MAX
+
+
+def test_a_burst_of_any_size_is_not_neglect() -> None:
+    """Guards a reader whose event loop is late for a moment."""
+    assert put_until_neglected(Mailbox(is_bounded=True), 0.0) == 5000
+
+
+def test_a_reader_who_is_slow_and_goes_on_is_not_cut() -> None:
+    """Guards the count of what is unread: what was fetched is not."""
+    mailbox = Mailbox(is_bounded=True)
+    for number in range(2000):
+        mailbox.put(heavy(number % 4), float(number))
+        assert not mailbox.is_neglected(float(number))
+        if number % 8 == 7:
+            while mailbox.fetch() is not None:
+                pass
+
+
+def test_who_reads_late_on_purpose_is_never_cut() -> None:
+    """Guards callers in Python who hand in many requests and read them one after the other."""
+    assert put_until_neglected(Mailbox(), 1.0) == 5000

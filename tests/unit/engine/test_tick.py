@@ -11,8 +11,9 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
 from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.settings import Policy
+from jitney.core.settings import Policy, Strategy
 from jitney.engine.answer import Answer, Ending
+from jitney.engine.collector import Collector
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.records import (
     BackendLost,
@@ -361,3 +362,44 @@ def test_the_log_says_when_a_lost_backend_is_back(
     world.run_dry()
     back = [each.getMessage() for each in caplog.records if "is back" in each.getMessage()]
     assert back == ["the backend is back after 1.5 s"]
+
+
+def test_answers_that_are_held_back_are_put_together_once(
+    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the tick of a group: long answers that wait must not be made anew at every turn."""
+    made: list[Collector] = []
+    ending = Collector.ending
+
+    def counted(collector: Collector, now: float) -> Ending:
+        made.append(collector)
+        return ending(collector, now)
+
+    monkeypatch.setattr(Collector, "ending", counted)
+    world = make_world(strategy=Strategy.STATIC, sequences_max=4)
+    mailboxes = [Mailbox() for _ in range(4)]
+    for tokens, mailbox in zip((1, 2, 3, 40), mailboxes, strict=True):
+        world.tick.submit(make_request(max_tokens=tokens), mailbox)
+    world.run_dry()
+    assert all(answer_of(mailbox) for mailbox in mailboxes)
+    assert len(made) == 4
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(
+    make_world: MakeWorld, make_request: MakeRequest, is_bounded: bool
+) -> None:
+    """Guards memory against readers who stall, and late readers who mean it against the guard."""
+    world, mailbox, other = make_world(), Mailbox(is_bounded=is_bounded), Mailbox(is_bounded=True)
+    world.tick.submit(make_request(logprobs=20, n=2, max_tokens=900, ignore_eos=True), mailbox)
+    world.tick.submit(make_request(logprobs=20, max_tokens=900, ignore_eos=True), other)
+    while world.tick.has_work:
+        world.tick.run()
+        world.clock.moment += 0.1
+        while other.fetch() is not None and other.ending is None:
+            pass
+    answer = answer_of(mailbox)
+    assert answer.was_cancelled == is_bounded
+    assert (answer.usage.completion_count < 250) == is_bounded
+    assert not answer_of(other).was_cancelled
+    world.tick.check()

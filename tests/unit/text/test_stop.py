@@ -2,19 +2,20 @@
 
 import pytest
 
+from jitney.core.stops import StopTable
 from jitney.text.stop import StopMatcher, StopResult
 
 
 def test_text_passes_untouched_when_there_are_no_stop_strings() -> None:
     """Guards the common case."""
-    matcher = StopMatcher((), include=False)
+    matcher = StopMatcher(StopTable(()), include=False)
     assert matcher.push("anything") == StopResult("anything")
     assert matcher.flush() == ""
 
 
 def test_the_beginning_of_a_stop_string_is_held_until_it_is_none() -> None:
     """Guards against leaking part of a stop string, and against swallowing what was none."""
-    matcher = StopMatcher(("###",), include=False)
+    matcher = StopMatcher(StopTable(("###",)), include=False)
     assert matcher.push("a#") == StopResult("a")
     assert matcher.push("#b") == StopResult("##b")
     assert matcher.push("#") == StopResult("")
@@ -25,7 +26,7 @@ def test_the_beginning_of_a_stop_string_is_held_until_it_is_none() -> None:
 @pytest.mark.parametrize(("include", "text"), [(False, "one"), (True, "one##")])
 def test_a_match_ends_the_text_with_or_without_itself(include: bool, text: str) -> None:
     """Guards include_stop_str_in_output, and that nothing follows the end."""
-    matcher = StopMatcher(("##",), include)
+    matcher = StopMatcher(StopTable(("##",)), include)
     pieces = [matcher.push(piece) for piece in ("one#", "# two", " three##")]
     assert "".join(piece.text for piece in pieces) == text
     assert [piece.matched for piece in pieces] == [None, "##", None]
@@ -45,8 +46,8 @@ def test_the_match_that_ends_first_wins_and_the_longest_of_those(
     stops: tuple[str, ...], text: str, before: str, matched: str
 ) -> None:
     """Guards the documented choice among overlapping stop strings, in one piece and in many."""
-    assert StopMatcher(stops, include=False).push(text) == StopResult(before, matched)
-    stepwise = StopMatcher(stops, include=False)
+    assert StopMatcher(StopTable(stops), include=False).push(text) == StopResult(before, matched)
+    stepwise = StopMatcher(StopTable(stops), include=False)
     results = [stepwise.push(character) for character in text]
     assert "".join(result.text for result in results) == before
     assert results[-1].matched == matched or any(result.matched == matched for result in results)
