@@ -137,6 +137,8 @@ def served(
             yield Served(process, _port_of(process, log), log)
         finally:
             _end(process)
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def missing_here(proc: Path = Path("/proc")) -> str | None:

@@ -82,12 +82,12 @@ class Target:
         )
         return told.encode() + body
 
-    async def send(self, request: bytes) -> str:
+    async def send(self, request: bytes, reply_s_max: float = REPLY_S_MAX) -> str:
         """Send these bytes on a connection of its own and read to its end; what came, counted."""
         told = "no answer"
         writer = None
         try:
-            async with asyncio.timeout(REPLY_S_MAX):
+            async with asyncio.timeout(reply_s_max):
                 reader, writer = await asyncio.open_connection(HOST, self.port)
                 writer.write(request)
                 told = status_of(await reader.read(PIECE_BYTES))

@@ -167,7 +167,8 @@ async def random_bytes(target: Target) -> None:
     generator = random.Random(12)
     noises = [generator.randbytes(size) for size in (1, 100, 4000, 60_000)]
     noises += [b"\r\n" * 20_000, b"\n" * 40_000, b"GET " * 10_000, b"\0" * 50_000]
-    await crowd(4, lambda number: target.send(generator.choice(noises)))
+    # Some of it is the beginning of a request, which is waited for.
+    await crowd(4, lambda number: target.send(generator.choice(noises), 0.1))
 
 
 async def open_and_reset(target: Target) -> None:

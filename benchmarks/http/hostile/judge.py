@@ -1,7 +1,9 @@
 """What an attack did to everybody else: one row of the table, and whether that is too much."""
 
 import time
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, astuple, dataclass, replace
 
 from benchmarks.http.hostile.attack import Attack, Bounds
 from benchmarks.http.hostile.processes import Peak, Taken, taken
@@ -9,8 +11,10 @@ from benchmarks.http.hostile.stage import Stage
 from benchmarks.http.wire import Json
 
 SETTLE_S_MAX = 10.0
-SETTLE_S_MIN = 0.5
+LOOKS = 4
 LOOK_S = 0.2
+"""A bystander's own calls come and go: what is left is what is there at each of some looks."""
+
 MEMORY_SHARE = 0.10
 MEMORY_MIB = 30.0
 """Memory counts as back within a tenth of what it was, or within this."""
@@ -52,7 +56,7 @@ def skipped(attack: Attack, reason: str) -> Row:
 
 def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
     """Attack, let it settle, and judge."""
-    before = taken(stage.pid)
+    before = _at_rest(stage)
     stage.bystander.take()
     with Peak(stage.pid) as peak:
         aftermath = stage.attack(attack, seconds)
@@ -90,12 +94,25 @@ def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
 def settled(stage: Stage, before: Taken) -> tuple[Taken, float]:
     """What the server takes once it takes no more than before, or after a while; how long."""
     started = time.monotonic()
+    looks: deque[Taken] = deque(maxlen=LOOKS)
     while True:
         time.sleep(LOOK_S)
-        now, waited_s = taken(stage.pid), time.monotonic() - started
-        is_back = waited_s >= SETTLE_S_MIN and not left(before, now)
+        looks.append(taken(stage.pid))
+        now, waited_s = least(looks), time.monotonic() - started
+        is_back = len(looks) == LOOKS and not left(before, now)
         if is_back or waited_s >= SETTLE_S_MAX or not stage.is_alive:
             return now, waited_s
+
+
+def least(looks: Iterable[Taken]) -> Taken:
+    """The least of each at any of these looks."""
+    return Taken(*(min(values) for values in zip(*map(astuple, looks), strict=True)))
+
+
+def _at_rest(stage: Stage) -> Taken:
+    """What it takes now; threads of a pool that ended for want of work may come back."""
+    now = taken(stage.pid)
+    return replace(now, threads=max(now.threads, stage.warm.threads))
 
 
 def left(before: Taken, after: Taken) -> list[str]:

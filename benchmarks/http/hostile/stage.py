@@ -15,7 +15,7 @@ from typing import IO
 
 from benchmarks.http.hostile.attack import Attack, Setup
 from benchmarks.http.hostile.confine import confined
-from benchmarks.http.hostile.processes import descendants, worker_of
+from benchmarks.http.hostile.processes import Taken, descendants, taken, worker_of
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import Connection, Json
 
@@ -63,6 +63,8 @@ class Stage:
     bystander: Bystander
     calm: dict[str, Json]
     model_len: int
+    warm: Taken
+    """What it takes after its first busy moment."""
 
     @property
     def pid(self) -> int:
@@ -123,7 +125,8 @@ def staged(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iter
         time.sleep(calm_s / 2)  # its first stream and connections are made
         bystander.take()
         time.sleep(calm_s)
-        yield Stage(server, bystander, bystander.take(), model_len)
+        warm = taken(server.process.pid)
+        yield Stage(server, bystander, bystander.take(), model_len, warm)
 
 
 async def _warm(port: int) -> int:

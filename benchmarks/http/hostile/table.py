@@ -1,5 +1,7 @@
 """Rows for people."""
 
+import os
+
 from benchmarks.http.hostile.judge import Row
 from benchmarks.http.hostile.processes import Taken
 
@@ -24,7 +26,10 @@ NOTES = (
 def calm_line(calm: dict[str, dict[str, float]]) -> str:
     """How a bystander fares when nothing happens."""
     parts = [f"{name} {calm[name]['worst_ms']:.0f} ms" for name in ("stream", "health", "chat")]
-    return f"calm, worst: {', '.join(parts)}; late {calm['late']['worst_ms']:.0f} ms"
+    return (
+        f"calm, worst: {', '.join(parts)}; late {calm['late']['worst_ms']:.0f} ms; "
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
 
 
 def line(row: Row) -> str:
