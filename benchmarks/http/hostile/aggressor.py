@@ -1,4 +1,4 @@
-"""`python -m benchmarks.http.hostile.aggressor NAME PORT PID KEY MODEL_LEN SECONDS`: one attack.
+"""`python -m benchmarks.http.hostile.aggressor NAME PORT PID KEY LEN END SECONDS`: one attack.
 
 A process of its own, so that what an attack takes is not counted as the server's. The last line on
 standard output is JSON: what it was told, and what it found wrong by itself.
@@ -26,8 +26,8 @@ async def attack_for(attack: Attack, target: Target, seconds: float) -> None:
 
 def main(name: str, *rest: str) -> None:
     """Attack, and tell."""
-    port, pid, key, model_len, seconds = rest
-    target = Target(int(port), int(pid), key, int(model_len))
+    port, pid, key, model_len, end_name, seconds = rest
+    target = Target(int(port), int(pid), key, int(model_len), end_name)
     allow_files()
     asyncio.run(attack_for(named(name), target, float(seconds)))
     print(json.dumps({"told": target.told, "faults": target.faults}))

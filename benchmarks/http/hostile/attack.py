@@ -62,6 +62,8 @@ class Target:
     pid: int
     key: str
     model_len: int = 4096
+    end_name: str = "<|end|>"
+    """How the model's end token is written."""
     told: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 

@@ -7,6 +7,9 @@ from benchmarks.http.hostile.attack import Attack, Target, crowd
 BODY_BYTES = 9_900_000
 """Just below the default of --body-limit."""
 
+PIECE_BYTES = 12
+"""Of a text for each token of the context: more is refused before it is looked at."""
+
 _COMPLETIONS = "POST /v1/completions"
 _CHAT = "POST /v1/chat/completions"
 
@@ -67,22 +70,25 @@ async def unicode_bombs(target: Target) -> None:
 
 
 async def tokenize_controls(target: Target) -> None:
-    """Names of control tokens, 160 KB of them, to each of four threads."""
-    request = target.request("POST /tokenize", _controls("prompt"))
+    """The end token's name, 160 KB of it, to each of four threads."""
+    request = target.request("POST /tokenize", _controls(target))
     await crowd(4, lambda number: target.send(request))
 
 
 async def chat_controls(target: Target) -> None:
     """The same as the message of a chat."""
-    request = target.request(_CHAT, _controls("messages"))
+    request = target.request(_CHAT, _controls(target))
     await crowd(4, lambda number: target.send(request))
 
 
 async def tokenize_largest(target: Target) -> None:
-    """The largest texts that there may be."""
-    body = json.dumps({"prompt": "a bus on the road " * (BODY_BYTES // 19)}).encode()
-    request = target.request("POST /tokenize", body)
-    await crowd(4, lambda number: target.send(request))
+    """The largest texts that there may be in a body, and in a context."""
+    sizes = (BODY_BYTES, PIECE_BYTES * target.model_len)
+    texts = ["a bus on the road " * (size // 18 - 2) for size in sizes]
+    requests = [
+        target.request("POST /tokenize", json.dumps({"prompt": text}).encode()) for text in texts
+    ]
+    await crowd(4, lambda number: target.send(requests[number % 2]))
 
 
 async def detokenize_largest(target: Target) -> None:
@@ -95,11 +101,11 @@ def _numbers(beginning: bytes, count: int = BODY_BYTES // 3) -> bytes:
     return beginning + b"65," * count + b"65]}"
 
 
-def _controls(field: str) -> bytes:
-    """A body full of a control token's name: the fake vocabulary's and those of real models."""
-    text = "x<|end|>" * 10_000 + "x<|im_end|>" * 8000
-    value = text if field == "prompt" else [{"role": "user", "content": text}]
-    return json.dumps({field: value}).encode()
+def _controls(target: Target) -> bytes:
+    """Messages full of the end token's name, as much of it as the door lets in."""
+    part = "x" + target.end_name
+    text = part * (min(160_000, PIECE_BYTES * target.model_len) // len(part) - 10)
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
 ATTACKS = (

@@ -17,7 +17,7 @@ from benchmarks.http.hostile.attack import Attack, Setup
 from benchmarks.http.hostile.confine import confined
 from benchmarks.http.hostile.processes import Taken, descendants, taken, worker_of
 from benchmarks.http.served import Served, served
-from benchmarks.http.wire import Connection, Json
+from benchmarks.http.wire import Connection, Json, Reply
 
 BYSTANDER_KEY = "the-key-of-a-bystander"
 ATTACKER_KEY = "the-key-of-an-attacker"
@@ -26,7 +26,10 @@ TOLD_S_MAX = 60.0
 GRACE_S = 15.0
 """For an attack to end by itself once its time is over."""
 
-WARMING_S_MAX = 60.0
+WARMING = 12
+"""At once of each kind: pools of threads fill up."""
+
+WARMING_S_MAX = 120.0
 _PAGES = ("/metrics", "/", "/debug/trace", "/openapi.json", "/health")
 
 
@@ -63,6 +66,7 @@ class Stage:
     bystander: Bystander
     calm: dict[str, Json]
     model_len: int
+    end_name: str
     warm: Taken
     """What it takes after its first busy moment."""
 
@@ -78,7 +82,7 @@ class Stage:
 
     def attack(self, attack: Attack, seconds: float) -> Aftermath:
         """Do it in a process of its own; nothing of it is left afterwards."""
-        told = [ATTACKER_KEY, str(self.model_len), str(seconds)]
+        told = [ATTACKER_KEY, str(self.model_len), self.end_name, str(seconds)]
         command = [sys.executable, "-m", "benchmarks.http.hostile.aggressor", attack.name]
         process = subprocess.Popen(
             [*command, str(self.server.port), str(self.pid), *told],
@@ -117,7 +121,7 @@ def staged(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iter
             served(*flags, *setup.flags, *keys, program=program, errors=errors)
         )
         stack.callback(_end, server)
-        model_len = asyncio.run(_warm(server.port))
+        model_len, end_name = asyncio.run(_warm(server.port))
         if setup.memory_more_mib is not None:
             pids = [server.process.pid, *descendants(server.process.pid)]
             stack.enter_context(confined(pids, setup.memory_more_mib))
@@ -126,30 +130,38 @@ def staged(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iter
         bystander.take()
         time.sleep(calm_s)
         warm = taken(server.process.pid)
-        yield Stage(server, bystander, bystander.take(), model_len, warm)
+        yield Stage(server, bystander, bystander.take(), model_len, end_name, warm)
 
 
-async def _warm(port: int) -> int:
-    """Have everything done once, so that what is kept for the next time is there; the context."""
-    async with asyncio.timeout(WARMING_S_MAX):
-        await asyncio.gather(*(_ask_everything(port) for _ in range(8)))
-        connection = await Connection.open(port, BYSTANDER_KEY)
-        models = (await connection.get("/v1/models")).json()
-        connection.close()
-    return int(models["data"][0]["max_model_len"])
+async def _warm(port: int) -> tuple[int, str]:
+    """Have everything done once, so that what is kept for the next time is there.
 
-
-async def _ask_everything(port: int) -> None:
-    connection = await Connection.open(port, BYSTANDER_KEY)
-    for path in _PAGES:
-        await connection.get(path)
+    Gives the context in tokens, and the name of the end token.
+    """
     question = {"messages": [{"role": "user", "content": "Where to?"}], "max_tokens": 8}
     shape = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
-    await connection.post("/tokenize", {"prompt": "a bus " * 20_000})
-    await connection.post("/v1/chat/completions", {**question, "logprobs": True, "n": 2})
-    await connection.post("/v1/chat/completions", {**question, "response_format": shape})
-    await connection.post("/v1/completions", {"prompt": "x", "max_tokens": 4, "stop": ["zq"]})
-    connection.close()
+    asked: tuple[tuple[str, Json], ...] = (
+        ("/tokenize", {"prompt": "a bus " * 200_000}),
+        ("/detokenize", {"tokens": [65] * 200_000}),
+        ("/v1/chat/completions", {**question, "logprobs": True, "n": 2}),
+        ("/v1/chat/completions", {**question, "response_format": shape}),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 4, "stop": ["zq"], "stream": True}),
+    )
+    async with asyncio.timeout(WARMING_S_MAX):
+        for path, body in asked:
+            await asyncio.gather(*(_once(port, path, body) for _ in range(WARMING)))
+        for path in _PAGES:
+            await asyncio.gather(*(_once(port, path, None) for _ in range(WARMING)))
+        told = (await _once(port, "/tokenizer_info", None)).json()
+    return int(told["model_max_length"]), str(told["eos_token"])
+
+
+async def _once(port: int, path: str, body: Json | None) -> Reply:
+    connection = await Connection.open(port, BYSTANDER_KEY)
+    try:
+        return await (connection.get(path) if body is None else connection.post(path, body))
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager
