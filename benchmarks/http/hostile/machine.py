@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from benchmarks.http.hostile.attack import Attack, Bounds, Setup, Target, crowd,
 from benchmarks.http.hostile.bodies import json_10mb
 from benchmarks.http.hostile.confine import missing as cgroup_missing
 from benchmarks.http.hostile.processes import worker_of
+from benchmarks.http.wire import HOST
 
 STOP_S = 2.0
 HUNG_S_MAX = 30.0
@@ -38,6 +40,9 @@ async def worker_killed(target: Target) -> None:
     target.told["killed"] += 1
     if not await _is_replaced(target, worker, RESTART_MS / 1e3):
         target.faults.append("no other process of the backend came")
+    # The next attack is to find it at work.
+    while await target.ask("GET /health", key=False) != "200":  # noqa: ASYNC110, no event for it
+        await asyncio.sleep(LOOK_S)
 
 
 async def worker_stopped(target: Target) -> None:
@@ -63,26 +68,33 @@ async def worker_hung(target: Target) -> None:
 
 
 async def two_servers(target: Target) -> None:
-    """Another server on the same port: it must be told, and before it loads anything."""
-    command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake"]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        *("--port", str(target.port)),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    started, has_loaded = now(), False
-    assert process.stderr is not None
-    while process.returncode is None and now() - started < _TELL_S_MAX:
-        has_loaded = has_loaded or worker_of(process.pid) is not None
-        await asyncio.sleep(0.01)
-    if process.returncode is None:
-        process.kill()
-        target.faults.append("a second server on the port goes on")
-        return
-    target.told[f"exit {process.returncode} after {now() - started:.1f} s"] += 1
-    if has_loaded:
-        target.faults.append("a second server on the port loads before it is told")
+    """Two that start at the same time on one port: one must be told, before it loads anything."""
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    assert port != target.port
+    command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake", "--port", str(port)]
+    nowhere = asyncio.subprocess.DEVNULL
+    both = [
+        await asyncio.create_subprocess_exec(*command, stdout=nowhere, stderr=nowhere)
+        for _ in range(2)
+    ]
+    started, loaded = now(), set()
+    try:
+        while all(each.returncode is None for each in both) and now() - started < _TELL_S_MAX:
+            loaded |= {each.pid for each in both if worker_of(each.pid) is not None}
+            await asyncio.sleep(0.01)
+    finally:
+        for each in both:
+            with contextlib.suppress(ProcessLookupError):
+                each.kill()
+    told = [each for each in both if each.returncode not in (None, -signal.SIGKILL)]
+    if not told:
+        target.faults.append("two servers share a port")
+    for each in told:
+        target.told[f"exit {each.returncode} after {now() - started:.1f} s"] += 1
+        if each.pid in loaded:
+            target.faults.append("a second server on a port loads before it is told")
 
 
 async def busy_loops(target: Target) -> None:
@@ -193,7 +205,7 @@ ATTACKS = (
     ),
     Attack(
         name="two-servers",
-        text="a second server on the same port",
+        text="two servers that start at once on one port",
         run=two_servers,
         needs_key=False,
         seconds=_TELL_S_MAX,

@@ -36,7 +36,7 @@ ATTACKS = (
             setup=Setup(template=name),
             seconds=6.0,
             bounds=Bounds(
-                chat_ms=10_000.0,
+                chat_ms=5000.0,
                 because="chats of one model share its template, which takes turns",
             ),
         )

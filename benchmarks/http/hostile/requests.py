@@ -75,7 +75,8 @@ async def prompt_logprobs(target: Target) -> None:
 
 async def stalled_logprobs(target: Target) -> None:
     """Streams full of logprobs that nobody reads."""
-    body = {"prompt": "x", "max_tokens": 3000, "logprobs": 20, "stream": True, "ignore_eos": True}
+    asked = {"prompt": "x", "n": 4, "max_tokens": 3000, "logprobs": 20}
+    body = {**asked, "stream": True, "ignore_eos": True}
     request = target.request(f"POST {PATH}", json.dumps(body).encode())
 
     async def one(_: int) -> None:
@@ -176,9 +177,9 @@ ATTACKS = (
     ),
     Attack(
         name="stalled-logprobs",
-        text="12 unread streams with 20 logprobs a token",
+        text="12 unread streams of four, with 20 logprobs a token",
         run=stalled_logprobs,
-        seconds=8.0,
+        seconds=20.0,
         bounds=_SLOTS_TAKEN,
     ),
     Attack(
