@@ -10,6 +10,9 @@ when a goal was missed.
     cost     fake backend on one core, in tokens/s; SmolLM2 over HTTP against the engine itself
     drain    SIGTERM under 100 streams, with time to finish and without
 
+`python -m benchmarks.http hostile [--list]` is apart from them: a calm caller beside every attack
+of a list; see `benchmarks.http.hostile.command`.
+
 Linux only: memory, files and children are read from /proc, and cores are set aside.
 """
 
@@ -19,6 +22,7 @@ from collections.abc import Callable
 
 from benchmarks.http.cost import cost
 from benchmarks.http.drain import drain
+from benchmarks.http.hostile.command import main as hostile
 from benchmarks.http.kills import kills
 from benchmarks.http.leavers import leavers
 from benchmarks.http.ledger import ledger
@@ -38,6 +42,8 @@ SECTIONS: dict[str, Callable[[Report], None]] = {
 
 def main(names: list[str]) -> int:
     """Run the named sections, or all; the exit code."""
+    if names[:1] == ["hostile"]:
+        return hostile(names[1:])
     missing = missing_here()
     if missing is not None:
         print(missing)

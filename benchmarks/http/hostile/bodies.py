@@ -1,0 +1,127 @@
+"""Attacks by the body of a request: its size, its shape, its characters."""
+
+import json
+
+from benchmarks.http.hostile.attack import Attack, Target, crowd
+
+BODY_BYTES = 9_900_000
+"""Just below the default of --body-limit."""
+
+PIECE_BYTES = 12
+"""Of a text for each token of the context: more is refused before it is looked at."""
+
+_COMPLETIONS = "POST /v1/completions"
+_CHAT = "POST /v1/chat/completions"
+
+
+async def json_10mb(target: Target) -> None:
+    """Eight at once: two million small numbers in each."""
+    request = target.request(_COMPLETIONS, _numbers(b'{"prompt": ['))
+    await crowd(8, lambda number: target.send(request))
+
+
+async def json_one_10mb(target: Target) -> None:
+    """One at a time of the same."""
+    request = target.request(_COMPLETIONS, _numbers(b'{"prompt": ['))
+    await crowd(1, lambda number: target.send(request))
+
+
+async def deep_json(target: Target) -> None:
+    """Lists within lists, and objects within objects, as deep as a body is long."""
+    lists = b'{"prompt": ' + b"[" * (BODY_BYTES // 4)
+    objects = b'{"prompt": ' + b'{"a":' * 60_000
+    closed = b'{"prompt": ' + b"[" * 60 + b"]" * 60 + b"}"
+    requests = [target.request(_COMPLETIONS, body) for body in (lists, objects, closed)]
+    await crowd(3, lambda number: target.send(requests[number]))
+
+
+async def many_keys(target: Target) -> None:
+    """100,000 keys in one object, and 1,000 objects of 100."""
+    wide = json.dumps({f"k{number}": 1 for number in range(100_000)}).encode()
+    shared = {f"k{number}": 1 for number in range(100)}
+    many = json.dumps({"prompt": "x", "messages": [shared] * 1000}).encode()
+    requests = [target.request(_CHAT, body) for body in (wide, many)]
+    await crowd(2, lambda number: target.send(requests[number]))
+
+
+async def many_containers(target: Target) -> None:
+    """A million empty lists."""
+    body = b'{"prompt": [' + b"[]," * 1_000_000 + b"[]]}"
+    request = target.request(_COMPLETIONS, body)
+    await crowd(2, lambda number: target.send(request))
+
+
+async def unicode_bombs(target: Target) -> None:
+    """Characters that grow: escapes, halves of pairs, marks on marks, the largest of all."""
+    texts = (
+        "\\ud83d\\ude00" * 100_000,
+        "\\ud83d" * 100_000,
+        "a" + "\\u0301" * 150_000,
+        "\\ufdfa" * 150_000,
+        "\\U0010ffff" * 10,
+        "\\udbff\\udffd" * 80_000,
+    )
+    bodies = [
+        b'{"max_tokens": 1, "messages": [{"role": "user", "content": "%b"}]}' % text.encode()
+        for text in texts
+    ]
+    requests = [target.request(_CHAT, body) for body in bodies]
+    await crowd(len(requests), lambda number: target.send(requests[number]))
+
+
+async def tokenize_controls(target: Target) -> None:
+    """The end token's name, 160 KB of it, to each of four threads."""
+    request = target.request("POST /tokenize", _controls(target))
+    await crowd(4, lambda number: target.send(request))
+
+
+async def chat_controls(target: Target) -> None:
+    """The same as the message of a chat."""
+    request = target.request(_CHAT, _controls(target))
+    await crowd(4, lambda number: target.send(request))
+
+
+async def tokenize_largest(target: Target) -> None:
+    """The largest texts that there may be in a body, and in a context."""
+    sizes = (BODY_BYTES, PIECE_BYTES * target.model_len)
+    texts = ["a bus on the road " * (size // 18 - 2) for size in sizes]
+    requests = [
+        target.request("POST /tokenize", json.dumps({"prompt": text}).encode()) for text in texts
+    ]
+    await crowd(4, lambda number: target.send(requests[number % 2]))
+
+
+async def detokenize_largest(target: Target) -> None:
+    """The most tokens that there may be."""
+    request = target.request("POST /detokenize", _numbers(b'{"tokens": [', 1_990_000))
+    await crowd(4, lambda number: target.send(request))
+
+
+def _numbers(beginning: bytes, count: int = BODY_BYTES // 3) -> bytes:
+    return beginning + b"65," * count + b"65]}"
+
+
+def _controls(target: Target) -> bytes:
+    """Messages full of the end token's name, as much of it as the door lets in."""
+    part = "x" + target.end_name
+    text = part * (min(160_000, PIECE_BYTES * target.model_len) // len(part) - 10)
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+ATTACKS = (
+    Attack(name="json-10mb-x8", text="eight bodies of 10 MB of numbers", run=json_10mb),
+    Attack(name="json-10mb", text="bodies of 10 MB, one at a time", run=json_one_10mb),
+    Attack(name="deep-json", text="lists and objects nested millions deep", run=deep_json),
+    Attack(name="keys-100k", text="100,000 keys in one object", run=many_keys),
+    Attack(name="containers-1m", text="a million empty lists", run=many_containers),
+    Attack(name="unicode-bombs", text="text that grows or breaks when read", run=unicode_bombs),
+    Attack(
+        name="tokenize-controls",
+        text="four /tokenize bodies of 160 KB made of control tokens' names",
+        run=tokenize_controls,
+        seconds=8.0,
+    ),
+    Attack(name="chat-controls", text="the same as messages of a chat", run=chat_controls),
+    Attack(name="tokenize-largest", text="/tokenize of 10 MB, four", run=tokenize_largest),
+    Attack(name="detokenize-largest", text="/detokenize of 2m, four", run=detokenize_largest),
+)

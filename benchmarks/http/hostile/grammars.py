@@ -1,0 +1,128 @@
+"""Attacks by constraints: schemas, regexes and grammars that take for ever to compile or follow."""
+
+import itertools
+
+from benchmarks.http.hostile.attack import Attack, Target, crowd
+from benchmarks.http.wire import Json
+
+CHAT = "/v1/chat/completions"
+_ASKED: Json = {"messages": [{"role": "user", "content": "Answer."}], "max_tokens": 8}
+
+
+async def schema_all_of(target: Target) -> None:
+    """A schema of 3 KB that no compiler ends with, from two."""
+    await crowd(2, lambda number: target.post(CHAT, _with_schema(_all_of(number))))
+
+
+async def schema_all_of_tool(target: Target) -> None:
+    """The same as a tool's arguments."""
+
+    async def one(number: int) -> None:
+        made = {"name": f"t{number}", "parameters": _object(_all_of(number))}
+        tools = [{"type": "function", "function": made}]
+        await target.post(CHAT, {**_ASKED, "tools": tools, "tool_choice": "required"})
+
+    await crowd(2, one)
+
+
+async def schemas_1000(target: Target) -> None:
+    """Schemas that nobody has seen before, without end."""
+    fresh = itertools.count()
+
+    async def one(_: int) -> None:
+        names = [f"field_{next(fresh)}" for _ in range(40)]
+        properties = {name: {"type": "string", "maxLength": 50} for name in names}
+        await target.post(CHAT, _with_schema({"type": "object", "properties": properties}))
+
+    await crowd(4, one)
+
+
+async def long_regexes(target: Target) -> None:
+    """Regexes as long as they may be, and some that blow up when they are made deterministic."""
+    regexes = (
+        "(a|b)*a" + "(a|b)" * 5000,
+        "|".join(f"word{number}" for number in range(3000)),
+        "(x+x+)+y" * 300,
+        "(.{1,999}){1,99}z",
+    )
+
+    async def one(number: int) -> None:
+        await target.post(CHAT, {**_ASKED, "structured_outputs": {"regex": regexes[number]}})
+
+    await crowd(len(regexes), one)
+
+
+async def growing_grammars(target: Target) -> None:
+    """Grammars that are ambiguous without end, or nest without end."""
+    grammars = (
+        'start: a\na: a a | "x" | ""',
+        "start: a0\n" + "".join(f"a{n}: a{n + 1} a{n + 1}\n" for n in range(40)) + 'a40: "x"',
+        'start: "(" start ")" | start start | "x"',
+    )
+
+    async def one(number: int) -> None:
+        asked = {"structured_outputs": {"grammar": grammars[number]}, "max_tokens": 500}
+        await target.post(CHAT, {**_ASKED, **asked})
+
+    await crowd(len(grammars), one)
+
+
+async def many_choices(target: Target) -> None:
+    """5,000 choices, each time others."""
+    fresh = itertools.count()
+
+    async def one(_: int) -> None:
+        first = next(fresh)
+        choices = [f"choice {first} {number}" for number in range(5000)]
+        await target.post(CHAT, {**_ASKED, "structured_outputs": {"choice": choices}})
+
+    await crowd(2, one)
+
+
+async def deep_schema(target: Target) -> None:
+    """A schema that refers to itself, one nested as deep as may be, one with huge bounds."""
+    nested: Json = {"type": "string"}
+    for _ in range(12):
+        nested = {"type": "object", "properties": {"a": nested}, "additionalProperties": False}
+    schemas: tuple[Json, ...] = (
+        {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 50}}, "$ref": "#/$defs/a"},
+        {"type": "array", "minItems": 100_000, "items": {"type": "integer"}},
+        {"type": "string", "minLength": 100_000, "maxLength": 1_000_000},
+        nested,
+    )
+    await crowd(len(schemas), lambda number: target.post(CHAT, _with_schema(schemas[number])))
+
+
+def _all_of(number: int) -> Json:
+    patterns = [f"^.*k{number}{at:06d}.*$" for at in range(60)]
+    return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
+
+
+def _object(schema: Json) -> Json:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+
+
+def _with_schema(schema: Json) -> Json:
+    shape = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    return {**_ASKED, "response_format": shape}
+
+
+ATTACKS = (
+    Attack(
+        name="schema-allof",
+        text="two schemas of 3 KB whose 60 patterns never compile",
+        run=schema_all_of,
+        seconds=8.0,
+    ),
+    Attack(
+        name="schema-allof-tool",
+        text="the same as arguments of tools",
+        run=schema_all_of_tool,
+        seconds=8.0,
+    ),
+    Attack(name="schemas-1000", text="new schemas without end, four", run=schemas_1000),
+    Attack(name="long-regexes", text="regexes that grow when compiled", run=long_regexes),
+    Attack(name="growing-grammars", text="grammars without end", run=growing_grammars),
+    Attack(name="choices-5000", text="5,000 choices, each time others", run=many_choices),
+    Attack(name="deep-schema", text="schemas of themselves, or huge", run=deep_schema),
+)
