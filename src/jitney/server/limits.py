@@ -105,3 +105,10 @@ connection too many is told through."""
 
 DOOR_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""
+
+LOG_BYTES_MAX = 1_048_576
+"""Lines of the log that wait to be written: some 8,000 of requests, more than connections there
+are. A reader who is slower than that for long loses some, and is told how many."""
+
+LOG_END_S_MAX = 0.5
+"""For what waits to be written when the process ends. Whoever reads has done so by then."""
