@@ -183,8 +183,8 @@ def wheel_key(compiler: Compiler, version: str, *, every_level: bool = False) ->
 
 
 def pip(*arguments: str) -> list[str]:
-    """A pip command of this interpreter."""
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    """A pip command of this interpreter; -P keeps the current folder off its path."""
+    return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", *arguments]
 
 
 def build(compiler: Compiler, key: str, folder: Path, *, every_level: bool = False) -> Path:

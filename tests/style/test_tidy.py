@@ -4,6 +4,7 @@ Each test lists every place that breaks its rule. The rules are those of CONTRIB
 """
 
 import ast
+import itertools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -174,6 +175,21 @@ def test_names_are_of_the_house_vocabulary() -> None:
             if found or (name[0].isupper() and name.endswith(SUFFIXES)):
                 strange.append(at(file, line, name))
     assert not strange, lines(strange)
+
+
+def test_a_python_that_is_started_keeps_the_current_folder_off_its_path() -> None:
+    """Guards whoever stands in a folder of somebody else's: a file there may have the name of any
+    module, and would be run. The checks of this repository run in it, and want its modules."""
+    unsafe = [
+        at(file, node.lineno, ast.unparse(node)[:80])
+        for file in [*source(), *listed("scripts/*.py")]
+        if file != ROOT / "scripts" / "check.py"
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.List | ast.Tuple)
+        for word, after in itertools.pairwise(map(ast.unparse, node.elts))
+        if word == "sys.executable" and after not in ("'-P'", "'-I'")
+    ]
+    assert not unsafe, lines(unsafe)
 
 
 def test_exports_are_sorted() -> None:

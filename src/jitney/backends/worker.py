@@ -42,10 +42,10 @@ EXIT_MALFORMED = 4
 def main(arguments: list[str]) -> int:
     """Serve one parent until it goes; the value is the exit status."""
     *sockets, parent = (int(each) for each in arguments)
-    # Ctrl-C reaches every process of the terminal, and a service manager's wish to end every
-    # process of the service: the parent drains first, and needs this one to do so.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C and the end of a terminal reach every process in it, and a service manager's wish to
+    # end every process of the service: the parent drains first, and needs this one to do so.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if not die_with_parent(parent):
         return EXIT_DONE
     batches, texts, constraints = (Channel(socket.socket(fileno=each)) for each in sockets)

@@ -9,9 +9,12 @@
 Knows nothing of the commands. Called from the main thread; imports nothing heavy.
 """
 
+import io
 import os
+import select
 import sys
 import traceback
+from typing import TextIO
 
 import typer
 
@@ -26,11 +29,14 @@ UNREAD = 141
 SENTENCE_CHARACTERS_MAX = 2000
 
 
+READER_S_MAX = 0.5
+"""How long a line on standard error waits for a reader who is behind."""
+
+
 def say(sentence: str) -> None:
-    """One line on standard error, marked as ours."""
+    """One line on standard error, marked as ours; nobody waits where nobody reads."""
     shown = " ".join(sentence.split())
-    sys.stderr.write(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
-    sys.stderr.flush()
+    _write_error(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
 
 
 def report(error: BaseException, *, debug: bool) -> int:
@@ -39,7 +45,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         case KeyboardInterrupt():
             return INTERRUPTED
         case BrokenPipeError():
-            _forget_output()
+            _forget(sys.stdout)
             return UNREAD
         case typer.TyperException():
             say(_usage_sentence(error))
@@ -61,7 +67,7 @@ def report(error: BaseException, *, debug: bool) -> int:
             )
             code = FAILED
     if debug:
-        traceback.print_exception(error, file=sys.stderr)
+        _write_error("".join(traceback.format_exception(error)))
     return code
 
 
@@ -107,7 +113,24 @@ def _usage_sentence(error: typer.TyperException) -> str:
     return message if message.endswith((".", ")")) else message + "."
 
 
-def _forget_output() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush is quiet."""
+def _write_error(text: str) -> None:
+    try:
+        if _is_read(sys.stderr):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except OSError:
+        _forget(sys.stderr)
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether a line would be taken, at once or soon; what is no file always takes it."""
+    try:
+        return bool(select.select([], [stream.fileno()], [], READER_S_MAX)[1])
+    except (io.UnsupportedOperation, ValueError):
+        return True
+
+
+def _forget(stream: TextIO) -> None:
+    """Point a stream at nothing, so that the interpreter's last flush is quiet."""
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
+    os.dup2(nothing, stream.fileno())

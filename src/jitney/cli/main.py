@@ -6,6 +6,7 @@ Runs in the main thread.
 """
 
 import importlib
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -54,7 +55,20 @@ def main(arguments: list[str]) -> int:
 
 def run() -> None:
     """The entry point."""
+    _have_streams()
     sys.exit(main(sys.argv[1:]))
+
+
+def _have_streams() -> None:
+    """Have nothing stand for standard streams that are closed.
+
+    Python has None for such a stream, and the next file that is opened would get its number: a
+    connection might be sent what is meant for the terminal.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free, which is that of the stream.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _body(module: str) -> Callable[[Any, Given], int]:

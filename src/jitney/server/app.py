@@ -17,8 +17,15 @@ from jitney.server.middleware import Front, Guard, answer, error_headers, told
 from jitney.server.origins import EXPOSED, METHODS, Preflight
 from jitney.server.page import routes as page
 from jitney.server.replies import VERSION
-from jitney.server.routes import BODIES, make_router, make_state_router, not_found
+from jitney.server.routes import (
+    BODIES,
+    STATE_PATHS,
+    make_router,
+    make_state_router,
+    not_found,
+)
 from jitney.server.service import Service
+from jitney.server.shared import Shared
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -58,7 +65,7 @@ def create_app(
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
-    open_paths = frozenset({"/health"}) | (page.OPEN_PATHS if lookout is not None else frozenset())
+    open_paths = STATE_PATHS | (page.OPEN_PATHS if lookout is not None else frozenset())
     app.add_middleware(Guard, service=service, open_paths=open_paths)
     origins = service.settings.cors_origins
     if origins:
@@ -75,11 +82,12 @@ def create_app(
 
 def _metrics_router(lookout: Lookout) -> APIRouter:
     router = APIRouter()
+    rendered = Shared(lookout.metrics.render)
 
     @router.get("/metrics", response_class=Response)
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """Everything that is counted, in Prometheus' format."""
-        return Response(lookout.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
     return router
 

@@ -105,3 +105,25 @@ connection too many is told through."""
 
 DOOR_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""
+
+LOG_BYTES_MAX = 1_048_576
+"""Lines of the log that wait to be written: some 8,000 of requests, more than connections there
+are. A reader who is slower than that for long loses some, and is told how many."""
+
+LOG_END_S_MAX = 0.5
+"""For what waits to be written when the process ends. Whoever reads has done so by then."""
+
+TRACE_EVENTS = 4096
+"""Events of ticks in a trace, unless all are asked for: a megabyte, and the last seconds."""
+
+TRACE_REQUESTS = 256
+"""Requests in a trace, unless all are asked for."""
+
+TRACE_SLICE_EVENTS = 64
+"""Events that are written out in one go: about a millisecond, in which nothing else may run."""
+
+TRACE_S_MAX = 60.0
+"""For a trace to be read, since there is one at a time."""
+
+PAGE_TEXT_CHARACTERS = 16_384
+"""Text of all slots on the page together: with hundreds of them each has a few words."""

@@ -9,6 +9,7 @@ servers in one process do not meet.
 
 import inspect
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -36,6 +37,15 @@ from jitney.version import version
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class Log(Protocol):
+    """What drops lines rather than wait for a reader."""
+
+    @property
+    def dropped_count(self) -> int:
+        """Lines that were never written."""
+        ...
+
+
 class Metrics:
     """Watches one engine from its making on. `render` and `answered` may be called anywhere."""
 
@@ -43,6 +53,7 @@ class Metrics:
         self._engine = engine
         self._model_name = model_name
         self._service: Service | None = None
+        self._log: Log | None = None
         self._clock = clock or SystemClock()
         self._measures = Measures(engine.settings.model_len_max)
         self._registry = CollectorRegistry(auto_describe=False)
@@ -53,6 +64,10 @@ class Metrics:
         """Count what this one answers as well, and show how it is and what bounds it."""
         self._service = service
         service.answer_listeners.append(self.answered)
+
+    def attach_log(self, log: Log) -> None:
+        """Count the lines that this one drops as well."""
+        self._log = log
 
     def answered(self, route: str, status: int, refused: str | None = None) -> None:
         """An HTTP answer went out, which says why if it is a refusal.
@@ -75,6 +90,11 @@ class Metrics:
             "jitney:observer_failures",
             "Times that an observer of the engine, such as these metrics, raised; see the log.",
             self._engine.observer_failed_count,
+        )
+        yield counter(
+            "jitney:log_lines_dropped",
+            "Lines of the log that found no room, because it was not read or could not be written.",
+            0 if self._log is None else self._log.dropped_count,
         )
         yield from _own_histograms(totals)
         yield from self._limits()

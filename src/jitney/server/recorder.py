@@ -140,6 +140,15 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of a request from its beginning."""
+
+    tenant: str
+    prompt_tokens: int
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Beside:
     """What a tick did apart from making tokens."""
 
@@ -216,11 +225,14 @@ class Recorder:
             live = self._live.get(request_id)
             return live.copied() if live is not None else self._ended.get(request_id)
 
-    def tenant(self, request_id: RequestId) -> str | None:
-        """Whose request this is; None when it is not known (any more)."""
+    def origin(self, request_id: RequestId) -> Origin | None:
+        """What was asked for, and by whom; None when it is not known (any more)."""
         with self._lock:
             story = self._live.get(request_id) or self._ended.get(request_id)
-            return None if story is None else story.tenant
+        if story is None:
+            return None
+        # None of this changes, so the story need not be copied.
+        return Origin(story.tenant, story.prompt_tokens, story.max_tokens)
 
     def firsts(self) -> list[float]:
         """From arrival to the first token, of all requests that have one, in seconds."""

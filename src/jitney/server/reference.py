@@ -53,20 +53,21 @@ This page is made from the source by `make docs`.
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
 backend is being started again, or no forward pass ends; needs no key |
-| `GET /ready` | 200 while new work is welcome; 503 from the first signal to stop |
+| `GET /ready` | 200 while new work is welcome; 503 from the first signal to stop, and whenever \
+`/health` is 503; needs no key |
 | `GET /load` | `server_load`: requests that are being served |
 | `GET /version` | of the software |
 | `GET /metrics` | Prometheus |
-| `GET /debug/trace` | what the flight recorder holds, for Perfetto or chrome://tracing; one at a \
-time |
+| `GET /debug/trace` | the last ticks and requests of the flight recorder, for Perfetto or \
+chrome://tracing, and with `whole=true` all that it holds; one at a time |
 | `GET /openapi.json` | this interface, for programs |
 | `GET /` | the page |
 
 ## Keys
 
-With `--api-key` or `--api-key-file`, every path but `/health` and the files of the page wants
-`Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file of keys. A key's name is
-its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
+With `--api-key` or `--api-key-file`, every path but `/health`, `/ready` and the files of the page
+wants `Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
+name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
 Its rates are per minute, and a minute's worth may be used at once. Requests are counted when they

@@ -33,6 +33,10 @@ _ERROR: dict[str, Any] = {
 BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 """Described in the OpenAPI document."""
 
+STATE_PATHS = frozenset({"/health", "/ready"})
+"""Paths that need no key: those who ask whether to send work here, or to start it again, have
+none. They tell how the server is and why, in sentences of ours, and nothing of who calls."""
+
 
 def taking(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
     """How the OpenAPI document describes an endpoint with this body."""
@@ -116,9 +120,10 @@ def make_state_router(service: Service) -> APIRouter:
         """Whether work gets done; needs no key."""
         return _told(service.health())
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Response:
-        """Whether new work is welcome."""
+        """Whether new work is welcome; needs no key."""
         return _told(service.readiness())
 
     @router.get("/version")

@@ -4,7 +4,8 @@
     nothing runs any more, or the time for it is over -> what is left is told, once
     everybody was told -> the socket is closed, the engine ended, and the process may leave
 
-A second signal skips the waiting. An engine that stops by itself ends the server as well, once
+A second signal skips the waiting, unless it is SIGHUP: a terminal that closes sends two. Under
+nohup SIGHUP is not for us. An engine that stops by itself ends the server as well, once
 its callers were told: a server that can serve nothing is worth less than one that is started
 again.
 """
@@ -26,7 +27,7 @@ from fastapi import FastAPI
 
 from jitney.errors import EngineStopped
 from jitney.server import limits
-from jitney.server.accepting import Acceptor
+from jitney.server.accepting import Acceptor, listen
 from jitney.server.files import allow_files
 from jitney.server.protocol import GuardedProtocol
 from jitney.server.service import Service
@@ -65,7 +66,7 @@ class _Server(uvicorn.Server):
         self._send_s_max = send_s_max
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take connections. Raises OSError."""
+        """Begin to take connections."""
         self._acceptor.open()
         await super().startup(sockets=[])
 
@@ -134,11 +135,9 @@ class Lifecycle:
         self._loop = asyncio.get_running_loop()
         self._asked, self._hurried = asyncio.Event(), asyncio.Event()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            for number in SIGNALS:
-                self._loop.add_signal_handler(number, self._ask)
-        # Connections take it over from the socket that they came through.
+            self._hear_signals(self._loop)
         settings = self._service.settings
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.unsent_bytes_max)
+        listen(listener, settings.unsent_bytes_max)
         server = self._server = _Server(self._config(), listener, send_s_max=settings.send_s_max)
         serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())
@@ -159,6 +158,19 @@ class Lifecycle:
         await serving
         if failure is not None:
             raise EngineStopped(str(failure))
+
+    def _hear_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises where there are none, or this is not their thread."""
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._ask)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    def _hang_up(self) -> None:
+        """The terminal is gone, which is told by its shell and by the system, one after another."""
+        assert self._asked is not None
+        if not self._asked.is_set():
+            self._ask()
 
     def _ask(self) -> None:
         assert self._asked is not None

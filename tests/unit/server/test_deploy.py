@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
+from jitney.server import limits
 from jitney.server.metrics import Metrics
 from jitney.server.run import TOLD_S_MAX
 from jitney.server.settings import ServerSettings
@@ -83,6 +84,23 @@ def test_the_unit_waits_for_the_whole_of_a_shutdown() -> None:
     assert found is not None
     shutdown_s = ServerSettings(model_names=("tiny",)).shutdown_s
     assert int(found[1]) > shutdown_s + STOP_S + 2 * TOLD_S_MAX + SPANS_S
+
+
+def unit_settings() -> dict[str, str]:
+    """What the unit sets, by name."""
+    unit = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
+    return dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
+
+
+def test_the_unit_bounds_what_the_service_may_take() -> None:
+    """Guards the machine: without a bound a service that grows takes its neighbours with it, and
+    one that is ended whole for its backend's memory loses every answer."""
+    found = unit_settings()
+    high, most = (int(found[name].removesuffix("%")) for name in ("MemoryHigh", "MemoryMax"))
+    assert 0 < high < most < 100
+    assert found["OOMPolicy"] == "continue"
+    assert int(found["TasksMax"]) >= 512
+    assert int(found["LimitNOFILE"]) >= limits.CONNECTIONS_MAX + limits.FILES_KEPT
 
 
 def test_panels_do_not_overlap() -> None:

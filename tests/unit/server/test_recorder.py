@@ -7,7 +7,7 @@ from jitney.core.request import Priority, RequestId
 from jitney.engine.records import BackendLost
 from jitney.errors import BackendFailed, DeadlineExceeded
 from jitney.server import recorder as recorder_module
-from jitney.server.recorder import Recorder, Story
+from jitney.server.recorder import Origin, Recorder, Story
 from jitney.server.viewer import Viewer
 from tests.unit.server.records_for_tests import (
     accepted,
@@ -185,8 +185,8 @@ def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     assert [each.id for each in recorder.stories(viewer=Viewer("one"))] == ["2", "0"]
     assert [each.id for each in recorder.stories(1, Viewer("two"))] == ["3"]
     assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
-    owners = [recorder.tenant(RequestId(name)) for name in ("0", "3", "none")]
-    assert owners == ["one", "two", None]
+    origins = [recorder.origin(RequestId(name)) for name in ("0", "3", "none")]
+    assert origins == [Origin("one", 4, 64), Origin("two", 4, 64), None]
     assert sorted(recorder.firsts()) == [0.5] * 4
     assert recorder.wholes() == [10.0]
 

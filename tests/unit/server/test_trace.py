@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
-from jitney.server.recorder import Recorder
-from jitney.server.trace import ENGINE, REQUESTS, render_trace
+import pytest
+
+from jitney.server import limits
+from jitney.server.recorder import MEMBERS_MAX, REQUESTS_MAX, TICKS_MAX, Recorder
+from jitney.server.trace import ENGINE, REQUESTS, trace_slices
 from jitney.server.viewer import EVERYONE, Viewer
 from tests.unit.server.records_for_tests import accepted, done, member, started, tick
 
@@ -31,7 +34,7 @@ def recorded() -> Recorder:
 
 # Any: as JSON has it
 def events(recorder: Recorder, viewer: Viewer = EVERYONE) -> list[dict[str, Any]]:
-    document = json.loads(render_trace(recorder, 3.0, viewer))
+    document = json.loads(b"".join(trace_slices(recorder, 3.0, viewer, is_whole=True)))
     assert document["displayTimeUnit"] == "ms"
     found: list[dict[str, Any]] = document["traceEvents"]
     return found
@@ -100,3 +103,39 @@ def test_counters_show_memory_queue_and_batch() -> None:
 def test_an_empty_recorder_is_still_a_trace() -> None:
     """Guards a server that was asked before its first request."""
     assert all(event["ph"] == "M" for event in events(Recorder()))
+
+
+def full(wide: int) -> Recorder:
+    """A recorder that has all it can hold, with batches of so many."""
+    recorder = Recorder()
+    for number in range(REQUESTS_MAX):
+        recorder.take(accepted(0.0, f"r{number}", 4))
+        recorder.take(done(1.0, f"r{number}"))
+    for number in range(TICKS_MAX):
+        members = [member(f"r{slot}", 4, 1, samples=True, slot=slot) for slot in range(wide)]
+        recorder.take(tick(1.0 + number, number + 1, *members))
+    return recorder
+
+
+@pytest.mark.parametrize("wide", [1, 8, 512])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_trace_is_made_in_slices_and_is_short_unless_all_is_wanted(
+    wide: int, is_whole: bool
+) -> None:
+    """Guards everyone else: written out in one go, a full recorder stopped every other thread for
+    300 ms, for whoever had a key and asked again and again."""
+    recorder = full(wide)
+    head, *slices, tail = trace_slices(recorder, 5000.0, EVERYONE, is_whole=is_whole)
+    sizes = [len(json.loads(b"[" + each.removeprefix(b",") + b"]")) for each in slices]
+    assert max(sizes) == limits.TRACE_SLICE_EVENTS
+    found = json.loads(b"".join((head, *slices, tail)))["traceEvents"]
+    of_ticks = [each for each in found if each["pid"] == ENGINE and each["ph"] != "M"]
+    requests = [each for each in found if "why" in each["args"]]
+    assert of_ticks[-1]["ts"] == 1e6 * TICKS_MAX, "the last tick is there"
+    if is_whole:
+        ticks_kept = min(TICKS_MAX, MEMBERS_MAX // wide)
+        assert len(of_ticks) == ticks_kept * (wide + 4)
+        assert len(requests) == REQUESTS_MAX
+    else:
+        assert limits.TRACE_EVENTS - wide - 4 < len(of_ticks) <= limits.TRACE_EVENTS
+        assert len(requests) == limits.TRACE_REQUESTS

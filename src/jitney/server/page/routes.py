@@ -8,23 +8,29 @@ script or style, and a policy that forbids them: text of strangers can never bec
 runs.
 """
 
+import asyncio
 import hashlib
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from jitney.core.request import RequestId
+from jitney.server import limits
 from jitney.server.errors import RATE, Refusal, retry_headers
 from jitney.server.keys import Caller
 from jitney.server.lookout import Lookout
 from jitney.server.page import FILES
 from jitney.server.page.state import PageState
 from jitney.server.service import Service
-from jitney.server.trace import render_trace
+from jitney.server.trace import trace_slices
 from jitney.server.viewer import EVERYONE, Viewer
+
+_log = logging.getLogger("jitney.server")
 
 OPEN_PATHS = frozenset(FILES)
 """Paths that need no key: files of the package, the same for everyone."""
@@ -46,7 +52,7 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
     """The page, what it asks for, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
     state = PageState(service, lookout)
-    # A full recorder makes tens of megabytes.
+    # Held until it is sent: another one would take as long, and as much memory.
     tracing = threading.Lock()
     for path, (name, kind) in FILES.items():
         router.add_api_route(path, _file_route(name, kind), methods=["GET", "HEAD"])
@@ -74,7 +80,7 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
         return JSONResponse(fields, headers=_LIVE)
 
     @router.get("/debug/trace")
-    def debug_trace(request: Request) -> Response:
+    async def debug_trace(request: Request, whole: bool = False) -> Response:
         if not tracing.acquire(blocking=False):
             raise Refusal(
                 429,
@@ -83,14 +89,33 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
                 type=RATE,
                 headers=retry_headers(1.0),
             )
-        try:
-            viewer = _viewer(service, request)
-            content = render_trace(lookout.recorder, lookout.clock.now(), viewer)
-        finally:
-            tracing.release()
-        return Response(content, media_type="application/json", headers=_LIVE)
+        viewer, now = _viewer(service, request), lookout.clock.now()
+        slices = trace_slices(lookout.recorder, now, viewer, is_whole=whole)
+        return _Trace(slices, tracing.release)
 
     return router
+
+
+class _Trace(StreamingResponse):
+    """A trace on its way, each slice made when the one before is sent; calls `ended` in the end.
+
+    A subclass, because that is what the framework takes for a response. Slices are made by the
+    framework's own threads, one at a time.
+    """
+
+    def __init__(self, slices: Iterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(slices, media_type="application/json", headers=_LIVE)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, within TRACE_S_MAX."""
+        try:
+            async with asyncio.timeout(limits.TRACE_S_MAX):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            _log.info("a trace was not read within %g s; it is cut", limits.TRACE_S_MAX)
+        finally:
+            self._ended()
 
 
 def _viewer(service: Service, request: Request) -> Viewer:

@@ -2,8 +2,10 @@
 
 Asks the engine for a sight of itself at most every FRESH_S seconds, however many pages are open,
 and never when none is. An engine that is stuck does not answer; then the last sight is shown, and
-its age says so. Whoever asks sees requests of its own by name, and with their text and story; of
-others it sees that they run or wait, in numbers. How the server is, the service says.
+its age says so. One page's state is made in each round of the loop, however many are open: with
+hundreds of slots it takes milliseconds, for which everyone who streams waits. Whoever asks sees
+requests of its own by name, and with their text and story; of others it sees that they run or
+wait, in numbers. How the server is, the service says.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from jitney.engine.engine import EngineState
 from jitney.engine.records import TickRecord
 from jitney.engine.sight import Sight
 from jitney.engine.stats import Stats
+from jitney.server import limits
 from jitney.server.explain import duration_text, explain, phases
 from jitney.server.lookout import Lookout
 from jitney.server.recorder import Loss, Story
@@ -54,10 +57,20 @@ class PageState:
         self._lookout = lookout
         self._sight: Sight | None = None
         self._looking: asyncio.Future[Sight] | None = None
+        self._turn = asyncio.Lock()
 
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> Fields:
         """The whole page; ticks after the given one, requests only when wanted."""
         sight = await self._look()
+        async with self._turn:
+            fields = self._fields(sight, viewer, ticks_after, wants_requests=wants_requests)
+            # The next one is made in another round.
+            await asyncio.sleep(0)
+        return fields
+
+    def _fields(
+        self, sight: Sight | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
+    ) -> Fields:
         now = self._lookout.clock.now()
         stats = self._engine.stats()
         fields: Fields = {
@@ -141,21 +154,24 @@ class PageState:
         }
 
     def _slots(self, sight: Sight, viewer: Viewer) -> list[Value]:
+        views = sight.picture.slots
+        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(len(views), 1))
         rows: list[Value] = []
-        for view in sight.picture.slots:
+        for view in views:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
             if view.state is not SlotState.CACHED and view.request_id is not None:
-                story = self._lookout.recorder.story(view.request_id)
+                origin = self._lookout.recorder.origin(view.request_id)
                 tails = sight.tails.get(view.request_id, ())
                 index = view.index or 0
-                text = tails[index] if index < len(tails) else ""
-                name = self._name(view.request_id, viewer)
-                row |= {"request": name, "index": index, "text": None if name is None else text}
-                if story is not None:
+                text = tails[index][-shown:] if index < len(tails) else ""
+                may_read = viewer.may_read(None if origin is None else origin.tenant)
+                row["request"] = view.request_id if may_read else None
+                row |= {"index": index, "text": text if may_read else None}
+                if origin is not None:
                     row |= {
-                        "prompt": story.prompt_tokens,
-                        "made": max(0, view.token_count + 1 - story.prompt_tokens),
-                        "limit": story.max_tokens,
+                        "prompt": origin.prompt_tokens,
+                        "made": max(0, view.token_count + 1 - origin.prompt_tokens),
+                        "limit": origin.max_tokens,
                     }
             rows.append(row)
         return rows
@@ -180,8 +196,8 @@ class PageState:
 
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
         """The request's id, which its caller may have chosen; None when it is another's."""
-        tenant = self._lookout.recorder.tenant(request_id)
-        return request_id if viewer.may_read(tenant) else None
+        origin = self._lookout.recorder.origin(request_id)
+        return request_id if viewer.may_read(None if origin is None else origin.tenant) else None
 
 
 def _counts(stats: Stats) -> Fields:

@@ -1,0 +1,124 @@
+"""The way out for lines: the log, and what is said on standard output. Any thread.
+
+Whoever has a line never waits and never fails, whatever is at the other end: a pipe that nobody
+reads, a terminal that is held or gone, a full disk. A thread writes; lines that find no room are
+dropped, counted, and told in one line once everything before them is written. It writes to the
+file itself: Python's own stream has a lock, which the interpreter wants when it ends.
+"""
+
+import logging
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from jitney.server import limits
+
+STDOUT, STDERR = 1, 2
+
+
+class Outlet:
+    """One file, and the lines that wait for it; `tell` makes the line about those dropped."""
+
+    def __init__(self, file: int, tell: Callable[[int], str]) -> None:
+        self._file = file
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._lines: deque[bytes] = deque()
+        self._held_bytes = 0
+        """What waits, and what is being written."""
+        self._is_full = False
+        self._dropped_count = 0
+        self._told_count = 0
+        # A daemon: whoever does not read must not keep the process.
+        threading.Thread(target=self._run, name="jitney-outlet", daemon=True).start()
+
+    @property
+    def dropped_count(self) -> int:
+        """Lines that were never written."""
+        return self._dropped_count
+
+    def put(self, line: str) -> None:
+        """Have a line written, if there is room for it."""
+        content = _bytes_of(line)
+        with self._changed:
+            # One gap, told once: after the first that finds no room, all are dropped until
+            # nothing waits.
+            if self._is_full or self._held_bytes + len(content) > limits.LOG_BYTES_MAX:
+                self._is_full = True
+                self._dropped_count += 1
+                return
+            self._lines.append(content)
+            self._held_bytes += len(content)
+            self._changed.notify_all()
+
+    def wait_written(self, seconds: float) -> None:
+        """Until nothing waits, for so long at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._held_bytes == 0, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                content = self._lines.popleft()
+            is_written = self._write(content)
+            with self._changed:
+                if not is_written:
+                    self._dropped_count += 1
+                if not self._lines:
+                    self._is_full = False
+                untold_count = self._dropped_count - self._told_count
+                is_due = is_written and untold_count > 0 and not self._lines
+            if is_due and self._write(_bytes_of(self._tell(untold_count))):
+                self._told_count += untold_count
+            with self._changed:
+                self._held_bytes -= len(content)
+                self._changed.notify_all()
+
+    def _write(self, content: bytes) -> bool:
+        """Whether all of it could be written; waits for the reader, however long that takes."""
+        rest = memoryview(content)
+        while rest:
+            try:
+                rest = rest[os.write(self._file, rest) :]
+            except BlockingIOError:
+                # Somebody else who has the same file does not want to wait for it.
+                select.select([], [self._file], [])
+            except OSError:
+                return False
+        return True
+
+
+class OutletLog(logging.Handler):
+    """Records of the log, written out on the thread that logs; the interpreter flushes it last."""
+
+    def __init__(self, file: int = STDERR) -> None:
+        super().__init__()
+        self._outlet = Outlet(file, self._tell)
+
+    @property
+    def dropped_count(self) -> int:
+        """Lines of the log that were never written."""
+        return self._outlet.dropped_count
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record."""
+        try:
+            self._outlet.put(self.format(record))
+        except Exception:  # As the standard library does it: a bad record is no failure of ours.
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Have what waits written, unless nobody reads."""
+        self._outlet.wait_written(limits.LOG_END_S_MAX)
+
+    def _tell(self, count: int) -> str:
+        said = {"msg": "%d lines of the log were dropped: they found no room", "args": (count,)}
+        level = {"levelno": logging.WARNING, "levelname": "WARNING", "name": "jitney.server"}
+        return self.format(logging.makeLogRecord({**said, **level}))
+
+
+def _bytes_of(line: str) -> bytes:
+    return line.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,33 @@
+"""Something that takes a while and is the same for everyone: made once at a time. Event loop.
+
+However many ask, one thread makes it. Whoever asks while it is being made gets the next one, with
+all others who ask meanwhile, and never one that was begun before they asked.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Made = TypeVar("Made")
+
+
+class Shared(Generic[Made]):
+    """What `make` gives, on a thread other than the event loop's."""
+
+    def __init__(self, make: Callable[[], Made]) -> None:
+        self._make = make
+        self._current: asyncio.Task[Made] | None = None
+        self._next: asyncio.Task[Made] | None = None
+
+    async def get(self) -> Made:
+        """One that is begun from here on."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._make_after(self._current))
+        # Shielded, because others wait for the same one.
+        return await asyncio.shield(self._next)
+
+    async def _make_after(self, before: asyncio.Task[Made] | None) -> Made:
+        if before is not None:
+            await asyncio.wait({before})
+        self._current, self._next = self._next, None
+        return await asyncio.to_thread(self._make)
