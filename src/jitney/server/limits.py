@@ -44,6 +44,35 @@ HEADER_BYTES_MAX = 32_768
 HEADERS_MAX = 128
 ADDRESS_BYTES_MAX = 8192
 
+PIECE_BYTES_MAX = 32_768
+"""Bytes of a body that are read in one piece: what is kept of it in between is as little."""
+
+CHUNKS_PER_PIECE = 256
+"""Chunks of a body that are read in one piece, which takes less than half a millisecond."""
+
+CHUNKS_MAX = 32_768
+CHUNK_BYTES_USUAL = 1024
+"""Chunks of one body, and one more for each so many bytes in them: whoever writes a body in parts
+writes larger ones, and single bytes are as good as an attack."""
+
+CHUNK_LINE_BYTES_MAX = 256
+"""The line before a chunk, with an extension that nobody reads."""
+
+TRAILER_BYTES_MAX = 4096
+"""Headers after a body, which nobody reads."""
+
+STEPS_PER_ROUND = 256
+"""Steps of reading in one round of the event loop, over all connections. A step takes some 15 us,
+so that whoever streams waits for that of others no longer than a token takes."""
+
+STEPS_PER_SHARE = 32
+"""Steps for one connection until others have their turn."""
+
+STEPS_PER_REQUEST = 10
+"""What a request counts for, because it is answered too."""
+
+CHUNKS_PER_STEP = 16
+
 HEADER_S_MAX = 10.0
 """From the first moment of a connection to the end of its headers."""
 
@@ -83,7 +112,13 @@ DEADLINE_GRACE_S = 0.5
 so after this, the caller is told without it."""
 
 LINGER_S_MAX = 2.0
-"""A client whose body is refused may finish sending for so long, so that it reads the answer."""
+"""A client that was answered before its body was there may finish sending for so long, so that it
+reads the answer: whoever is cut while sending may lose it."""
+
+REST_BYTES_MAX = 65_536
+"""A body that is not longer, and answered before it is there, is read over, and its connection
+kept: most clients send headers and body one after the other, and an early refusal such as a 429
+comes in between."""
 
 RETRY_AFTER_S_MAX = 600
 DOOR_REQUESTS_MAX = 64
