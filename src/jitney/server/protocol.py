@@ -115,11 +115,20 @@ class GuardedProtocol(H11Protocol):
             # The cycle would close it while its client still sends.
             self.cycle.transport = _Parting(self.transport, self)  # type: ignore[assignment]
         if self.conn.is_behind and not self._is_lingering:
-            self.flow.hold()
-            self._rounds.wait(self.handle_events)
+            self._wait_round()
         else:
             self.flow.release()
         self._enter_state()
+
+    def _wait_round(self) -> None:
+        """Let others have their turn; what comes meanwhile is left to the system."""
+        if self.conn.has_begun and self._rounds.is_crowded:
+            message = "The server reads as many large bodies as it may; try again later."
+            self.conn.refusal = Refusal(503, message, code="too_many_bodies", type=UNAVAILABLE)
+            self.send_400_response("")
+            return
+        self.flow.hold()
+        self._rounds.wait(self.handle_events, is_begun=self.conn.has_begun)
 
     def on_response_complete(self) -> None:
         """The next request may have come already."""
@@ -157,6 +166,7 @@ class GuardedProtocol(H11Protocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self._rounds.leave(self.handle_events)
+        self.conn.forget()
         self.flow.release()
         self.flow.resume_reading()
         self.transport.write_eof()

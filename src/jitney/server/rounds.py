@@ -1,7 +1,8 @@
 """Shares each round of the event loop among the connections that have sent something: `Rounds`.
 
 Whoever sends much, in whatever small parts, has it read a little in each round; in between are
-everybody else's streams, and those who have come meanwhile. Event loop.
+everybody else's streams, and those who have come meanwhile: there is a line for those who begin
+and one for those who go on, and they take turns. Event loop.
 """
 
 from collections.abc import Callable
@@ -15,12 +16,13 @@ class _Loop(Protocol):
 
 
 class Rounds:
-    """What is left of this round, and who goes on in the next one, in the order of asking."""
+    """What is left of this round, and who is called in the next one, in the order of asking."""
 
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
         self._left = limits.STEPS_PER_ROUND
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._first: dict[Callable[[], None], None] = {}
+        self._again: dict[Callable[[], None], None] = {}
         self._is_called = False
 
     @property
@@ -33,14 +35,20 @@ class Rounds:
         self._left -= steps
         self._call()
 
-    def wait(self, go_on: Callable[[], None]) -> None:
+    @property
+    def is_crowded(self) -> bool:
+        """Whether no more can go on: each keeps in memory what was not read."""
+        return len(self._again) >= limits.READS_WAITING_MAX
+
+    def wait(self, read: Callable[[], None], *, is_begun: bool) -> None:
         """Call this in the next round, or in one of those after it."""
-        self._waiting[go_on] = None
+        (self._again if is_begun else self._first)[read] = None
         self._call()
 
-    def leave(self, go_on: Callable[[], None]) -> None:
+    def leave(self, read: Callable[[], None]) -> None:
         """Do not call it any more."""
-        self._waiting.pop(go_on, None)
+        self._first.pop(read, None)
+        self._again.pop(read, None)
 
     def _call(self) -> None:
         if not self._is_called:
@@ -50,9 +58,11 @@ class Rounds:
     def _begin(self) -> None:
         self._is_called = False
         self._left = min(self._left, 0) + limits.STEPS_PER_ROUND
-        while self._waiting and not self.is_over:
-            go_on = next(iter(self._waiting))
-            del self._waiting[go_on]
-            go_on()
-        if self._waiting or self._left < limits.STEPS_PER_ROUND:
+        while not self.is_over and (self._first or self._again):
+            for line in (self._first, self._again):
+                if line and not self.is_over:
+                    read = next(iter(line))
+                    del line[read]
+                    read()
+        if self._first or self._again or self._left < limits.STEPS_PER_ROUND:
             self._call()

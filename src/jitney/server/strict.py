@@ -42,6 +42,15 @@ class StrictConnection(h11.Connection):
         """Bytes that have come and were not read."""
         return len(self._held)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was read of this share."""
+        return self._steps_left < limits.STEPS_PER_SHARE
+
+    def forget(self) -> None:
+        """Keep nothing that was not read."""
+        self._held.clear()
+
     def receive_data(self, data: bytes) -> None:
         """Keep what has come until it is read."""
         self._held += data
