@@ -31,7 +31,7 @@ from jitney.server.lookout import Lookout
 from jitney.server.outlet import STDOUT, Outlet, OutletLog
 from jitney.server.run import Lifecycle
 from jitney.server.service import Service
-from jitney.server.settings import Key, ServerSettings
+from jitney.server.settings import Key, ServerSettings, body_bytes_for
 
 _log = logging.getLogger("jitney.server")
 
@@ -91,13 +91,16 @@ def server_settings(
     assembly: Assembly, serving: ServeSettings, keys: tuple[Key, ...]
 ) -> ServerSettings:
     """What the server runs by, from what people set."""
+    body_bytes_max = serving.body_limit
+    if body_bytes_max is None:
+        body_bytes_max = body_bytes_for(assembly.engine.settings.model_len_max)
     return ServerSettings(
         model_names=serving.served_model_name or (assembly.model_name,),
         keys=keys,
         cors_origins=serving.cors_origin,
         allowed_hosts=allowed_hosts(serving, keys),
-        body_bytes_max=serving.body_limit,
-        bodies_bytes_max=limits.BODIES_MAX * serving.body_limit,
+        body_bytes_max=body_bytes_max,
+        bodies_bytes_max=max(limits.BODIES_BYTES_MIN, limits.BODIES_MAX * body_bytes_max),
         shutdown_s=serving.shutdown_timeout,
         stall_s_max=serving.stall_timeout,
         send_s_max=serving.read_timeout,

@@ -87,10 +87,14 @@ class ServeSettings:
             "Seconds that running requests may take to finish once the server is told to stop.",
         ),
     )
-    body_limit: int = field(
-        default=10_000_000,
+    body_limit: int | None = field(
+        default=None,
         metadata=about(
-            Group.SERVER, Size(1024, 2**30), "The largest body of a request.", ("max_body_size",)
+            Group.SERVER,
+            Size(1024, 2**30),
+            "The largest body of a request.",
+            ("max_body_size",),
+            "32 bytes for each token of the model's length, and at least 2MiB",
         ),
     )
     stall_timeout: float = field(

@@ -7,8 +7,10 @@ of it is kept. A request is counted among those that are served once its body is
 import asyncio
 import difflib
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -23,6 +25,7 @@ from jitney.server.parse import parse_object
 from jitney.server.wire import Strict
 
 Body = TypeVar("Body", bound=Strict)
+Made = TypeVar("Made")
 
 _EXPECTED = {
     "prompt": f"a string, a list of 1 to {limits.PROMPTS_MAX} strings, a list of token ids, "
@@ -45,14 +48,23 @@ async def read_body(
     _check_type(request)
     content = await _read(request, bytes_max)
     request.state.begin()
-    if len(content) > limits.INLINE_BYTES_MAX:
-        return await asyncio.to_thread(check_body, content, kind, table)
-    return check_body(content, kind, table)
+    values_max = max(limits.VALUES_MAX, bytes_max // limits.VALUE_BYTES_USUAL)
+    if len(content) <= limits.INLINE_BYTES_MAX:
+        return check_body(content, kind, table, values_max)
+    intake: Intake = request.state.intake
+    return await intake.parse(
+        partial(check_body, content, kind, table, values_max), request.receive
+    )
 
 
-def check_body(content: bytes, kind: type[Body], table: Mapping[str, fields.Field]) -> Body:
+def check_body(
+    content: bytes,
+    kind: type[Body],
+    table: Mapping[str, fields.Field],
+    values_max: int = limits.VALUES_MAX,
+) -> Body:
     """The body in these bytes. Raises Refusal with status 400."""
-    given = parse_object(content)
+    given = parse_object(content, values_max)
     name = fields.refusal_among(given, table)
     if name is not None:
         refused = table[name]
@@ -118,10 +130,15 @@ class _Arrival:
 
 
 class Intake:
-    """The bodies that are on their way in, the oldest first."""
+    """The bodies that are on their way in, the oldest first; then, if they are large, in a line.
+
+    All threads of Python wait for one that parses. So large bodies are parsed one at a time, and
+    in between others have their turn.
+    """
 
     def __init__(self) -> None:
         self._arrivals: dict[_Arrival, None] = {}
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="jitney-parser")
 
     @property
     def count(self) -> int:
@@ -153,6 +170,30 @@ class Intake:
         while self._arrivals:
             self._take_oldest().end(Draining("the server is shutting down."))
 
+    async def parse(self, make: Callable[[], Made], receive: Receive) -> Made:
+        """Do this off the event loop when its turn comes, unless the client leaves before.
+
+        Raises ClientLeft and Draining. How many wait is bounded by what may be served and held.
+        """
+        parsing = asyncio.get_running_loop().run_in_executor(self._parser, make)
+        leaving = asyncio.create_task(_wait_leaving(receive))
+        try:
+            either: set[asyncio.Future[Any]] = {parsing, leaving}  # Any: made, or nothing
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not parsing.done():
+                # Without effect on what is being parsed already; what waits is not begun.
+                parsing.cancel()
+                raise ClientLeft
+            if parsing.cancelled():
+                raise Draining("the server was shut down.")
+            return await parsing
+        finally:
+            leaving.cancel()
+
+    def end(self) -> None:
+        """Parse nothing more: the server has ended."""
+        self._parser.shutdown(wait=False, cancel_futures=True)
+
     def _take_oldest(self) -> _Arrival:
         oldest = next(iter(self._arrivals))
         del self._arrivals[oldest]
@@ -161,6 +202,11 @@ class Intake:
 
 def _timed_out(message: str) -> Refusal:
     return Refusal(408, message, code="request_timeout", headers={"connection": "close"})
+
+
+async def _wait_leaving(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _received(receive: Receive) -> Message:
@@ -177,7 +223,8 @@ class ClientLeft(Exception):
 def _too_large(bytes_max: int) -> Refusal:
     return Refusal(
         413,
-        f"The body is larger than {bytes_max} bytes, which is the most here (--body-limit).",
+        f"The body is larger than {bytes_max} bytes, which is the most here; whoever runs the "
+        "server can raise it with --body-limit.",
         code="request_too_large",
         headers={"connection": "close"},
     )

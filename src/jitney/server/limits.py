@@ -12,8 +12,13 @@ OBJECT_KEYS_MAX = 4096
 CONTAINERS_MAX = 100_000
 """Lists and objects of one body: each takes far more memory than the bytes it is written in."""
 
+VALUES_MAX = 250_000
+VALUE_BYTES_USUAL = 16
+"""Strings and numbers of one body, or one for each so many bytes that a body may have, if that is
+more. Nobody else is served while JSON is parsed, and that takes 150 ns for each."""
+
 INLINE_BYTES_MAX = 65_536
-"""A body larger than this is parsed off the event loop."""
+"""A body larger than this is parsed off the event loop, one at a time."""
 
 INLINE_VALUES_MAX = 20_000
 """A reply of more tokens and logprobs than this is written out off the event loop."""
@@ -43,6 +48,38 @@ HEADER_BYTES_MAX = 32_768
 
 HEADERS_MAX = 128
 ADDRESS_BYTES_MAX = 8192
+
+PIECE_BYTES_MAX = 32_768
+"""Bytes of a body that are read in one piece: what is kept of it in between is as little."""
+
+CHUNKS_PER_PIECE = 256
+"""Chunks of a body that are read in one piece, which takes less than half a millisecond."""
+
+CHUNKS_MAX = 32_768
+CHUNK_BYTES_USUAL = 1024
+"""Chunks of one body, and one more for each so many bytes in them: whoever writes a body in parts
+writes larger ones, and single bytes are as good as an attack."""
+
+CHUNK_LINE_BYTES_MAX = 256
+"""The line before a chunk, with an extension that nobody reads."""
+
+TRAILER_BYTES_MAX = 4096
+"""Headers after a body, which nobody reads."""
+
+STEPS_PER_ROUND = 256
+"""Steps of reading in one round of the event loop, over all connections. A step takes some 15 us,
+so that whoever streams waits for that of others no longer than a token takes."""
+
+STEPS_PER_SHARE = 16
+"""Steps for one connection until others have their turn: enough for an ordinary request."""
+
+READS_WAITING_MAX = 256
+"""Connections whose bodies are read in many rounds, each with up to 256 KB that were not read."""
+
+STEPS_PER_REQUEST = 10
+"""What a request counts for, because it is answered too."""
+
+CHUNKS_PER_STEP = 16
 
 HEADER_S_MAX = 10.0
 """From the first moment of a connection to the end of its headers."""
@@ -83,14 +120,28 @@ DEADLINE_GRACE_S = 0.5
 so after this, the caller is told without it."""
 
 LINGER_S_MAX = 2.0
-"""A client whose body is refused may finish sending for so long, so that it reads the answer."""
+"""A client that was answered before its body was there may finish sending for so long, so that it
+reads the answer: whoever is cut while sending may lose it."""
+
+REST_BYTES_MAX = 65_536
+"""A body that is not longer, and answered before it is there, is read over, and its connection
+kept: most clients send headers and body one after the other, and an early refusal such as a 429
+comes in between."""
 
 RETRY_AFTER_S_MAX = 600
 DOOR_REQUESTS_MAX = 64
 """Calls that may be on their way to the engine beside those that it holds."""
 
+BODY_BYTES_PER_TOKEN = 32
+BODY_BYTES_MIN = 2_097_152
+"""The largest body where nothing else is set: so much for each token of the model's length, but
+not less. A token is 4 bytes of text, up to 20 of escapes, and 8 as a number; and short prompts may
+come by the hundred."""
+
 BODIES_MAX = 16
-"""Bodies of the largest size that are held at once; ordinary ones are far smaller."""
+BODIES_BYTES_MIN = 160_000_000
+"""Bytes of bodies that are held at once: so many of the largest size, and not less. Ordinary ones
+are far smaller."""
 
 CONNECTIONS_MAX = 8192
 """Connections at once, idle ones included; the next one is told so and closed. Fewer where the

@@ -4,7 +4,6 @@ Plain ASGI, because anything that wraps responses would hide that a client has l
 made on `scope["path"]`, never on an address put together from headers a caller controls.
 """
 
-import asyncio
 import logging
 import re
 import uuid
@@ -26,9 +25,6 @@ _log = logging.getLogger("jitney.server")
 WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
 """Where work comes in: counted, limited by a key's rate, and refused while draining."""
 
-_LINGERING = frozenset({"request_too_large", "too_many_bytes"})
-"""Refusals of a body that is still on its way."""
-
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
 
 
@@ -48,13 +44,15 @@ class Front:
         http_id = _http_id(header(scope, b"x-request-id"))
         scope.setdefault("state", {}).update(http_id=http_id, arrived_at=started_at)
         status: int | None = None
+        # The connection knows whether it can be kept; where there is none, it is nobody's concern.
+        must_end = scope.get("extensions", {}).get("jitney.must_end", bool)
 
         async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 extra = [(b"x-request-id", http_id.encode())]
-                if self._service.is_draining:
+                if self._service.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}
                 kept = [each for each in message["headers"] if each[0] not in names]
@@ -146,31 +144,10 @@ def told(error: Exception, http_id: str) -> Refusal:
 
 
 async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error; whoever is still sending a body gets a moment to finish."""
+    """Send an error."""
     scope.setdefault("state", {})["refused"] = refusal.reason
     response = JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
-    if refusal.code not in _LINGERING or header(scope, b"expect") is not None:
-        await response(scope, receive, send)
-        return
-    # A connection that is closed while its other side sends may lose the answer on the way.
-    start: Message = {
-        "type": "http.response.start",
-        "status": refusal.status,
-        "headers": response.raw_headers,
-    }
-    await send(start)
-    await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
-    await _discard(receive)
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _discard(receive: Receive) -> None:
-    try:
-        async with asyncio.timeout(limits.LINGER_S_MAX):
-            while (await receive()).get("more_body", False):
-                pass
-    except TimeoutError:
-        return
+    await response(scope, receive, send)
 
 
 def _known(state: Mapping[str, Any]) -> str:  # Any: whatever was noted on the way
@@ -200,13 +177,10 @@ def _http_id(given: bytes | None) -> str:
 
 
 def _check_head(scope: Scope) -> None:
-    """What the protocol lets pass when it comes in one piece."""
-    size = sum(len(name) + len(value) for name, value in scope["headers"])
+    """What the protocol lets pass."""
     status = 0
     if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
         status, code, message = 414, "uri_too_long", "The address is too long."
-    elif size > limits.HEADER_BYTES_MAX or len(scope["headers"]) > limits.HEADERS_MAX:
-        status, code, message = 431, "headers_too_large", "The headers are too many or too long."
     elif header(scope, b"content-length") and header(scope, b"transfer-encoding"):
         # Two readers could disagree on where this request ends.
         status, code = 400, "invalid_http"

@@ -10,20 +10,24 @@ import re
 from typing import Any, NoReturn
 
 from jitney.server.errors import Refusal
-from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX
+from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX, VALUES_MAX
 
-_TOKENS = re.compile(rb'"[^"]*+"?|[\[\]{}]')
-"""Strings without escapes, closed or not, and brackets: whatever begins to match does match, so
-that no byte is looked at twice."""
+_STRINGS = re.compile(rb'"[^"]*+"?')
+"""Strings without escapes, closed or not: whatever begins to match does match, so that no byte is
+looked at twice."""
 
-_STEPS = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")
+_STEPS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_OTHERS = bytes(set(range(256)) - set(_STEPS))
 
 
-def parse_object(content: bytes) -> dict[str, Any]:  # Any: a JSON value
+def parse_object(
+    content: bytes, values_max: int = VALUES_MAX
+) -> dict[str, Any]:  # Any: a JSON value
     """The object in this body. Raises Refusal with status 400."""
     if not content.strip():
         _refuse("The body is empty; send a JSON object.")
-    _check_depth(content)
+    _check_form(content, values_max)
     try:
         value = json.loads(
             content.decode("utf-8"),
@@ -42,26 +46,37 @@ def parse_object(content: bytes) -> dict[str, Any]:  # Any: a JSON value
         _refuse("The body holds a number that is too long.")
     if not isinstance(value, dict):
         _refuse("The body must be a JSON object.")
-    if b"\\u" in content:
+    if _SURROGATES.search(content):
         _check_surrogates(value)
     return value
 
 
-def _check_depth(content: bytes) -> None:
-    """Before the parser meets it: the parser recurses."""
-    if content.count(b"{") + content.count(b"[") <= DEPTH_MAX:
+def _check_form(content: bytes, values_max: int) -> None:
+    """Before the parser meets it: the parser recurses, and all others wait while it reads."""
+    if _has_little(content, values_max):
         return
-    depth = count = 0
     # Without escapes a quotation mark always ends a string; pairs of backslashes go first.
     plain = content.replace(rb"\\", b"").replace(rb"\"", b"")
-    for token in _TOKENS.finditer(plain):
-        step = _STEPS.get(token[0], 0)
-        depth += step
-        count += step > 0
-        if count > CONTAINERS_MAX:
-            _refuse(f"The body holds more than {CONTAINERS_MAX} lists and objects.")
+    is_full = plain.count(b'"') > 2 * values_max
+    bare = b"" if is_full else _STRINGS.sub(b"", plain)
+    if is_full or bare.count(b",") >= values_max:
+        _refuse(f"The body holds more than {values_max} strings and numbers.")
+    if bare.count(b"{") + bare.count(b"[") > CONTAINERS_MAX:
+        _refuse(f"The body holds more than {CONTAINERS_MAX} lists and objects.")
+    depth = 0
+    for bracket in bare.translate(None, _OTHERS):
+        depth += _STEPS[bracket]
         if depth > DEPTH_MAX:
             _refuse(f"The body is nested more than {DEPTH_MAX} deep.")
+
+
+def _has_little(content: bytes, values_max: int) -> bool:
+    """Whether it has no more than it may, whatever of it stands in strings."""
+    return (
+        content.count(b"{") + content.count(b"[") <= DEPTH_MAX
+        and content.count(b'"') <= 2 * values_max
+        and content.count(b",") < values_max
+    )
 
 
 def _check_surrogates(value: Any) -> None:

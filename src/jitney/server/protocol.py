@@ -1,16 +1,27 @@
 """HTTP/1.1 on one connection, by uvicorn, with the limits that it lacks. Event loop.
 
-A connection that does not bring whole headers in time is closed, what is no HTTP is refused in
-the shape of all other errors, one whose client does not read is cut, and a response can write to
-its connection without the layers in between. What arrives while a request is being answered is
-kept for later, and the connection is read on, so that its end is noticed.
+A connection is always in one of these states, and each has an end:
+
+    state    waits for                                 ends after                 with
+    HEAD     the headers of a request                  HEADER_S_MAX               408
+    BODY     the rest of its body                      BODY_S_MAX                 408 by its reader
+    ANSWER   the answer to what was read whole         the client takes nothing   being cut
+                                                       for SEND_S_MAX
+    REST     a short body that was answered early      LINGER_S_MAX               being closed
+    IDLE     the next request                          KEEP_ALIVE_S               being closed
+    LINGER   the client to read that it was the last   LINGER_S_MAX               being closed
+
+Bytes do not prolong a state: each is given its time once, when it begins. What arrives in LINGER
+is thrown away and not read. What arrives in ANSWER is kept for later, up to a bound, so that the
+connection's end is noticed. What no request can be made of is refused in the shape of all other
+errors, and a response can write to its connection without the layers in between.
 """
 
 import asyncio
+import enum
 import fcntl
 import json
 import logging
-import re
 import socket
 import struct
 import sys
@@ -20,73 +31,146 @@ from typing import Any
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
 from jitney.server.errors import UNAVAILABLE, Refusal
 from jitney.server.files import connections_max
+from jitney.server.rounds import Rounds
+from jitney.server.strict import StrictConnection
 
 _log = logging.getLogger("jitney.server")
 
 _SO_NWRITE = 0x1024
 """Python has no name for it: macOS tells by it what `_held_by_system` asks."""
-_BARE_NEWLINE = re.compile(rb"[^\r]\n")
+
+
+class State(enum.Enum):
+    """What a connection waits for; the table at the head of this file has all of them."""
+
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    ANSWER = enum.auto()
+    REST = enum.auto()
+    IDLE = enum.auto()
+    LINGER = enum.auto()
 
 
 class GuardedProtocol(H11Protocol):
     """uvicorn's protocol; a subclass, because that is how it is extended."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: as uvicorn calls it
+    conn: StrictConnection
+    flow: "_Flow"
+
+    def __init__(self, *args: Any, rounds: Rounds, **kwargs: Any) -> None:  # Any: as uvicorn's
         super().__init__(*args, **kwargs)
         self.app = _with_shortcuts(self.app, self)
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._early = bytearray()
+        self.conn = StrictConnection(rounds)
+        self.state: State | None = None
+        self._rounds = rounds
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_lingering = False
         self._unsent_bytes = 0
         self._taken_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody called; the headers are awaited."""
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         if len(self.connections) > connections_max():
             message = "The server has as many connections as it may; try again later."
-            self._refuse(Refusal(503, message, code="too_many_connections", type=UNAVAILABLE))
+            self._write_refusal(
+                Refusal(503, message, code="too_many_connections", type=UNAVAILABLE)
+            )
+            # At once: it has sent nothing yet, and there is no room for it to stay.
+            transport.close()
             return
-        self._await_headers()
+        self._enter_state()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there any more."""
         self._stop_timer()
+        self._rounds.leave(self.handle_events)
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or of the next one."""
-        if self._is_answering:
-            self._early += data
-            if len(self._early) > limits.HEADER_BYTES_MAX:
-                self.transport.abort()
+        if self._is_lingering or self.transport.is_closing():
             return
-        if self.conn.their_state is h11.IDLE and _has_bare_newline(
-            self.conn.trailing_data[0][-3:], data
-        ):
+        self.conn.receive_data(data)
+        if self._is_answering:
+            if self.conn.held_count > limits.HEADER_BYTES_MAX:
+                self.transport.abort()
+        elif not self.flow.is_held:
+            self.handle_events()
+
+    def handle_events(self) -> None:
+        """Read on, for a share of this round of the event loop; the rest has the next one's."""
+        if self._is_lingering or self.transport.is_closing():
+            return
+        self.conn.begin()
+        super().handle_events()
+        if self.cycle is not None and self.cycle.transport is self.transport:
+            # The cycle would close it while its client still sends.
+            self.cycle.transport = _Parting(self.transport, self)  # type: ignore[assignment]
+        if self.conn.is_behind and not self._is_lingering:
+            self._wait_round()
+        else:
+            self.flow.release()
+        self._enter_state()
+
+    def _wait_round(self) -> None:
+        """Let others have their turn; what comes meanwhile is left to the system."""
+        if self.conn.has_begun and self._rounds.is_crowded:
+            message = "The server reads as many large bodies as it may; try again later."
+            self.conn.refusal = Refusal(503, message, code="too_many_bodies", type=UNAVAILABLE)
             self.send_400_response("")
             return
-        super().data_received(data)
-        if self._is_answering and self.flow.read_paused:
-            # Something came along with the request; without reading nobody is seen to leave.
-            self.flow.resume_reading()
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_timer()
-        elif self._header_timer is None and not self.transport.is_closing():
-            # The beginning of another request, on a connection that was kept.
-            self._await_headers()
+        self.flow.hold()
+        self._rounds.wait(self.handle_events, is_begun=self.conn.has_begun)
 
     def on_response_complete(self) -> None:
         """The next request may have come already."""
-        super().on_response_complete()
-        if self._early and not self.transport.is_closing():
-            early, self._early = bytes(self._early), bytearray()
-            self.data_received(early)
+        self.server_state.total_requests += 1
+        if self._is_lingering or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.conn.our_state is self.conn.their_state is h11.DONE:
+            self.conn.start_next_cycle()
+        elif not self.cycle.more_body or not self.conn.is_short:
+            self.linger()
+        self._enter_state()
+        if self.conn.held_count:
+            self.handle_events()
+
+    def shutdown(self) -> None:
+        """The server ends: whoever was answered goes, others when they are."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        else:
+            self.transport.close()
+
+    def must_end(self) -> bool:
+        """Whether an answer that begins at this moment is the last one of its connection."""
+        return self.cycle.more_body and not self.conn.is_short
+
+    def linger(self) -> None:
+        """Send nothing more, and throw away what comes, until the client has read the answer."""
+        if self._is_lingering or self.transport.is_closing():
+            return
+        self._is_lingering = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # Nobody reads what it has to say.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._rounds.leave(self.handle_events)
+        self.conn.forget()
+        self.flow.release()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._enter_state()
 
     def write_piece(self, piece: bytes) -> bool:
         """Send one more piece of a chunked body; False when the client is behind: await it then.
@@ -96,7 +180,7 @@ class GuardedProtocol(H11Protocol):
         assert piece, "an empty piece would be the end of the body"
         if self.flow.write_paused:
             return False
-        if not self.transport.is_closing():
+        if not self._is_lingering and not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
@@ -133,15 +217,14 @@ class GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or too much of it, and close."""
-        self._stop_timer()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             # A response is under way: there is no place for another one.
             self.transport.close()
             return
-        refusal = Refusal(400, "The request is not valid HTTP.", code="invalid_http")
-        self._refuse(refusal)
+        self._write_refusal(self.conn.refusal)
+        self.linger()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _write_refusal(self, refusal: Refusal) -> None:
         body = json.dumps(refusal.body).encode()
         headers = [
             (b"content-type", b"application/json"),
@@ -158,32 +241,95 @@ class GuardedProtocol(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
             _log.debug("a connection was in no state to be told why it ends")
-        self.transport.close()
 
-    def _await_headers(self) -> None:
+    def _find_state(self) -> State:
+        cycle, theirs = self.cycle, self.conn.their_state
+        if self._is_lingering:
+            return State.LINGER
+        if cycle is None or (cycle.response_complete and theirs is h11.IDLE):
+            return State.HEAD if cycle is None or self.conn.held_count else State.IDLE
+        if theirs is h11.SEND_BODY:
+            return State.REST if cycle.response_complete else State.BODY
+        return State.ANSWER
+
+    def _enter_state(self) -> None:
+        """Begin to wait for what comes next, if it is something else than before."""
+        state = self._find_state()
+        if state is self.state:
+            return
+        self.state = state
         self._stop_timer()
-        self._header_timer = self.loop.call_later(limits.HEADER_S_MAX, self._give_up)
+        limit_s = _limit_s(state)
+        if limit_s is not None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(limit_s, self._give_up)
 
     def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _give_up(self) -> None:
-        self._header_timer = None
+        self._timer = None
         if self.transport.is_closing():
             return
-        if self.conn.trailing_data[0]:
-            self._refuse(
-                Refusal(
-                    408,
-                    f"The headers did not arrive within {limits.HEADER_S_MAX:g} s.",
-                    code="request_timeout",
-                )
-            )
+        if self.state is State.HEAD and self.conn.held_count:
+            message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
+            self._write_refusal(Refusal(408, message, code="request_timeout"))
+            self.linger()
         else:
-            # It never said anything, so there is nothing to answer.
+            # It was answered, or never said anything.
             self.transport.close()
+
+
+class _Flow(FlowControl):
+    """uvicorn's, which reads on whenever a body is asked for, also when there is a line."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        """Take nothing more from the connection until it is released."""
+        self.is_held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        """Take more again, if it was held."""
+        if self.is_held:
+            self.is_held = False
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Take more, unless it is held."""
+        if not self.is_held:
+            super().resume_reading()
+
+
+class _Parting:
+    """What a response takes for its connection: it is closed when the client can have read it."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: GuardedProtocol) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self._transport = transport
+        self._protocol = protocol
+
+    def close(self) -> None:
+        """End it: at once where the whole request was read."""
+        if self._protocol.cycle.more_body:
+            self._protocol.linger()
+        else:
+            self._transport.close()
+
+
+def _limit_s(state: State) -> float | None:
+    """How long a connection may be in this state; None where something else ends it."""
+    return {
+        State.HEAD: limits.HEADER_S_MAX,
+        # Whoever reads it gives up a little earlier, and says so.
+        State.BODY: limits.BODY_S_MAX + limits.LINGER_S_MAX,
+        State.REST: limits.LINGER_S_MAX,
+        State.IDLE: limits.KEEP_ALIVE_S,
+        State.LINGER: limits.LINGER_S_MAX,
+    }.get(state)
 
 
 def _held_by_system(connection: socket.socket | None) -> int:
@@ -200,19 +346,11 @@ def _held_by_system(connection: socket.socket | None) -> int:
     return int.from_bytes(count, sys.byteorder)
 
 
-def _has_bare_newline(before: bytes, data: bytes) -> bool:
-    """Whether headers end a line without a carriage return, where readers disagree on its end.
-
-    `before` are the last bytes that were looked at already, up to three.
-    """
-    head = (before + data).partition(b"\r\n\r\n")[0]
-    return _BARE_NEWLINE.search(head) is not None or (not before and head.startswith(b"\n"))
-
-
 def _with_shortcuts(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             offered = scope.setdefault("extensions", {})
+            offered["jitney.must_end"] = protocol.must_end
             if scope["http_version"] == "1.1":
                 # In HTTP/1.0 a body without a length has no chunks.
                 offered["jitney.write_piece"] = protocol.write_piece

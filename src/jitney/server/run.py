@@ -26,10 +26,10 @@ import uvloop
 from fastapi import FastAPI
 
 from jitney.errors import EngineStopped
-from jitney.server import limits
 from jitney.server.accepting import Acceptor, listen
 from jitney.server.files import allow_files
 from jitney.server.protocol import GuardedProtocol
+from jitney.server.rounds import Rounds
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
@@ -64,9 +64,11 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
         self._send_s_max = send_s_max
+        self._rounds: Rounds | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take connections."""
+        self._rounds = Rounds(asyncio.get_running_loop())
         self._acceptor.open()
         await super().startup(sockets=[])
 
@@ -89,7 +91,8 @@ class _Server(uvicorn.Server):
         return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
 
     def _make_protocol(self) -> GuardedProtocol:
-        return GuardedProtocol(self.config, self.server_state, app_state={})
+        assert self._rounds is not None, "nobody is taken before the start"
+        return GuardedProtocol(self.config, self.server_state, app_state={}, rounds=self._rounds)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -226,9 +229,7 @@ class Lifecycle:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=limits.KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(TOLD_S_MAX),
-            h11_max_incomplete_event_size=limits.HEADER_BYTES_MAX,
         )
 
 

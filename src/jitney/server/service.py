@@ -301,6 +301,7 @@ class Service:
         self.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
         self._door.shutdown(wait=False, cancel_futures=True)
+        self.intake.end()
 
     def cut_short(self) -> None:
         """End the backend's process in mid-batch, where it has one: nobody wants the rest."""

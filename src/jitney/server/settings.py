@@ -26,6 +26,11 @@ class Key:
         return self.name if self.scope is None else self.scope
 
 
+def body_bytes_for(model_len_max: int) -> int:
+    """The largest body that a model of this length has use for."""
+    return max(limits.BODY_BYTES_MIN, limits.BODY_BYTES_PER_TOKEN * model_len_max)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """The numbers and names that the server runs by."""
@@ -38,7 +43,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     """Values of the Host header that are answered; without any, all are."""
     body_bytes_max: int = 10_000_000
-    bodies_bytes_max: int = 160_000_000
+    bodies_bytes_max: int = limits.BODIES_BYTES_MIN
     """Bytes of bodies that may be held at once, over all requests."""
     shutdown_s: float = 30.0
     """How long running work may take to finish once the server was asked to stop."""

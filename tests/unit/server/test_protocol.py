@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from uvicorn.server import ServerState
 
 from jitney.server.protocol import GuardedProtocol
+from jitney.server.rounds import Rounds
 
 LIMIT_S = 30.0
 
@@ -32,6 +33,9 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.was_aborted = True
 
+    def is_closing(self) -> bool:
+        return self.was_aborted
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # Any: as asyncio has it
         return self._connection if name == "socket" else default
 
@@ -47,6 +51,9 @@ class Clock:
     def call_later(self, delay: float, *_: object) -> None:
         return None
 
+    def call_soon(self, *_: object) -> None:
+        return None
+
 
 class Cycle:
     """A request that was read whole and is being answered."""
@@ -59,7 +66,7 @@ def made(transport: Transport, clock: Clock) -> GuardedProtocol:
     """A connection."""
     config = uvicorn.Config(FastAPI(), log_config=None, ws="none")
     config.load()
-    protocol = GuardedProtocol(config, ServerState(), {}, clock)
+    protocol = GuardedProtocol(config, ServerState(), {}, clock, rounds=Rounds(clock))
     protocol.connection_made(transport)
     return protocol
 

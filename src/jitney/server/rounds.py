@@ -1,0 +1,68 @@
+"""Shares each round of the event loop among the connections that have sent something: `Rounds`.
+
+Whoever sends much, in whatever small parts, has it read a little in each round; in between are
+everybody else's streams, and those who have come meanwhile: there is a line for those who begin
+and one for those who go on, and they take turns. Event loop.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from jitney.server import limits
+
+
+class _Loop(Protocol):
+    def call_soon(self, callback: Callable[[], None], /) -> object: ...
+
+
+class Rounds:
+    """What is left of this round, and who is called in the next one, in the order of asking."""
+
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
+        self._left = limits.STEPS_PER_ROUND
+        self._first: dict[Callable[[], None], None] = {}
+        self._again: dict[Callable[[], None], None] = {}
+        self._is_called = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more may be done in this round."""
+        return self._left <= 0
+
+    def take(self, steps: int) -> None:
+        """So much was done; what was done beyond the end of a round is missing in the next."""
+        self._left -= steps
+        self._call()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether no more can go on: each keeps in memory what was not read."""
+        return len(self._again) >= limits.READS_WAITING_MAX
+
+    def wait(self, read: Callable[[], None], *, is_begun: bool) -> None:
+        """Call this in the next round, or in one of those after it."""
+        (self._again if is_begun else self._first)[read] = None
+        self._call()
+
+    def leave(self, read: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        self._first.pop(read, None)
+        self._again.pop(read, None)
+
+    def _call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_called = False
+        self._left = min(self._left, 0) + limits.STEPS_PER_ROUND
+        while not self.is_over and (self._first or self._again):
+            for line in (self._first, self._again):
+                if line and not self.is_over:
+                    read = next(iter(line))
+                    del line[read]
+                    read()
+        if self._first or self._again or self._left < limits.STEPS_PER_ROUND:
+            self._call()

@@ -1,0 +1,92 @@
+"""Headers that would take far longer to read than to send: refused before anything reads them."""
+
+import json
+
+import h11
+import pytest
+
+from jitney.server import limits
+from tests.e2e.server.harness import Running
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+SPACES = b" " * 30_000
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> bytearray:
+    """All that h11 is given to read."""
+    made = bytearray()
+    receive_data = h11.Connection.receive_data
+
+    def noted(connection: h11.Connection, data: bytes) -> None:
+        made.extend(data)
+        receive_data(connection, data)
+
+    monkeypatch.setattr(h11.Connection, "receive_data", noted)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (GET + b"X:" + SPACES[:2000] + b"\0\r\n\r\n", 400),
+        (GET + b"X:" + SPACES[:2000] + b"\x7f\r\n\r\n", 400),
+        (GET + b"X:" + SPACES[:2000] + b"\x0b\r\n\r\n", 400),
+        (GET + b"X:" + SPACES[:2000] + b"\rx\r\n\r\n", 400),
+        (GET + b"a:b\r\n" * (limits.HEADERS_MAX + 1) + b"\r\n", 431),
+        (GET + b"a:" + b"b" * limits.HEADER_BYTES_MAX + b"\r\n\r\n", 431),
+        (b"\x16\x03\x01\x02\x00\x01", 400),
+    ],
+    ids=["nul", "delete", "tab", "return", "many", "long", "tls"],
+)
+def test_headers_that_are_refused_are_not_read(
+    server: Running, fed: bytearray, content: bytes, status: int
+) -> None:
+    """Guards the event loop: 30 KB of spaces before a NUL kept h11 busy for 9 s."""
+    answer = server.raw(content)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:100]
+    assert b"connection: close" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+    assert not fed
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        b"1;" + SPACES + b"\nx\r\n",
+        b"1;" + SPACES + b"\r\nx\r\n",
+        b"0\r\nX:" + SPACES[:2000] + b"\0\r\n\r\n",
+        b"0\r\n" + b"a:b\r\n" * 45_000 + b"\r\n",
+    ],
+    ids=["extension", "long extension", "trailer", "trailers"],
+)
+def test_lines_between_chunks_are_not_read_by_h11(
+    server: Running, fed: bytearray, chunks: bytes
+) -> None:
+    """Guards the event loop behind the headers: it gets sizes of our own, and no trailers."""
+    server.raw(CHUNKED.replace(b"Host", b"Connection: close\r\nHost") + chunks)
+    assert fed.count(b" ") < 10
+    assert fed.count(b"a:b") == 0
+
+
+def test_a_bare_newline_is_seen_in_a_request_that_came_along(server: Running) -> None:
+    """Guards proxies before us: the second of two requests is looked at like the first."""
+    second = b"GET /health HTTP/1.1\r\nHost: x\nX: y\r\n\r\n"
+    answer = server.raw(GET + b"\r\n" + second)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1 400 ") == 1
+
+
+def test_as_many_headers_as_there_may_be(server: Running) -> None:
+    """Guards honest clients at the bound."""
+    count = limits.HEADERS_MAX - 2
+    head = GET + b"Connection: close\r\n" + b"X: y\r\n" * count + b"\r\n"
+    assert server.raw(head).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_length_of_thousands_of_digits(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Guards against numbers that Python itself refuses to read."""
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    assert server.raw(head).startswith(b"HTTP/1.1 4")
+    assert not [each for each in caplog.records if each.exc_info]

@@ -1,0 +1,106 @@
+"""Large bodies: parsed one at a time, in a line that whoever leaves is not part of."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jitney.server import body, limits
+from jitney.server.settings import ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import (
+    MODEL,
+    WAIT_S,
+    Running,
+    World,
+    check_error,
+    read_all,
+    request_bytes,
+    wait_until,
+)
+
+LARGE = request_bytes("/v1/completions", {"prompt": "a" * (limits.INLINE_BYTES_MAX + 1)})
+
+
+class Gate:
+    """Bodies that are parsed wait in it until they may go on; it counts them."""
+
+    def __init__(self, check: Callable[..., Any]) -> None:
+        self._check = check
+        self.may_go = threading.Event()
+        self.within = self.most = self.begun = 0
+
+    def __call__(self, content: bytes, *rest: Any) -> Any:
+        if len(content) <= limits.INLINE_BYTES_MAX:
+            return self._check(content, *rest)
+        self.begun += 1
+        self.within += 1
+        self.most = max(self.most, self.within)
+        assert self.may_go.wait(WAIT_S), "nobody let it go"
+        self.within -= 1
+        return self._check(content, *rest)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """In place of what parses bodies."""
+    made = Gate(body.check_body)
+    monkeypatch.setattr(body, "check_body", made)
+    yield made
+    made.may_go.set()
+
+
+def asked(server: Running, count: int) -> list[Any]:
+    """So many connections on each of which a large body was sent."""
+    connections = [server.connect() for _ in range(count)]
+    for at, each in enumerate(connections, 1):
+        each.sendall(LARGE)
+        wait_until(lambda at=at: server.service.load == at, "it was not taken")  # type: ignore[misc]
+    return connections
+
+
+def test_large_bodies_are_parsed_one_at_a_time(start: Start, gate: Gate) -> None:
+    """Guards everybody else: all threads wait for one that parses, so there is only one."""
+    server = start(World())
+    connections = asked(server, 6)
+    wait_until(lambda: gate.begun == 1, "nothing is parsed")
+    # Ordinary ones do not stand in this line.
+    assert server.complete().status_code == 200
+    gate.may_go.set()
+    for each in connections:
+        assert b"context_length_exceeded" in read_all(each)
+        each.close()
+    assert gate.most == 1
+    assert gate.begun == 6
+    server.check_idle()
+
+
+def test_who_leaves_is_not_parsed(start: Start, gate: Gate) -> None:
+    """Guards those who stay: the line holds nobody who is gone."""
+    server = start(World())
+    connections = asked(server, 6)
+    wait_until(lambda: gate.begun == 1, "nothing is parsed")
+    for each in connections[1:5]:
+        each.close()
+    wait_until(lambda: server.service.load == 2, "those who left are waited for")
+    gate.may_go.set()
+    for each in (connections[0], connections[5]):
+        assert b"context_length_exceeded" in read_all(each)
+        each.close()
+    assert gate.begun == 2
+    server.check_idle()
+
+
+def test_values_are_bounded_by_what_a_body_may_be(start: Start) -> None:
+    """Guards the interpreter: it reads numbers by the million for seconds."""
+    settings = ServerSettings(model_names=(MODEL,), body_bytes_max=2_097_152)
+    server = start(World(settings=settings))
+    error = check_error(server.complete([1] * (limits.VALUES_MAX + 1)), 400)
+    assert error["code"] == "invalid_json"
+    error = check_error(server.complete([1] * (limits.VALUES_MAX - 10)), 400)
+    assert error["code"] == "context_length_exceeded"
+    error = check_error(server.complete("1," * limits.VALUES_MAX), 400)
+    assert error["code"] == "context_length_exceeded"
+    refused = check_error(server.complete("1" * 2_200_000), 413)
+    assert "--body-limit" in refused["message"]

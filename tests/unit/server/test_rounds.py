@@ -1,0 +1,87 @@
+"""Tests of `jitney.server.rounds`: whoever sends much has it read in turns."""
+
+from collections.abc import Callable
+from functools import partial
+
+from jitney.server import limits
+from jitney.server.rounds import Rounds
+
+
+class Loop:
+    """Calls in the next round what it is told in this one."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> bool:
+        called, self.soon = self.soon, []
+        for each in called:
+            each()
+        return bool(called)
+
+
+def test_a_round_has_an_end_and_those_who_wait_go_on_in_turn() -> None:
+    """Guards everybody else: in each round no more than so much is read, in turns."""
+    loop = Loop()
+    rounds, log = Rounds(loop), list[str]()
+    share = limits.STEPS_PER_ROUND // 2
+
+    def sender(name: str, left: int) -> Callable[[], None]:
+        def go_on() -> None:
+            nonlocal left
+            log.append(name)
+            rounds.take(share)
+            left -= 1
+            if left:
+                rounds.wait(go_on, is_begun=True)
+
+        return go_on
+
+    for name, left in (("a", 3), ("b", 1), ("c", 2)):
+        rounds.wait(sender(name, left), is_begun=False)
+    counts = []
+    while loop.turn():
+        counts.append(len(log))
+    assert "".join(log) == "aabacc"
+    assert counts == [2, 4, 6, 6]
+
+
+def test_those_who_begin_do_not_wait_for_all_who_go_on() -> None:
+    """Guards small requests: the two lines take turns, however long one of them is."""
+    loop = Loop()
+    rounds, log = Rounds(loop), list[int]()
+    for at in range(limits.READS_WAITING_MAX):
+        assert not rounds.is_crowded
+        rounds.wait(partial(log.append, at), is_begun=True)
+    assert rounds.is_crowded
+    rounds.wait(partial(log.append, -1), is_begun=False)
+    loop.turn()
+    assert log.index(-1) == 0
+    assert not rounds.is_crowded
+
+
+def test_what_was_too_much_is_missing_in_the_next_round() -> None:
+    """Guards the bound where one step is a large one."""
+    loop = Loop()
+    rounds = Rounds(loop)
+    rounds.take(2 * limits.STEPS_PER_ROUND + 1)
+    assert rounds.is_over
+    for is_over in (True, False, False):
+        assert loop.turn()
+        assert rounds.is_over is is_over
+    assert not loop.turn()
+
+
+def test_who_has_left_is_not_called() -> None:
+    """Guards connections that are gone."""
+    loop = Loop()
+    rounds, log = Rounds(loop), list[int]()
+    calls = [partial(log.append, at) for at in range(3)]
+    for each in calls:
+        rounds.wait(each, is_begun=False)
+    rounds.leave(calls[1])
+    loop.turn()
+    assert log == [0, 2]

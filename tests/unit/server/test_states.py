@@ -1,0 +1,203 @@
+"""Every state of a connection has an end that no byte puts off: a transport and timers of ours."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from jitney.server import limits
+from jitney.server.protocol import GuardedProtocol, State
+from jitney.server.rounds import Rounds
+
+POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+CHUNKED = b"POST /now HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+LONG = limits.REST_BYTES_MAX + 1
+
+
+class Transport(asyncio.Transport):
+    """Notes what is done with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_closed = False
+        self.is_half_closed = False
+
+    def write(self, data: Any) -> None:  # Any: as asyncio has it
+        assert not self.is_half_closed, "nothing comes after the end"
+        self.written += bytes(data)
+
+    def write_eof(self) -> None:
+        self.is_half_closed = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Timer:
+    """One timer; `end` is the moment that it waits for."""
+
+    def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.seconds = seconds
+        self.end = callback
+        self.is_on = True
+
+    def cancel(self) -> None:
+        self.is_on = False
+
+
+class Loop:
+    """The running loop, with timers that only a test ends."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self._loop = asyncio.get_running_loop()
+        self.call_soon = self._loop.call_soon
+        self.create_task = self._loop.create_task
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(delay, callback))
+        return self.timers[-1]
+
+    @property
+    def timer(self) -> Timer | None:
+        """The one that runs."""
+        on = [each for each in self.timers if each.is_on]
+        assert len(on) <= 1, "a connection waits for one thing at a time"
+        return on[0] if on else None
+
+
+class Connection:
+    """A client's side of a connection to an app that answers at once, at /whole when the body is
+    there, and at /never not at all."""
+
+    def __init__(self) -> None:
+        config = uvicorn.Config(self._app, log_config=None, ws="none", lifespan="off")
+        config.load()
+        self.loop, self.transport = Loop(), Transport()
+        rounds = Rounds(self.loop)
+        self.protocol = GuardedProtocol(config, ServerState(), {}, self.loop, rounds=rounds)
+        self.protocol.connection_made(self.transport)
+
+    async def send(self, data: bytes) -> None:
+        self.protocol.data_received(data)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    @staticmethod
+    async def _app(scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive() if scope["path"] != "/now" else {}
+        while message.get("more_body") or scope["path"] == "/never":
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+        must_end = scope["extensions"]["jitney.must_end"]()
+        headers = [(b"content-length", b"2"), *([(b"connection", b"close")] if must_end else [])]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+STATES = [
+    (State.HEAD, b"", b"", 10, b""),
+    (State.HEAD, b"GET / HT", b"T", 10, b"HTTP/1.1 408 "),
+    (State.HEAD, b"GET /now HTTP/1.1\r\nHost: x\r\n\r\nGET", b" ", 10, b"HTTP/1.1 200 "),
+    (State.BODY, POST % (b"/whole", 100) + b"x", b"x", 62, b""),
+    (State.REST, POST % (b"/now", 100) + b"x", b"x", 2, b"HTTP/1.1 200 "),
+    (State.IDLE, POST % (b"/now", 1) + b"x", b"", 30, b"HTTP/1.1 200 "),
+    (State.IDLE, POST % (b"/whole", 1) + b"x", b"", 30, b"HTTP/1.1 200 "),
+    (State.LINGER, POST % (b"/now", LONG) + b"x", b"x", 2, b"HTTP/1.1 200 "),
+    (State.LINGER, CHUNKED + b"1\r\nx\r\n", b"1\r\nx\r\n", 2, b"HTTP/1.1 200 "),
+    (State.LINGER, b"\x16\x03\x01", b"\x16\x03", 2, b"HTTP/1.1 400 "),
+]
+
+
+@pytest.mark.parametrize(("state", "sent", "more", "seconds", "answer"), STATES)
+def test_every_state_ends_by_itself(
+    state: State, sent: bytes, more: bytes, seconds: float, answer: bytes
+) -> None:
+    """Guards connections: each has one timer, and bytes do not renew it."""
+
+    async def live() -> None:
+        connection = Connection()
+        await connection.send(sent) if sent else None
+        timer = connection.loop.timer
+        assert connection.protocol.state is state
+        for _ in range(5):
+            await connection.send(more) if more else None
+            assert connection.protocol.state is state
+            assert connection.loop.timer is timer
+        assert timer is not None
+        assert timer.seconds == seconds
+        timer.end()
+        if connection.protocol.state is State.LINGER and state is not State.LINGER:
+            last = connection.loop.timers[-1]
+            assert last.is_on
+            last.end()
+        assert connection.transport.is_closed
+        assert connection.transport.written.startswith(answer)
+        assert bool(answer) == bool(connection.transport.written)
+
+    asyncio.run(live())
+
+
+def test_an_answer_has_no_time_of_its_own() -> None:
+    """Guards long answers: only a client that does not read is cut."""
+
+    async def live() -> None:
+        connection = Connection()
+        await connection.send(POST % (b"/never", 1) + b"x")
+        assert connection.protocol.state is State.ANSWER
+        assert connection.loop.timer is None
+        connection.protocol.connection_lost(None)
+        await asyncio.sleep(0)
+
+    asyncio.run(live())
+
+
+def test_a_short_rest_is_read_over_and_the_connection_kept() -> None:
+    """Guards clients that send headers first: an early refusal costs them no connection."""
+
+    async def live() -> None:
+        connection = Connection()
+        for _ in range(3):
+            states = []
+            for part in (POST % (b"/now", 100), b"x" * 99, b"x"):
+                await connection.send(part)
+                states.append(connection.protocol.state)
+            assert states == [State.REST, State.REST, State.IDLE]
+        assert connection.transport.written.count(b"HTTP/1.1 200 ") == 3
+        assert b"connection: close" not in connection.transport.written
+
+    asyncio.run(live())
+
+
+def test_nothing_is_kept_of_what_comes_after_the_last_answer() -> None:
+    """Guards memory and the event loop: it is thrown away, not read."""
+
+    async def live() -> None:
+        connection = Connection()
+        await connection.send(CHUNKED)
+        assert connection.protocol.state is State.LINGER
+        assert b"connection: close" in connection.transport.written
+        for _ in range(5):
+            await connection.send(b"1\r\nx\r\n" * 1000)
+        assert connection.protocol.conn.held_count == 0
+        assert connection.transport.is_half_closed
+        connection.protocol.shutdown()
+        assert connection.transport.is_closed
+
+    asyncio.run(live())
