@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from random import Random
 
 from jitney.backends.fake import FakeSettings
+from jitney.core.request import Share
 from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+
+TENANTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class World:
     settings: SchedulerSettings
     habits: Habits
     faults: FaultRates
+    shares: tuple[Share | None, ...]
+    """What each tenant may hold; none of them has a share where there are no keys."""
 
 
 def draw_world(seed: int) -> World:
@@ -94,7 +99,25 @@ def draw_world(seed: int) -> World:
         settings=settings,
         habits=_habits(random, fake.model_len_max),
         faults=faults,
+        shares=_shares(Random(f"shares {seed}"), settings),
     )
+
+
+def _shares(random: Random, settings: SchedulerSettings) -> tuple[Share | None, ...]:
+    if random.random() < 0.5:
+        return (None,) * TENANTS
+    return tuple(
+        Share(
+            waiting_max=_part(random, min(settings.queue_requests_max, 16)),
+            waiting_tokens_max=_part(random, min(settings.queue_tokens_max, 4000)),
+            running_max=_part(random, settings.sequences_max),
+        )
+        for _ in range(TENANTS)
+    )
+
+
+def _part(random: Random, whole: int) -> int:
+    return max(1, int(random.choice((0.25, 0.5, 0.75, 1.0)) * whole))
 
 
 def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:

@@ -89,6 +89,14 @@ RETRY_AFTER_S_MAX = 600
 DOOR_REQUESTS_MAX = 64
 """Calls that may be on their way to the engine beside those that it holds."""
 
+QUEUE_SHARE = 0.5
+RUNNING_SHARE = 0.75
+"""What one of several keys may hold of the queue, and of the places to run in: enough to use the
+machine well alone, and others always find some of both."""
+
+DECODE_SLICE = 4096
+"""Tokens that are turned to text before it is seen whether their caller has left."""
+
 BODIES_MAX = 16
 """Bodies of the largest size that are held at once; ordinary ones are far smaller."""
 

@@ -4,13 +4,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from jitney.backends.fake import FakeSettings
+from jitney.core.backend import Text
 from jitney.server import limits
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
@@ -41,9 +42,9 @@ class Door:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, texts: Sequence[Text]) -> list[int]:
         assert self.is_open.wait(WAIT_S), "nobody opened"
-        tokens: list[int] = self._backend.encode(text, special=special)
+        tokens: list[int] = self._backend.encode(texts)
         return tokens
 
 

@@ -217,5 +217,5 @@ def test_an_unexpected_error_becomes_a_failed_batch() -> None:
 
 def test_frames_are_ascii() -> None:
     """Guards against text that one side writes and the other cannot read, such as half a pair."""
-    frame = encode_message(Encode("\ud800 naïve", special=False))
+    frame = encode_message(Encode((("\ud800 naïve", False), ("<s>", True))))
     assert all(chr(byte) in string.printable for byte in frame)

@@ -1,9 +1,12 @@
 """The door: what is refused before it reaches native code, and what a request carries."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core import limits
+from jitney.core.backend import Text
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId
 from jitney.engine.entrance import Entrance, RequestOptions
@@ -115,7 +118,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     longest = max(map(len, backend.vocabulary.pieces))
     entrance = Entrance(backend, 64, lambda: 0)
 
-    def never(text: str, *, special: bool) -> list[int]:
+    def never(texts: Sequence[Text]) -> list[int]:
         raise AssertionError("it was tokenised")
 
     monkeypatch.setattr(backend, "encode", never)
