@@ -45,9 +45,9 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "queue_share": "The part of the queue that its requests may fill, above 0 and up to 1: of "
         "`max_num_queued_reqs` and `max_num_queued_tokens`. "
         f"Default: {QUEUE_SHARE:g}, and 1 for the only key.",
-        "running_share": "The part of the places to run in, `max_num_seqs`, that it may take, above "
-        f"0 and up to 1, and one place at least. Default: {RUNNING_SHARE:g}, and 1 for the only "
-        "key.",
+        "running_share": "The part of the places to run in, `max_num_seqs`, that it may take, "
+        "above 0 and up to 1, and one place at least. "
+        f"Default: {RUNNING_SHARE:g}, and 1 for the only key.",
         "cache_scope": "Keys of one scope share cached prefixes. Default: its name.",
     }
 )

@@ -78,7 +78,7 @@ class WaitingChecker:
             self._beside = {at: names for at, names in self._beside.items() if at >= last}
 
     def _defers(self, name: Name, at: float) -> bool:
-        """Whether those beside it are its tenant's share, or compute a prefix that it may wait for."""
+        """Whether those beside it are its tenant's share, or compute a prefix for it."""
         mine = self._oracle.request(name)
         beside = [self._oracle.request(other) for other in self._beside.get(at, ())]
         its_own = sum(other.tenant == mine.tenant for other in beside)

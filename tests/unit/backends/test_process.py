@@ -190,7 +190,7 @@ def test_a_text_waits_for_the_next_process(backend: ProcessBackend) -> None:
         os.kill(backend.pid, signal.SIGKILL)
         with pytest.raises(BackendCrashed):
             backend.check()
-        answer = pool.submit(backend.encode, "over and over", special=False)
+        answer = pool.submit(backend.encode, [("over and over", False)])
         assert not answer.done()
         backend.reset()
         assert answer.result(WAIT_S) == expected
@@ -211,7 +211,7 @@ def test_a_text_that_ends_every_process_is_given_up(
     ask = backend._ask
     monkeypatch.setattr(backend, "_ask", deadly)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(backend.encode, "deadly", special=False)
+        answer = pool.submit(backend.encode, [("deadly", False)])
         while not answer.done():
             backend.reset()
         with pytest.raises(BackendCrashed, match="signal 9"):

@@ -123,7 +123,12 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Executed, outcomes),
     st.just(Reset()),
     st.just(Done()),
-    st.builds(Encode, st.text(st.characters(exclude_categories=())), st.booleans()),
+    st.builds(
+        Encode,
+        st.lists(
+            st.tuples(st.text(st.characters(exclude_categories=())), st.booleans()), max_size=4
+        ).map(tuple),
+    ),
     st.builds(Encoded, token_list),
     st.builds(Prepare, constraints),
     st.builds(Failure, st.sampled_from(sorted(ERROR_KINDS)), texts, st.none() | texts),
