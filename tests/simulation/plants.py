@@ -267,16 +267,6 @@ OF_WAITING_AND_FAULTS = (
         ("core/shares.py", "count <= share.waiting_max and", "count <= share.waiting_max + 1 and"),
     ),
     _plant(
-        "those who were sent back are not counted as waiting",
-        "shares",
-        (
-            "core/shares.py",
-            "        held.waiting_count += waiting\n",
-            "        held.waiting_count += 0 if sequence.preempted_count else waiting\n",
-        ),
-        ("core/roster.py", "        self.queue.shares.check(waiting, running)\n", ""),
-    ),
-    _plant(
         "nobody ever becomes an elder",
         "waiting",
         (

@@ -12,17 +12,26 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from jitney.server import limits
-from jitney.server.turns import Turns
+from jitney.server.turns import Line, Turns
 
 Made = TypeVar("Made")
 
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """A caller at the door: whose key it has, and whether it waits still. Read by any thread."""
+    """A caller at the door: whose key it has, how much it brings, and whether it waits still.
+
+    Read by any thread.
+    """
 
     caller: str = ""
+    is_large: bool = False
     is_wanted: bool = True
+
+    @property
+    def line(self) -> Line:
+        """Where it waits for its turn."""
+        return self.caller, self.is_large
 
     def waits(self) -> bool:
         """Whether somebody still wants what is made for it."""
@@ -45,13 +54,13 @@ class Door:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.add(turn)
-        self._turns.enter(stay.caller, turn)
+        self._turns.enter(stay.line, turn)
         self._call_next()
         try:
             await turn
         except asyncio.CancelledError:
-            if not self._turns.withdraw(stay.caller, turn):
-                self._end(stay.caller)
+            if not self._turns.withdraw(stay.line, turn):
+                self._end(stay.line)
             raise
         finally:
             self._waiting.discard(turn)
@@ -59,13 +68,13 @@ class Door:
         def done(_: Future[Made]) -> None:
             # On its thread; after the end of the loop nobody is next.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._end, stay.caller)
+                loop.call_soon_threadsafe(self._end, stay.line)
 
         try:
             making = self._threads.submit(errand)
         except RuntimeError:
             # Closed since its turn came.
-            self._end(stay.caller)
+            self._end(stay.line)
             raise asyncio.CancelledError from None
         making.add_done_callback(done)
         return await asyncio.wrap_future(making)
@@ -76,8 +85,8 @@ class Door:
             turn.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _end(self, caller: str) -> None:
-        self._turns.end(caller)
+    def _end(self, line: Line) -> None:
+        self._turns.end(line)
         self._call_next()
 
     def _call_next(self) -> None:

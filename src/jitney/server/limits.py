@@ -94,6 +94,9 @@ RUNNING_SHARE = 0.75
 """What one of several keys may hold of the queue, and of the places to run in: enough to use the
 machine well alone, and others always find some of both."""
 
+DOOR_SMALL_BYTES = 16_384
+"""A body up to this size is a small errand at the door: large ones leave a place for these."""
+
 DECODE_SLICE = 4096
 """Tokens that are turned to text before it is seen whether their caller has left."""
 

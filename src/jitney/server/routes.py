@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from jitney.engine.entrance import Wanted
 from jitney.errors import InvalidRequest
-from jitney.server import fields
+from jitney.server import fields, limits
 from jitney.server.answering import Answering
 from jitney.server.body import read_body
 from jitney.server.door import Stay
@@ -82,7 +82,7 @@ def make_router(service: Service) -> APIRouter:
         """The tokens of a prompt or of a conversation."""
         body = await read_body(request, TokenizeBody, {}, bytes_max)
         check_model(service, body.model)
-        stay = Stay(request.state.caller.name)
+        stay = _stay(request)
         make = partial(_tokens_of, service, body, stay.waits)
         tokens = await service.at_the_door(make, stay, request.receive)
         return JSONResponse(
@@ -104,7 +104,7 @@ def make_router(service: Service) -> APIRouter:
             raise InvalidRequest(
                 f"tokens has {strange}, and the model's tokens are 0 to {count - 1}.", "tokens"
             )
-        stay = Stay(request.state.caller.name)
+        stay = _stay(request)
         make = partial(decode, service, tuple(body.tokens), stay.waits)
         text = await service.at_the_door(make, stay, request.receive)
         return JSONResponse({"prompt": text})
@@ -175,7 +175,14 @@ def _visit(request: Request, body: SamplingFields) -> Visit:
     state.user = body.user
     limit_ms, arrived_at = body.deadline_ms, state.arrived_at
     due_at = None if limit_ms is None else arrived_at + limit_ms / 1e3
-    return Visit(state.caller, arrived_at, due_at, Stay(state.caller.name))
+    return Visit(state.caller, arrived_at, due_at, _stay(request))
+
+
+def _stay(request: Request) -> Stay:
+    """Who comes to the door, and whether with much; what does not say how much is taken for it."""
+    length = request.headers.get("content-length", "")
+    is_small = length.isdecimal() and int(length[:20]) <= limits.DOOR_SMALL_BYTES
+    return Stay(request.state.caller.name, is_large=not is_small)
 
 
 async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:

@@ -23,7 +23,7 @@ from jinja2.exceptions import TemplateError
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest, ModelError
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from jitney.text.sandbox import Sandbox
 
 _log = logging.getLogger("jitney.text")
@@ -56,14 +56,20 @@ class _Given:
 
 
 class ChatTemplate:
-    """One model's chat template. `now` is the date that it is told, if it asks for one."""
+    """One model's chat template. `now` is the date that it is told, if it asks for one.
+
+    A prompt of more segments than `tokens_max` is refused before they are made.
+    """
 
     def __init__(
         self,
         source: str,
         vocabulary: Vocabulary,
         now: Callable[[], datetime] = datetime.now,
+        *,
+        tokens_max: int = limits.TOKENS_MAX,
     ) -> None:
+        self._tokens_max = tokens_max
         self._lock = threading.Lock()
         self._sandbox = Sandbox(now)
         self._template = self._sandbox.compiled(source)
@@ -141,7 +147,7 @@ class ChatTemplate:
                 f"messages make a prompt of {len(text)} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
-        return _split(text, {mark: name for name, mark in marks.items()})
+        return _split(text, {mark: name for name, mark in marks.items()}, self._tokens_max)
 
     def _run(self, values: dict[str, object], count: int) -> str:
         try:
@@ -194,11 +200,18 @@ def _any_of(texts: list[str], escape: bool = True) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, texts) if escape else texts)) if texts else None
 
 
-def _split(text: str, names: dict[str, str]) -> tuple[Segment, ...]:
+def _split(text: str, names: dict[str, str], tokens_max: int) -> tuple[Segment, ...]:
     """Put the hidden texts back, each apart from what surrounds it."""
     if not names:
         return (Segment(text, True),) if text else ()
     parts = re.split("([" + "".join(names) + "]+)", text)
+    # The first and the last may be empty; each of the others is a token at least.
+    if len(parts) - 2 > tokens_max:
+        raise ContextLengthExceeded(
+            f"messages hold so many names of control tokens that the prompt has {len(parts)} "
+            f"parts, and the context holds {tokens_max} tokens; take them out.",
+            "messages",
+        )
     segments = (
         Segment("".join(names[mark] for mark in part), False) if index % 2 else Segment(part, True)
         for index, part in enumerate(parts)
