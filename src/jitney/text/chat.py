@@ -24,6 +24,7 @@ from jinja2.exceptions import TemplateError
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
+from jitney.text.names import names_pattern
 from jitney.text.sandbox import Sandbox
 
 _log = logging.getLogger("jitney.text")
@@ -75,9 +76,10 @@ class ChatTemplate:
         self._template = self._sandbox.compiled(source)
         self._taken = frozenset(_PRIVATE.findall(source))
         names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
-        # Longest first, so that a name that begins with another one is found whole.
-        self._names = _any_of(sorted(names, key=lambda name: (-len(name), name)))
-        self._firsts = _any_of(sorted({name[0] for name in names}))
+        found, firsts = names_pattern(names), names_pattern(name[:1] for name in names)
+        self._names = re.compile(found) if names else None
+        self._firsts = re.compile(firsts) if names else None
+        self._both = re.compile(f"{found}|{firsts}") if names else None
         eos = vocabulary.eos_tokens
         self._values = {
             "bos_token": _name(vocabulary, vocabulary.bos_token),
@@ -117,8 +119,7 @@ class ChatTemplate:
         _check_encodable(texts)
         segments = self._rendered(given, texts, self._names)
         if self._names and self._firsts and any(map(self._firsts.search, texts)):
-            both = _any_of([self._names.pattern, self._firsts.pattern], escape=False)
-            safe = self._rendered(given, texts, both)
+            safe = self._rendered(given, texts, self._both)
             if self._controls(safe) != self._controls(segments):
                 return safe
         return segments
@@ -194,10 +195,6 @@ def _name(vocabulary: Vocabulary, token: int | None) -> str:
     if token is None or not 0 <= token < len(vocabulary.pieces):
         return ""
     return vocabulary.pieces[token].decode("utf-8", errors="replace")
-
-
-def _any_of(texts: list[str], escape: bool = True) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(re.escape, texts) if escape else texts)) if texts else None
 
 
 def _split(text: str, names: dict[str, str], tokens_max: int) -> tuple[Segment, ...]:
