@@ -74,8 +74,8 @@ class ChatTemplate:
         self._lock = threading.Lock()
         self._sandbox = Sandbox(now)
         self._template = self._sandbox.compiled(source)
-        self._taken = frozenset(_PRIVATE.findall(source))
         names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
+        self._taken = frozenset(_PRIVATE.findall(source + "".join(names)))
         found, firsts = names_pattern(names), names_pattern(name[:1] for name in names)
         self._names = re.compile(found) if names else None
         self._firsts = re.compile(firsts) if names else None
@@ -117,17 +117,21 @@ class ChatTemplate:
                 f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
         _check_encodable(texts)
-        segments = self._rendered(given, texts, self._names)
+        text, marks = self._rendered(given, texts, self._names)
         if self._names and self._firsts and any(map(self._firsts.search, texts)):
-            safe = self._rendered(given, texts, self._both)
-            if self._controls(safe) != self._controls(segments):
-                return safe
-        return segments
+            safe, safe_marks = self._rendered(given, texts, self._both)
+            # What is hidden is no part of a name: these are the control tokens of each.
+            if self._names.findall(safe) != self._names.findall(text):
+                text, marks = safe, safe_marks
+        return _split(text, {mark: name for name, mark in marks.items()}, self._tokens_max)
 
     def _rendered(
         self, given: "_Given", texts: list[str], hidden: re.Pattern[str] | None
-    ) -> tuple[Segment, ...]:
-        """Render with every occurrence of `hidden` in the caller's text kept out of the way."""
+    ) -> tuple[str, dict[str, str]]:
+        """Render with every occurrence of `hidden` in the caller's text kept out of the way.
+
+        The prompt, and the character that stands in it for each text that was hidden.
+        """
         marks = self._marks(texts, hidden)
         messages, tools = given.messages, given.tools
         if marks and hidden is not None:
@@ -148,7 +152,7 @@ class ChatTemplate:
                 f"messages make a prompt of {len(text)} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
-        return _split(text, {mark: name for name, mark in marks.items()}, self._tokens_max)
+        return text, marks
 
     def _run(self, values: dict[str, object], count: int) -> str:
         try:
@@ -183,12 +187,6 @@ class ChatTemplate:
         if len(marks) < len(found):
             raise _invalid("messages use up all private characters of Unicode.")
         return marks
-
-    def _controls(self, segments: tuple[Segment, ...]) -> list[str]:
-        """The control tokens of a prompt, in order."""
-        assert self._names is not None
-        found = (self._names.findall(segment.text) for segment in segments if segment.special)
-        return [name for names in found for name in names]
 
 
 def _name(vocabulary: Vocabulary, token: int | None) -> str:
