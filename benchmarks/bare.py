@@ -5,6 +5,7 @@ The engine can only approach this.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from jitney.backends.llamacpp.backend import PASS_TOKENS_MAX
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model
 from jitney.config.machine import usable_cores
-from jitney.core.backend import Backend, Traits, Vocabulary
+from jitney.core.backend import Backend, Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Copy, MemoryOperation, Outcome, Release, Truncate
 from jitney.core.params import Constraint
 
@@ -49,9 +50,9 @@ class Recorder:
         """Pass it on."""
         self._backend.check()
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, texts: Sequence[Text]) -> list[int]:
         """Pass it on."""
-        return self._backend.encode(text, special=special)
+        return self._backend.encode(texts)
 
     def prepare(self, constraint: Constraint) -> None:
         """Pass it on."""

@@ -45,7 +45,9 @@ def assemble(settings: Settings) -> Assembly:
         limits = scheduler_settings(settings, backend.traits)
         template = None
         if vocabulary.chat_template is not None:
-            template = ChatTemplate(vocabulary.chat_template, vocabulary)
+            template = ChatTemplate(
+                vocabulary.chat_template, vocabulary, tokens_max=limits.model_len_max
+            )
         engine = Engine(backend, limits)
     except BaseException:
         backend.close()

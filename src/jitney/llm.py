@@ -80,7 +80,7 @@ class Tokenizer:
         """The tokens of a text, as a prompt has them; without its first token if so wished."""
         if add_special_tokens:
             return list(self._entrance.encode_text(text))
-        return self._backend.encode(text, special=True)
+        return self._backend.encode([(text, True)])
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of tokens; what is no whole character becomes U+FFFD."""

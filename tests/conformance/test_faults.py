@@ -87,7 +87,7 @@ def test_encode_survives_a_killed_process(driver: Driver, tokens: tuple[int, ...
     backend = driver.backend
     if not isinstance(backend, ProcessBackend):
         pytest.skip("this one has no process of its own")
-    expected = backend.encode("a jitney is a small bus", special=False)
+    expected = backend.encode([("a jitney is a small bus", False)])
     driver.feed(0, 0, tokens[:8], wants_token=False)
     os.kill(backend.pid, signal.SIGKILL)
     with ThreadPoolExecutor(1) as pool:
@@ -102,7 +102,7 @@ def test_encode_survives_a_killed_process(driver: Driver, tokens: tuple[int, ...
 def test_encoding_joins_to_the_text(driver: Driver) -> None:
     """Guards against a tokeniser that loses characters on the way."""
     text = "Grüße, 世界! 2 + 2 = 4\n"
-    tokens = driver.backend.encode(text, special=False)
+    tokens = driver.backend.encode([(text, False)])
     joined = b"".join(driver.backend.vocabulary.pieces[token] for token in tokens)
     assert joined.decode().strip(" ") == text
 

@@ -6,12 +6,13 @@ that the fake backend refuses by itself is a mistake of the core, never an injec
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from jitney.backends.fake import FakeBackend
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Open, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed
@@ -120,9 +121,9 @@ class FaultyBackend:
             self._marks.add("lost while idle")
             raise BackendCrashed("the backend died while nothing ran.")
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, texts: Sequence[Text]) -> list[int]:
         """As the fake backend does."""
-        return self._inner.encode(text, special=special)
+        return self._inner.encode(texts)
 
     def prepare(self, constraint: Constraint) -> None:
         """As the fake backend does."""

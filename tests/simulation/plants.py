@@ -273,6 +273,20 @@ OF_WAITING_AND_FAULTS = (
         (_SCHEDULER, "count <= requests_max and", "count <= requests_max + 1 and"),
     ),
     _plant(
+        "a tenant may run one more than its share",
+        "shares",
+        (
+            "core/shares.py",
+            "if held.running_count >= request.share.running_max:",
+            "if held.running_count > request.share.running_max:",
+        ),
+    ),
+    _plant(
+        "a tenant's share of the queue is off by one",
+        "shares",
+        ("core/shares.py", "count <= share.waiting_max and", "count <= share.waiting_max + 1 and"),
+    ),
+    _plant(
         "nobody ever becomes an elder",
         "waiting",
         (

@@ -10,7 +10,7 @@ from jitney.core.limits import STOP_STRING_CHARACTERS_MAX, STOP_STRINGS_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId
 from tests.simulation.alone import CONTROL, PIECES, sample_alone
-from tests.simulation.world import World
+from tests.simulation.world import TENANTS, World
 
 POISON = len(PIECES) - 1
 """A control token that brings the backend down when it is computed as part of a prompt."""
@@ -104,11 +104,12 @@ def _request(
         params=_params(world, random),
         seed=random.randrange(-(2**63), 2**63),
         priority=random.choice(tuple(Priority)),
-        tenant=f"tenant {random.randrange(3)}",
+        tenant=f"tenant {random.randrange(TENANTS)}",
         scope=f"scope {random.randrange(habits.scopes)}",
         wait_s_max=None if is_total else limit_s,
         total_s_max=limit_s if is_total else None,
     )
+    request = replace(request, share=world.shares[int(request.tenant[-1])])
     if 0 < len(prompt) < model_len and random.random() < habits.stop:
         stop = _stops(world, random, request)
         others = Random(f"stops {world.seed} {request_id}")

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from jitney.backends.fake import FakeSettings
+from jitney.core.request import Share
 from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
 
 LONG_CHANCE = 0.05
 """That the prompts of a world are long; such a one takes ten times as long as another."""
+TENANTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ class World:
     settings: SchedulerSettings
     habits: Habits
     faults: FaultRates
+    shares: tuple[Share | None, ...]
+    """What each tenant may hold; none of them has a share where there are no keys."""
 
 
 def draw_world(seed: int) -> World:
@@ -103,6 +107,7 @@ def draw_world(seed: int) -> World:
         settings=settings,
         habits=habits,
         faults=faults,
+        shares=_shares(Random(f"shares {seed}"), settings),
     )
 
 
@@ -139,6 +144,23 @@ def _lengthened(
             poison_count=0,
         ),
     )
+
+
+def _shares(random: Random, settings: SchedulerSettings) -> tuple[Share | None, ...]:
+    if random.random() < 0.5:
+        return (None,) * TENANTS
+    return tuple(
+        Share(
+            waiting_max=_part(random, min(settings.queue_requests_max, 16)),
+            waiting_tokens_max=_part(random, min(settings.queue_tokens_max, 4000)),
+            running_max=_part(random, settings.sequences_max),
+        )
+        for _ in range(TENANTS)
+    )
+
+
+def _part(random: Random, whole: int) -> int:
+    return max(1, int(random.choice((0.25, 0.5, 0.75, 1.0)) * whole))
 
 
 def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:

@@ -7,7 +7,7 @@ thread; `encode` and `prepare` on any. Promises BackendFailed on every violated 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from jitney.backends.fake_memory import FakeMemory, SlotContents
 from jitney.backends.fake_oracle import TokenOracle, encode_plain, is_plain, seeded
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -164,9 +164,13 @@ class FakeBackend:
     def check(self) -> None:
         """It always lives; those who want it to fail wrap it."""
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of a text; the names of control tokens become them only when `special`."""
-        return byte_tokenizer.encode(text, special=special)
+        return [
+            token
+            for text, special in texts
+            for token in byte_tokenizer.encode(text, special=special)
+        ]
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""

@@ -11,13 +11,14 @@ import logging
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from jitney.backends.channel import Channel, ChannelClosed
 from jitney.backends.child import Child
 from jitney.backends.patience import Patience
+from jitney.backends.turns import TurnLock
 from jitney.backends.wire import (
     Done,
     Encode,
@@ -35,7 +36,7 @@ from jitney.backends.wire import (
     error_of,
 )
 from jitney.core import limits
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
@@ -79,9 +80,9 @@ class ProcessBackend:
         self._fallback_reason: str | None = None
         # Says which process is the present one, and is held while a new one starts.
         self._lifecycle = threading.Lock()
-        # One question at a time on each channel.
-        self._texts = threading.Lock()
-        self._constraints = threading.Lock()
+        # One question at a time on each channel, in the order in which they come.
+        self._texts = TurnLock()
+        self._constraints = TurnLock()
         self._child: Child | None = None
         self._patience = Patience(spec.batch_s_max)
         self._unanswered: deque[_Sent] = deque()
@@ -184,9 +185,9 @@ class ProcessBackend:
         except ChannelClosed as error:
             raise self._crash(child) from error
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text; while there is no process, waits for the next one."""
-        answer = self._ask_beside("texts", Encode(text, special))
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of texts, in one message; while there is no process, waits for the next one."""
+        answer = self._ask_beside("texts", Encode(tuple(texts)))
         if not isinstance(answer, Encoded):
             raise self._out_of_turn(self._living())
         return list(answer.tokens)
@@ -217,7 +218,7 @@ class ProcessBackend:
         turn = self._texts if kind == "texts" else self._constraints
         for attempt in range(limits.STRIKES_MAX):
             child = self._await_ready()
-            if not turn.acquire(timeout=BESIDE_S_MAX):
+            if not turn.acquire(BESIDE_S_MAX):
                 raise BackendFailed(f"the backend is too busy for {kind}; try again later.")
             try:
                 channel = child.texts if kind == "texts" else child.constraints

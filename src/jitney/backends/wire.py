@@ -13,7 +13,7 @@ from typing import Any, TypeVar  # Any: parsed JSON, until a reader below has ch
 
 from jitney import errors
 from jitney.core import limits
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -77,15 +77,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Tokenise a text; answered by Encoded or Failure."""
+    """Tokenise texts, each by itself; answered by Encoded or Failure."""
 
-    text: str
-    special: bool
+    texts: tuple[Text, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The tokens of a text."""
+    """The tokens of all the texts of one message, in order."""
 
     tokens: tuple[int, ...]
 
@@ -180,7 +179,7 @@ def _plain(message: Message) -> list[Any]:
             samples = [_sample_list(sample) for sample in outcome.samples]
             return ["executed", outcome.number, samples, outcome.seconds]
         case Encode():
-            return ["encode", message.text, message.special]
+            return ["encode", message.texts]
         case Encoded():
             return ["encoded", message.tokens]
         case Prepare():
@@ -436,8 +435,9 @@ def _read_executed(value: list[Any]) -> Executed:
 
 
 def _read_encode(value: list[Any]) -> Encode:
-    text, special = value
-    return Encode(_text(text), _boolean(special))
+    (texts,) = value
+    read = [(_text(text), _boolean(special)) for text, special in _listed(texts)]
+    return Encode(tuple(read))
 
 
 def _read_failure(value: list[Any]) -> Failure:

@@ -117,8 +117,8 @@ def _answer(message: Message, backend: Backend) -> Message:
         case Reset():
             backend.reset()
             return Done()
-        case Encode(text, special):
-            return Encoded(tuple(backend.encode(text, special=special)))
+        case Encode(texts):
+            return Encoded(tuple(backend.encode(texts)))
         case Prepare(constraint):
             backend.prepare(constraint)
             return Done()

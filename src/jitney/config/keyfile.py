@@ -13,7 +13,7 @@ from jitney.config import file as settings_file
 from jitney.config.resolve import nearest
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
-from jitney.server.limits import RETRY_AFTER_S_MAX
+from jitney.server.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server.settings import Key
 
 EXAMPLE = """\
@@ -22,6 +22,7 @@ keys:
   - name: nightly
     key_env: NIGHTLY_KEY
     tokens_per_minute: 100000
+    queue_share: 0.25
 """
 
 KEYS_MAX = 1000
@@ -37,9 +38,16 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "key_env": "In place of `key`: the environment variable that holds the secret.",
         "priority": "The highest that it may ask for: `low`, `normal`, `high` or `critical`. "
         "Default: `critical`.",
-        "requests_per_minute": "Requests that it may send in a minute. Default: no limit.",
+        "requests_per_minute": "Requests that it may send in a minute; a call for completions "
+        "counts once for each of them, prompts times `n`. Default: no limit.",
         "tokens_per_minute": "Tokens that it may use in a minute, of prompts and completions. "
         "Default: no limit.",
+        "queue_share": "The part of the queue that its requests may fill, above 0 and up to 1: of "
+        "`max_num_queued_reqs` and `max_num_queued_tokens`. "
+        f"Default: {QUEUE_SHARE:g}, and 1 for the only key.",
+        "running_share": "The part of the places to run in, `max_num_seqs`, that it may take, "
+        "above 0 and up to 1, and one place at least. "
+        f"Default: {RUNNING_SHARE:g}, and 1 for the only key.",
         "cache_scope": "Keys of one scope share cached prefixes. Default: its name.",
     }
 )
@@ -89,6 +97,8 @@ def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
         requests_per_min=_rate(entry, "requests_per_minute", where),
         tokens_per_min=_rate(entry, "tokens_per_minute", where),
         scope=scope,
+        queue_share=_share(entry, "queue_share", where),
+        running_share=_share(entry, "running_share", where),
     )
 
 
@@ -121,7 +131,22 @@ def _rate(entry: Mapping[str, Any], name: str, where: str) -> float | None:
     value = entry.get(name)
     if value is None:
         return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < RATE_MIN:
+    if not _is_number(value) or value < RATE_MIN:
         raise ConfigError(f"{where}: {name} must be a number, and {RATE_MIN:g} at least.")
     return float(value)
+
+
+def _share(entry: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = entry.get(name)
+    if value is None:
+        return None
+    if not _is_number(value) or not 0 < value <= 1:
+        raise ConfigError(
+            f"{where}: {name} is a part of what there is; give a number above 0 and up to 1."
+        )
+    return float(value)
+
+
+def _is_number(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)

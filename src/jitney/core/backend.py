@@ -4,11 +4,15 @@ Defined by the consumer. Batches, `reset` and `check` are the engine thread's on
 `prepare` may be called from any thread at any time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
+
+Text = tuple[str, bool]
+"""A text, and whether the names of control tokens in it are those tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +74,8 @@ class Backend(Protocol):
         """See whether it still lives, while nothing runs. Cheap. Raises BackendCrashed."""
         ...
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text; the names of control tokens become them only when `special`."""
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of texts, one after the other: each is tokenised by itself, none is added."""
         ...
 
     def prepare(self, constraint: Constraint) -> None:

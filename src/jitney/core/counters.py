@@ -33,6 +33,8 @@ NAMES = (
     "queue_full",
     "restored",
     "resumed_after_failure",
+    "share_full",
+    "share_waits",
     "struck_out",
     "taken_over",
 )

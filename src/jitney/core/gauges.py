@@ -28,7 +28,7 @@ class Gauges:
     waiting_count: int
     waiting_tokens: int
     deferred_count: int
-    """Of the waiting, those who wait for a prefix, a group or a trial rather than for room."""
+    """Of the waiting, those who wait for a prefix, group, trial or share rather than for room."""
     cached_count: int
     """Slots in which nobody runs, kept for their prefixes."""
     kv_tokens: int

@@ -39,6 +39,8 @@ class WaitReason(StrEnum):
     """Its group has not departed yet."""
     TRIAL = "trial"
     """It was there when the backend failed, again and again, and such run one at a time."""
+    SHARE = "share"
+    """Its tenant runs as many as it may."""
     BUDGET = "budget"
     """Those who run fill the next batch."""
     TURN = "turn"
@@ -144,6 +146,9 @@ def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason |
 def _reason(roster: Roster, sequence: Sequence) -> WaitReason:
     if not roster.gate.may_join(sequence):
         return WaitReason.GROUP
+    shares = roster.queue.shares
+    if sequence.request.share is not None and sequence.request.tenant in shares.full:
+        return WaitReason.SHARE
     suspect = limits.STRIKES_QUARANTINE
     if sequence.strikes >= suspect and any(other.strikes >= suspect for other in roster.running):
         return WaitReason.TRIAL

@@ -2,15 +2,18 @@
 
 The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next,
 the oldest first, whatever the policy. So no sequence is ever overtaken by one that arrived more
-than `overtake_s` after it. Called by the scheduler only.
+than `overtake_s` after it. Tenants who run their share of the places are left out by name, at no
+cost for what of theirs waits. Called by the scheduler only.
 """
 
+import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Protocol
 
 from jitney.core.sequence import Sequence
 from jitney.core.settings import Policy
+from jitney.core.shares import Shares
 
 Rank = tuple[float, float, int]
 """What a line is sorted by: the policy's number, arrival, order of submission."""
@@ -31,8 +34,8 @@ class WaitLine(Protocol):
         """Take it out."""
         ...
 
-    def ordered(self) -> Iterator[Sequence]:
-        """All of them, the next one first; the line must not change meanwhile."""
+    def ordered(self, without: Set[str]) -> Iterator[Sequence]:
+        """All but those of these tenants, the next one first; it must not change meanwhile."""
         ...
 
 
@@ -60,9 +63,18 @@ class RankedLine:
         del self._sequences[rank]
         del self._ranks[bisect_left(self._ranks, rank)]
 
+    def ranked(self) -> Iterator[tuple[Rank, Sequence]]:
+        """All of them, the next one first."""
+        return ((rank, self._sequences[rank]) for rank in self._ranks)
+
     def ordered(self) -> Iterator[Sequence]:
         """All of them, the next one first."""
         return (self._sequences[rank] for rank in self._ranks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits here."""
+        return not self._ranks
 
     def _rank(self, sequence: Sequence) -> Rank:
         number = 0.0
@@ -71,6 +83,37 @@ class RankedLine:
         elif self._policy is Policy.SJF:
             number = float(sequence.work_left)
         return (number, sequence.arrived_at, sequence.order)
+
+
+class PartedLine:
+    """A line in parts: one for each tenant that has a share, and one for all others."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._parts: dict[str | None, RankedLine] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in its place."""
+        self._parts.setdefault(_part(sequence), RankedLine(self._policy)).add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        part = _part(sequence)
+        self._parts[part].remove(sequence)
+        if self._parts[part].is_empty:
+            del self._parts[part]
+
+    def ordered(self, without: Set[str]) -> Iterator[Sequence]:
+        """All but those of these tenants, the next one first."""
+        lines = [line for part, line in self._parts.items() if part not in without]
+        if len(lines) == 1:
+            return lines[0].ordered()
+        # No two ranks are equal, so that sequences are never compared.
+        return (each for _, each in heapq.merge(*(line.ranked() for line in lines)))
+
+
+def _part(sequence: Sequence) -> str | None:
+    return None if sequence.request.share is None else sequence.request.tenant
 
 
 class FairLine:
@@ -105,9 +148,11 @@ class FairLine:
         self._lines[tenant].remove(sequence)
         self._waiting[tenant] -= 1
 
-    def ordered(self) -> Iterator[Sequence]:
+    def ordered(self, without: Set[str]) -> Iterator[Sequence]:
         """The least served tenant's sequences first."""
-        tenants = [tenant for tenant, count in self._waiting.items() if count]
+        tenants = [
+            tenant for tenant, count in self._waiting.items() if count and tenant not in without
+        ]
         for tenant in sorted(tenants, key=lambda name: (self._served[name], name)):
             yield from self._lines[tenant].ordered()
 
@@ -145,8 +190,9 @@ class WaitQueue:
     def __init__(self, policy: Policy, overtake_s: float) -> None:
         self._overtake_s = overtake_s
         self.fair = FairLine() if policy is Policy.FAIR else None
-        self._line: WaitLine = self.fair if self.fair is not None else RankedLine(policy)
-        self._arrivals = RankedLine(Policy.FIFO)
+        self._line: WaitLine = self.fair if self.fair is not None else PartedLine(policy)
+        self._arrivals = PartedLine(Policy.FIFO)
+        self.shares = Shares()
         self.count = 0
         self.token_count = 0
         self.work_count = 0
@@ -155,6 +201,7 @@ class WaitQueue:
         """Let the sequence wait; one that was preempted keeps its age."""
         self._line.add(sequence)
         self._arrivals.add(sequence)
+        self.shares.waits(sequence)
         self.count += 1
         self.token_count += sequence.known_count
         self.work_count += sequence.known_max
@@ -163,23 +210,24 @@ class WaitQueue:
         """The sequence was admitted, or ended."""
         self._line.remove(sequence)
         self._arrivals.remove(sequence)
+        self.shares.waits_no_more(sequence)
         self.count -= 1
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max
         assert self.count >= 0, self.count
 
-    def ordered(self, now: float) -> Iterator[Sequence]:
-        """Elders by age, then the others as the policy has it."""
+    def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
+        """Elders by age, then the others as the policy has it; none of these tenants."""
         elders = []
-        for sequence in self._arrivals.ordered():
+        for sequence in self._arrivals.ordered(without):
             if now - sequence.arrived_at <= self._overtake_s:
                 break
             elders.append(sequence)
         yield from elders
-        for sequence in self._line.ordered():
+        for sequence in self._line.ordered(without):
             if now - sequence.arrived_at <= self._overtake_s:
                 yield sequence
 
     def oldest(self) -> Sequence | None:
         """The sequence that arrived first among those who wait."""
-        return next(self._arrivals.ordered(), None)
+        return next(self._arrivals.ordered(frozenset()), None)

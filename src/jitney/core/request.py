@@ -23,12 +23,26 @@ class Priority(IntEnum):
     CRITICAL = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The most that one tenant may hold: sequences and their tokens that wait, and that run."""
+
+    waiting_max: int
+    waiting_tokens_max: int
+    running_max: int
+
+    def __post_init__(self) -> None:
+        assert min(self.waiting_max, self.waiting_tokens_max, self.running_max) >= 1, self
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt and what to do with it. Times are seconds on the engine's own clock.
 
     `seed` is concrete even when the caller gave none, so that a resumed sequence draws alike.
     `scope` is the boundary of prefix reuse: tokens are shared only within equal scopes.
+    `share` is what its tenant may hold beside others, the same in all of its requests; None is
+    everything.
     `wait_s_max` bounds the time until it first runs, `total_s_max` the time until it ends.
     """
 
@@ -39,5 +53,6 @@ class Request:
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     scope: str = ""
+    share: Share | None = None
     wait_s_max: float | None = None
     total_s_max: float | None = None

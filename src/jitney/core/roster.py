@@ -76,7 +76,8 @@ class Roster:
         self.gate.open(now, self.queue.count, self.queue.oldest(), drains)
         while self.queue.count and self._admit_one(now):
             pass
-        if not self.queue.count:
+        # Those of a tenant at its share join no group that others travel in already.
+        if self.queue.count == self.queue.shares.held_back_count:
             self.gate.close()
 
     @property
@@ -169,6 +170,7 @@ class Roster:
         assert len(running) <= self._settings.sequences_max, len(running)
         assert self.queue.count == len(waiting), (self.queue.count, len(waiting))
         assert self.queue.token_count == sum(s.known_count for s in waiting), "queue tokens"
+        self.queue.shares.check(waiting, running)
         ended = sum(self._counters[name] for name in set(_ENDINGS.values()))
         assert self._counters["accepted"] == ended + len(live), (ended, len(live))
         for sequence in live:
@@ -182,6 +184,8 @@ class Roster:
             return False
         if self.is_tick_full:
             return False
+        if self.queue.shares.held_back_count:
+            self._counters.add("share_waits")
         candidates, strangers_count = self._candidates(now)
         for looked_at, sequence in enumerate(candidates):
             self.deferred_count = strangers_count + looked_at
@@ -199,12 +203,17 @@ class Roster:
         return False
 
     def _candidates(self, now: float) -> tuple[Iterable[Sequence], int]:
-        """Who may be admitted, the next one first; and how many wait for a group of their own."""
+        """Who may be admitted, the next one first; and how many others wait.
+
+        Those wait for a group of their own, or for one of their tenant's to end.
+        """
+        shares = self.queue.shares
         if self.gate.is_open:
-            return self.queue.ordered(now), 0
+            return self.queue.ordered(now, shares.full), shares.held_back_count
         # A member that was sent back may stand behind any number of those.
         awaited_count = sum(member.state is State.WAITING for member in self.gate.members)
-        found = filter(self.gate.may_join, self.queue.ordered(now)) if awaited_count else ()
+        waiting = self.queue.ordered(now, shares.full)
+        found = filter(self.gate.may_join, waiting) if awaited_count else ()
         return found, self.queue.count - awaited_count
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
@@ -232,6 +241,7 @@ class Roster:
         sequence.admitted_known = sequence.known_count
         insort(self.running, sequence, key=lambda s: seniority(s, by_class=self.by_class))
         self.gate.joined(sequence)
+        self.queue.shares.runs(sequence)
         if self.queue.fair is not None:
             self.queue.fair.admit(sequence)
             # Charged at once, or one tenant would take all places of this very tick.
@@ -278,5 +288,6 @@ class Roster:
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self.queue.shares.runs_no_more(sequence)
         if self.queue.fair is not None:
             self.queue.fair.leave(sequence)

@@ -269,6 +269,16 @@ class Scheduler:
 
     def _check_queue(self, sequences: list[Sequence]) -> None:
         queue = self._roster.queue
+        share, tenant = sequences[0].request.share, sequences[0].request.tenant
+        if share is not None and not queue.shares.has_room(sequences):
+            self.counters.add("share_full")
+            held, retry_s = queue.shares.held(tenant), self._retry_s()
+            raise QueueFull(
+                f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
+                f"are waiting already, and its share of the queue is {share.waiting_max} and "
+                f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
+                retry_s,
+            )
         count = queue.count + len(sequences)
         token_count = queue.token_count + sum(s.known_count for s in sequences)
         requests_max, tokens_max = (
@@ -279,13 +289,16 @@ class Scheduler:
         if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
             return
         self.counters.add("queue_full")
-        rate = self._cost.tokens_per_s
-        retry_s = RETRY_SHARE * queue.work_count / rate if rate else 1.0
+        retry_s = self._retry_s()
         raise QueueFull(
             f"{queue.count} requests with {queue.token_count} tokens are waiting already "
             f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
             retry_s,
         )
+
+    def _retry_s(self) -> float:
+        rate = self._cost.tokens_per_s
+        return RETRY_SHARE * self._roster.queue.work_count / rate if rate else 1.0
 
     def _limits_s(self, sequence: Sequence) -> tuple[float | None, float | None]:
         """How long it may wait for its first slot, and how long it may take in all."""

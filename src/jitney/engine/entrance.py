@@ -6,15 +6,22 @@ vocabulary, before it reaches native code (invariant 9).
 """
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from jitney.core import limits
-from jitney.core.backend import Backend
+from jitney.core.backend import Backend, Text
 from jitney.core.params import SamplingParams
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat import Segment
+
+Wanted = Callable[[], bool]
+"""Whether anybody still waits for what is being made."""
+
+
+class GivenUp(Exception):
+    """Nobody waits any more for what was being made, so it is not made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,7 @@ class RequestOptions:
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     scope: str = ""
+    share: Share | None = None
     wait_s_max: float | None = None
     total_s_max: float | None = None
 
@@ -57,37 +65,30 @@ class Entrance:
         longest = max((len(piece) for token, piece in pieces if token not in control), default=1)
         self._prompt_bytes_max = model_len_max * max(longest, 1)
 
-    def encode(self, segments: tuple[Segment, ...]) -> tuple[int, ...]:
-        """Tokens of a prompt, with the model's first token where it wants one and has none."""
-        character_count = sum(len(segment.text) for segment in segments)
-        if character_count > limits.PROMPT_CHARACTERS_MAX:
-            raise InvalidRequest(
-                f"the prompt has {character_count} characters; "
-                f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
-                "prompt",
-            )
-        byte_count = sum(_byte_count(segment.text) for segment in segments)
-        if byte_count > self._prompt_bytes_max:
-            # Refused before it is tokenised, which would take its time for nothing.
-            raise ContextLengthExceeded(
-                f"the prompt has {byte_count} bytes and the context holds {self._model_len_max} "
-                "tokens, which cannot stand for so many; shorten the prompt.",
-                "prompt",
-            )
+    def encode(
+        self, segments: tuple[Segment, ...], is_wanted: Wanted = lambda: True
+    ) -> tuple[int, ...]:
+        """Tokens of a prompt, with the model's first token where it wants one and has none.
+
+        Done in slices, each one message to a backend elsewhere; before each it is seen whether
+        the prompt is wanted still. Raises GivenUp when it is not.
+        """
+        self._check_size(segments)
         tokens: list[int] = []
-        for segment in segments:
-            if segment.text:
-                tokens.extend(self._backend.encode(segment.text, special=segment.special))
+        for texts in _slices(segments):
+            if not is_wanted():
+                raise GivenUp
+            tokens.extend(self._backend.encode(texts))
         bos_token = self._vocabulary.bos_token
         if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
             tokens.insert(0, bos_token)
         return tuple(tokens)
 
-    def encode_text(self, text: str) -> tuple[int, ...]:
+    def encode_text(self, text: str, is_wanted: Wanted = lambda: True) -> tuple[int, ...]:
         """Tokens of a prompt that its author wrote out, names of control tokens included."""
         if not isinstance(text, str):
             raise InvalidRequest(f"a prompt is a text or tokens, and got {text!r:.80}.", "prompt")
-        return self.encode((Segment(text, special=True),))
+        return self.encode((Segment(text, special=True),), is_wanted)
 
     def make(
         self,
@@ -109,9 +110,35 @@ class Entrance:
             priority=options.priority,
             tenant=options.tenant,
             scope=options.scope,
+            share=options.share,
             wait_s_max=options.wait_s_max,
             total_s_max=options.total_s_max,
         )
+
+    def _check_size(self, segments: tuple[Segment, ...]) -> None:
+        """Refuse before it is tokenised, which would take its time for nothing."""
+        character_count = sum(len(segment.text) for segment in segments)
+        if character_count > limits.PROMPT_CHARACTERS_MAX:
+            raise InvalidRequest(
+                f"the prompt has {character_count} characters; "
+                f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
+                "prompt",
+            )
+        byte_count = sum(_byte_count(segment.text) for segment in segments)
+        if byte_count > self._prompt_bytes_max:
+            raise ContextLengthExceeded(
+                f"the prompt has {byte_count} bytes and the context holds {self._model_len_max} "
+                "tokens, which cannot stand for so many; shorten the prompt.",
+                "prompt",
+            )
+        segment_count = sum(bool(segment.text) for segment in segments)
+        if segment_count > self._model_len_max:
+            raise ContextLengthExceeded(
+                f"the prompt has {segment_count} parts between names of control tokens, each of "
+                f"a token at least, and the context holds {self._model_len_max} tokens; "
+                "shorten the prompt.",
+                "prompt",
+            )
 
     def _check_prompt(self, prompt: tuple[int, ...]) -> None:
         if not prompt:
@@ -137,6 +164,23 @@ class Entrance:
                 raise InvalidRequest(
                     f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
                 )
+
+
+def _slices(segments: Iterable[Segment]) -> Iterator[list[Text]]:
+    """The texts there are, in order, as many together as may be tokenised in one go."""
+    texts: list[Text] = []
+    character_count = 0
+    for segment in segments:
+        if not segment.text:
+            continue
+        character_count += len(segment.text)
+        is_full = len(texts) == limits.SLICE_TEXTS or character_count > limits.SLICE_CHARACTERS
+        if texts and is_full:
+            yield texts
+            texts, character_count = [], len(segment.text)
+        texts.append((segment.text, segment.special))
+    if texts:
+        yield texts
 
 
 def _byte_count(text: str) -> int:

@@ -3,6 +3,9 @@
 A request reserves the most tokens that it may take before it is let in, and gives back what it
 did not use when it has ended: however many come at once, a key's rate is overdrawn by one of them
 at most. Event loop; tokens are given back on the engine thread, so a bucket has a lock.
+
+Where there are several keys, each has a share of the queue and of the places (`share_of`), so that
+none of them can take all there is.
 """
 
 import hashlib
@@ -10,10 +13,12 @@ import hmac
 import threading
 from dataclasses import dataclass
 
+from jitney.core.request import Share
+from jitney.core.settings import SchedulerSettings
 from jitney.engine.clock import Clock
 from jitney.errors import InvalidRequest
+from jitney.server import limits
 from jitney.server.errors import AUTHENTICATION, RATE, Refusal, retry_headers
-from jitney.server.limits import RETRY_AFTER_S_MAX
 from jitney.server.settings import Key
 
 SECRET_BYTES_MAX = 4096
@@ -39,7 +44,7 @@ class Bucket:
     @property
     def amount_max(self) -> float:
         """The most that may be taken at once."""
-        return max(self._per_s * RETRY_AFTER_S_MAX, 1.0)
+        return max(self._per_s * limits.RETRY_AFTER_S_MAX, 1.0)
 
     def wait_s(self, amount: float = 1.0) -> float:
         """Seconds until this much may be taken; 0 when it may be."""
@@ -74,16 +79,29 @@ class Bucket:
 
 @dataclass(slots=True)
 class Caller:
-    """A key with what is left of its rates; without a key, anyone."""
+    """A key with what is left of its rates, and its share; without a key, anyone.
+
+    `work_count` is how many of its calls are being served.
+    """
 
     key: Key | None = None
     requests: Bucket | None = None
     tokens: Bucket | None = None
+    share: Share | None = None
+    work_count: int = 0
 
     @property
     def name(self) -> str:
         """The key's name; empty for anyone."""
         return self.key.name if self.key is not None else ""
+
+    @property
+    def work_max(self) -> int | None:
+        """Calls of its own that may be served at once: those of its share, and some on the way."""
+        if self.share is None:
+            return None
+        held_max = self.share.waiting_max + self.share.running_max
+        return held_max + limits.DOOR_REQUESTS_MAX // 2
 
     def enter(self) -> None:
         """Count one request. Raises Refusal with status 429.
@@ -94,6 +112,24 @@ class Caller:
             _refuse_until(self.tokens.wait_s(), "tokens")
         if self.requests is not None:
             _refuse_until(self.requests.take(), "requests")
+
+    def count_completions(self, count: int) -> None:
+        """Count all completions that a call asks for, of which `enter` has counted one.
+
+        Raises Refusal with status 429, and InvalidRequest for what will never be let in.
+        """
+        bucket = self.requests
+        if bucket is None or count == 1:
+            return
+        if count > bucket.amount_max:
+            raise InvalidRequest(
+                f"the call asks for {count} completions, and this key's rate is "
+                f"{bucket.per_min:g} per minute, of which one call may take "
+                f"{bucket.amount_max:g} at most; lower n, or send fewer prompts.",
+                "n",
+            )
+        bucket.give_back(1)
+        _refuse_until(bucket.take(count), "requests")
 
     def reserve_tokens(self, count: int) -> None:
         """Set aside the most that a call may take.
@@ -121,8 +157,13 @@ class Caller:
 class KeyRing:
     """All keys. Only their digests are compared, so that nothing can be learnt from the time."""
 
-    def __init__(self, keys: tuple[Key, ...], clock: Clock) -> None:
+    def __init__(
+        self, keys: tuple[Key, ...], clock: Clock, engine: SchedulerSettings | None = None
+    ) -> None:
         self._callers = [(_digest(key.secret.encode()), _caller(key, clock)) for key in keys]
+        if engine is not None:
+            for key, (_, caller) in zip(keys, self._callers, strict=True):
+                caller.share = share_of(key, engine, is_alone=len(keys) == 1)
         self._anyone = Caller()
 
     @property
@@ -159,6 +200,19 @@ class KeyRing:
                 headers=_CHALLENGE,
             )
         return found
+
+
+def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | None:
+    """What a key may hold of this engine; None is everything."""
+    queue = key.queue_share or (1.0 if is_alone else limits.QUEUE_SHARE)
+    running = key.running_share or (1.0 if is_alone else limits.RUNNING_SHARE)
+    if queue == running == 1.0:
+        return None
+    return Share(
+        waiting_max=max(1, int(queue * engine.queue_requests_max)),
+        waiting_tokens_max=max(1, int(queue * engine.queue_tokens_max)),
+        running_max=max(1, int(running * engine.sequences_max)),
+    )
 
 
 def _refuse_until(wait_s: float, what: str) -> None:

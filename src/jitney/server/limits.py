@@ -138,6 +138,17 @@ BODY_BYTES_MIN = 2_097_152
 not less. A token is 4 bytes of text, up to 20 of escapes, and 8 as a number; and short prompts may
 come by the hundred."""
 
+QUEUE_SHARE = 0.5
+RUNNING_SHARE = 0.75
+"""What one of several keys may hold of the queue, and of the places to run in: enough to use the
+machine well alone, and others always find some of both."""
+
+DOOR_SMALL_BYTES = 16_384
+"""A body up to this size is a small errand at the door: large ones leave a place for these."""
+
+DECODE_SLICE = 4096
+"""Tokens that are turned to text before it is seen whether their caller has left."""
+
 BODIES_MAX = 16
 BODIES_BYTES_MIN = 160_000_000
 """Bytes of bodies that are held at once: so many of the largest size, and not less. Ordinary ones

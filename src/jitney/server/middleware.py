@@ -115,7 +115,7 @@ class Guard:
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
-            with service.working() as begin, service.holding() as hold:
+            with service.working(caller) as begin, service.holding() as hold:
                 caller.enter()
                 scope["state"].update(intake=service.intake, hold=hold, begin=begin)
                 await self._app(scope, receive, send)

@@ -70,8 +70,15 @@ wants `Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file 
 name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
+Where there are several keys, each may hold a share of the server: {limits.QUEUE_SHARE:.0%} of the
+queue, in requests and in tokens, and {limits.RUNNING_SHARE:.0%} of the places to run in, unless
+the file says otherwise (`queue_share`, `running_share`). What would take it beyond its share of the
+queue is refused with 429, and what finds its places taken waits for one of its own to end while
+others pass. A key with nothing waiting may always bring one request. Keys take turns at being
+tokenised, too.
+
 Its rates are per minute, and a minute's worth may be used at once. Requests are counted when they
-arrive. Tokens are set aside when a call is let in: those of its prompts, and the most that it may
+arrive, and a call for several completions counts for each of them: prompts times `n`. Tokens are set aside when a call is let in: those of its prompts, and the most that it may
 make, which is `n` times `max_tokens`, or times the rest of the context where there is none; what
 was not used is given back when it ends. A call that may take more than a minute's worth is let in
 when nothing of the last minute's is used; one that may take more than

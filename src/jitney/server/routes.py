@@ -7,10 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from jitney.engine.entrance import Wanted
 from jitney.errors import InvalidRequest
-from jitney.server import fields
+from jitney.server import fields, limits
 from jitney.server.answering import Answering
 from jitney.server.body import read_body
+from jitney.server.door import Stay
 from jitney.server.errors import Refusal
 from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
 from jitney.server.service import Health, Service
@@ -66,7 +68,7 @@ def make_router(service: Service) -> APIRouter:
         check_model(service, body.model)
         visit = _visit(request, body)
         make = partial(completion_asked, service, body, visit)
-        asked = await service.at_the_door(make, request.receive, visit.due_at)
+        asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
         return await _answered(service, request, asked, CompletionShape(asked, service.vocabulary))
 
     @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
@@ -76,7 +78,7 @@ def make_router(service: Service) -> APIRouter:
         check_model(service, body.model)
         visit = _visit(request, body)
         make = partial(chat_asked, service, body, visit)
-        asked = await service.at_the_door(make, request.receive, visit.due_at)
+        asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
         return await _answered(service, request, asked, ChatShape(asked, service.vocabulary))
 
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
@@ -84,7 +86,9 @@ def make_router(service: Service) -> APIRouter:
         """The tokens of a prompt or of a conversation."""
         body = await read_body(request, TokenizeBody, {}, bytes_max)
         check_model(service, body.model)
-        tokens = await service.at_the_door(partial(_tokens_of, service, body), request.receive)
+        stay = _stay(request)
+        make = partial(_tokens_of, service, body, stay.waits)
+        tokens = await service.at_the_door(make, stay, request.receive)
         return JSONResponse(
             {
                 "tokens": list(tokens),
@@ -104,8 +108,9 @@ def make_router(service: Service) -> APIRouter:
             raise InvalidRequest(
                 f"tokens has {strange}, and the model's tokens are 0 to {count - 1}.", "tokens"
             )
-        make = partial(decode, service, tuple(body.tokens))
-        text = await service.at_the_door(make, request.receive)
+        stay = _stay(request)
+        make = partial(decode, service, tuple(body.tokens), stay.waits)
+        text = await service.at_the_door(make, stay, request.receive)
         return JSONResponse({"prompt": text})
 
     return router
@@ -175,7 +180,14 @@ def _visit(request: Request, body: SamplingFields) -> Visit:
     state.user = body.user
     limit_ms, arrived_at = body.deadline_ms, state.arrived_at
     due_at = None if limit_ms is None else arrived_at + limit_ms / 1e3
-    return Visit(state.caller, arrived_at, due_at)
+    return Visit(state.caller, arrived_at, due_at, _stay(request))
+
+
+def _stay(request: Request) -> Stay:
+    """Who comes to the door, and whether with much; what does not say how much is taken for it."""
+    length = request.headers.get("content-length", "")
+    is_small = length.isdecimal() and int(length[:20]) <= limits.DOOR_SMALL_BYTES
+    return Stay(request.state.caller.name, is_large=not is_small)
 
 
 async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:
@@ -190,7 +202,7 @@ async def _answered(service: Service, request: Request, asked: Asked, shape: Sha
     return stream
 
 
-def _tokens_of(service: Service, body: TokenizeBody) -> tuple[int, ...]:
+def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple[int, ...]:
     entrance = service.entrance
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("tokenize takes a prompt or messages, one of the two.", "prompt")
@@ -207,11 +219,11 @@ def _tokens_of(service: Service, body: TokenizeBody) -> tuple[int, ...]:
             body.tools,
             add_generation_prompt=body.add_generation_prompt is not False,
         )
-        return entrance.encode(segments)
+        return entrance.encode(segments, is_wanted)
     assert body.prompt is not None
     if body.tools is not None or body.add_generation_prompt is not None:
         raise InvalidRequest("tools and add_generation_prompt go with messages.", "prompt")
-    tokens = entrance.encode_text(body.prompt)
+    tokens = entrance.encode_text(body.prompt, is_wanted)
     bos_token = service.vocabulary.bos_token
     is_bare = body.add_special_tokens is False
     if is_bare and service.vocabulary.adds_bos and tokens[:1] == (bos_token,):

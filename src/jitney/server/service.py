@@ -8,7 +8,6 @@ every record, so they only write a few fields. Others who want to watch attach w
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from jitney.engine.records import (
 from jitney.errors import DeadlineExceeded, Draining, QueueFull
 from jitney.server import limits
 from jitney.server.body import ClientLeft, Intake
+from jitney.server.door import Door, Stay
 from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
 from jitney.server.keys import Caller, KeyRing
 from jitney.server.settings import ServerSettings
@@ -102,7 +102,7 @@ class Service:
         self.template = template
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.keys = KeyRing(settings.keys, self.clock)
+        self.keys = KeyRing(settings.keys, self.clock, engine.settings)
         self.tickets: dict[RequestId, Ticket] = {}
         self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
         """Told of every HTTP answer: the pattern of its route, its status, and why it is a
@@ -123,7 +123,7 @@ class Service:
         self._waiting: set[RequestId] = set()
         self._progress_at = self.clock.now()
         self._live_count = 0
-        self._door = ThreadPoolExecutor(limits.DOOR_THREADS, thread_name_prefix="jitney-door")
+        self._door = Door(has_several_callers=len(settings.keys) > 1)
         engine.observe(self._take)
         engine.observe(self._charge)
 
@@ -155,21 +155,24 @@ class Service:
         return left_s
 
     async def at_the_door(
-        self, make: Callable[[], Made], receive: Receive, due_at: float | None = None
+        self,
+        make: Callable[[], Made],
+        stay: Stay,
+        receive: Receive,
+        due_at: float | None = None,
     ) -> Made:
         """Do something slow, such as tokenising, off the event loop, unless the client leaves.
 
-        Raises Draining, ClientLeft, and DeadlineExceeded when it is not done at `due_at`.
+        Raises Draining, ClientLeft, and DeadlineExceeded when it is not done at `due_at`; what
+        is being made then is told by its `stay` that nobody waits for it.
         """
         left_s = self.left_s(due_at)
-        waiting = asyncio.get_running_loop().run_in_executor(self._door, make)
+        waiting = asyncio.create_task(self._door.make(stay, make))
         leaving = asyncio.create_task(_left(receive))
         try:
-            either: set[asyncio.Future[Any]] = {waiting, leaving}  # Any: made, or nothing
+            either: set[asyncio.Task[Any]] = {waiting, leaving}  # Any: made, or nothing
             await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                # Without effect on what is being made already; what waits is not begun.
-                waiting.cancel()
                 raise ClientLeft if leaving.done() else _late()
             return await waiting
         except asyncio.CancelledError:
@@ -178,32 +181,44 @@ class Service:
                 raise Draining("the server was shut down.") from None
             raise
         finally:
+            stay.is_wanted = False
+            # What waits for its turn is not begun.
+            waiting.cancel()
             leaving.cancel()
 
     @contextmanager
-    def working(self) -> Iterator[Callable[[], None]]:
+    def working(self, caller: Caller) -> Iterator[Callable[[], None]]:
         """What to call when the body of a request is there: from then on it is counted.
 
         Raises Draining, or QueueFull, and so does the call: a body takes its time.
         """
-        self._check_room()
+        self._check_room(caller)
         count = 0
 
         def begin() -> None:
             nonlocal count
             assert count == 0, "begun twice"
-            self._check_room()
+            self._check_room(caller)
             count = 1
             self._work_count += 1
+            caller.work_count += 1
 
         try:
             yield begin
         finally:
             self._work_count -= count
+            caller.work_count -= count
 
-    def _check_room(self) -> None:
+    def _check_room(self, caller: Caller) -> None:
         if self.is_draining:
             raise Draining("the server is shutting down.")
+        if caller.work_max is not None and caller.work_count >= caller.work_max:
+            retry_s = self._retry_s()
+            raise QueueFull(
+                f"{caller.work_count} requests of this key are being served or wait, which is its "
+                f"share of what the server takes; try again in {retry_s:.1f} s.",
+                retry_s,
+            )
         if self._work_count >= self._work_max:
             retry_s = self._retry_s()
             raise QueueFull(
@@ -244,10 +259,11 @@ class Service:
             self._body_bytes -= held
 
     def bill(self, requests: Sequence[Request], caller: Caller) -> None:
-        """Set the tokens of one call aside, all or none, until each of its requests has ended.
+        """Count the completions of one call, and set its tokens aside until they have ended.
 
-        Raises Refusal and InvalidRequest.
+        All or none of them. Raises Refusal and InvalidRequest.
         """
+        caller.count_completions(sum(each.params.n for each in requests))
         if caller.tokens is None:
             return
         bills = {each.id: _Bill(caller, len(each.prompt), self._most(each)) for each in requests}
@@ -300,7 +316,7 @@ class Service:
         """End the engine; what still runs is told so."""
         self.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
-        self._door.shutdown(wait=False, cancel_futures=True)
+        self._door.close()
         self.intake.end()
 
     def cut_short(self) -> None:

@@ -19,6 +19,10 @@ class Key:
     requests_per_min: float | None = None
     tokens_per_min: float | None = None
     scope: str | None = None
+    queue_share: float | None = None
+    running_share: float | None = None
+    """Parts of the queue and of the places that it may hold. None is all of them for the only
+    key, and for one of several what `jitney.server.limits` says."""
 
     @property
     def cache_scope(self) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
-from jitney.core.request import Priority, Request, RequestId
-from jitney.engine.entrance import RequestOptions
+from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.engine.entrance import GivenUp, RequestOptions, Wanted
 from jitney.errors import (
     ContextLengthExceeded,
     InvalidRequest,
@@ -21,6 +21,7 @@ from jitney.errors import (
     RequestError,
 )
 from jitney.server import limits, tools
+from jitney.server.door import Stay
 from jitney.server.errors import Refusal
 from jitney.server.keys import Caller
 from jitney.server.service import Service, now_s
@@ -71,11 +72,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Who asks, since when, and until when it is to be done, on the service's clock."""
+    """Who asks, since when, and until when it is to be done, on the service's clock.
+
+    `stay` says whether the caller still waits at the door.
+    """
 
     caller: Caller
     arrived_at: float
     due_at: float | None
+    stay: Stay
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -103,7 +108,8 @@ def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> As
             "echo with logprobs is not given as a stream; leave one of the three out.", "echo"
         )
     _check_stream(body)
-    prompts = [_read_prompt(service, each, echoes) for each in _listed(body.prompt)]
+    is_wanted = visit.stay.waits
+    prompts = [_read_prompt(service, each, echoes, is_wanted) for each in _listed(body.prompt)]
     params = _params(
         body,
         max_tokens=body.max_tokens or COMPLETION_TOKENS_DEFAULT,
@@ -145,7 +151,7 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         )
         if calling is not None and calling.shows_control:
             params = replace(params, skip_special_tokens=False)
-        tokens = service.entrance.encode(segments)
+        tokens = service.entrance.encode(segments, visit.stay.waits)
         return order.asked([Prompt(tokens)], params, calling)
     except RequestError as error:
         raise _blaming(error, renamed) from None
@@ -198,7 +204,7 @@ class _Order:
         # The engine's own names hold something that no caller can guess: whoever could name
         # another one's request could cancel it by leaving.
         inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
-        _check_count(service, prompts, params)
+        _check_count(service, prompts, params, self.visit.caller.share)
         _check_logprob_values(service, prompts, params)
         options = self._options()
         requests = []
@@ -233,6 +239,7 @@ class _Order:
         return RequestOptions(
             priority=priority,
             tenant=key.name if key is not None else body.user or "",
+            share=self.visit.caller.share,
             scope=cache_scope("" if key is None else key.cache_scope, body.cache_salt or ""),
             total_s_max=self.service.left_s(self.visit.due_at),
         )
@@ -350,20 +357,26 @@ def _check_stream(body: SamplingFields) -> None:
         raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
 
 
-def _check_count(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
+def _check_count(
+    service: Service, prompts: list[Prompt], params: SamplingParams, share: Share | None
+) -> None:
     """Refuse what could never be accepted, however long one waits. One prompt always can be."""
     if len(prompts) == 1:
         return
     settings = service.engine.settings
+    requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
+    if share is not None:
+        requests_max, tokens_max = share.waiting_max, share.waiting_tokens_max
     counts = (
-        (len(prompts), settings.queue_requests_max, "completions"),
-        (sum(len(each.tokens) for each in prompts), settings.queue_tokens_max, "tokens"),
+        (len(prompts), requests_max, "completions"),
+        (sum(len(each.tokens) for each in prompts), tokens_max, "tokens"),
     )
     for count, count_max, what in counts:
         if count * params.n > count_max:
             raise InvalidRequest(
                 f"The {len(prompts)} prompts of this call make {count * params.n} {what}, and "
-                f"{count_max} of several prompts may wait here; send them in several calls.",
+                f"{count_max} of several prompts may wait here"
+                f"{'' if share is None else ' for this key'}; send them in several calls.",
                 "prompt",
             )
 
@@ -398,12 +411,14 @@ def _listed(
     return [each for each in prompt if not isinstance(each, int)]
 
 
-def _read_prompt(service: Service, given: str | list[int], echoes: bool) -> Prompt:
+def _read_prompt(
+    service: Service, given: str | list[int], echoes: bool, is_wanted: Wanted
+) -> Prompt:
     if isinstance(given, str):
-        tokens = service.entrance.encode_text(given)
+        tokens = service.entrance.encode_text(given, is_wanted)
         return Prompt(tokens, given if echoes else None, _silent_count(service, given, tokens))
     tokens = tuple(given)
-    return Prompt(tokens, decode(service, tokens) if echoes else None)
+    return Prompt(tokens, decode(service, tokens, is_wanted) if echoes else None)
 
 
 def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
@@ -415,10 +430,15 @@ def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
     return 0 if text.startswith(vocabulary.pieces[first].decode("utf-8", "replace")) else 1
 
 
-def decode(service: Service, tokens: tuple[int, ...]) -> str:
-    """The text of tokens, names of control tokens included."""
+def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:
+    """The text of tokens, names of control tokens included. Raises GivenUp."""
     detokenizer = Detokenizer(service.vocabulary, skip_special=False)
-    return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])
+    parts: list[str] = []
+    for start in range(0, len(tokens), limits.DECODE_SLICE):
+        if not is_wanted():
+            raise GivenUp
+        parts.extend(map(detokenizer.push, tokens[start : start + limits.DECODE_SLICE]))
+    return "".join([*parts, detokenizer.flush()])
 
 
 def _blaming(error: RequestError, renamed: dict[str, str]) -> RequestError:

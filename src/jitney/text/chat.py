@@ -23,7 +23,8 @@ from jinja2.exceptions import TemplateError
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest, ModelError
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
+from jitney.text.names import names_pattern
 from jitney.text.sandbox import Sandbox
 
 _log = logging.getLogger("jitney.text")
@@ -56,22 +57,29 @@ class _Given:
 
 
 class ChatTemplate:
-    """One model's chat template. `now` is the date that it is told, if it asks for one."""
+    """One model's chat template. `now` is the date that it is told, if it asks for one.
+
+    A prompt of more segments than `tokens_max` is refused before they are made.
+    """
 
     def __init__(
         self,
         source: str,
         vocabulary: Vocabulary,
         now: Callable[[], datetime] = datetime.now,
+        *,
+        tokens_max: int = limits.TOKENS_MAX,
     ) -> None:
+        self._tokens_max = tokens_max
         self._lock = threading.Lock()
         self._sandbox = Sandbox(now)
         self._template = self._sandbox.compiled(source)
-        self._taken = frozenset(_PRIVATE.findall(source))
         names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
-        # Longest first, so that a name that begins with another one is found whole.
-        self._names = _any_of(sorted(names, key=lambda name: (-len(name), name)))
-        self._firsts = _any_of(sorted({name[0] for name in names}))
+        self._taken = frozenset(_PRIVATE.findall(source + "".join(names)))
+        found, firsts = names_pattern(names), names_pattern(name[:1] for name in names)
+        self._names = re.compile(found) if names else None
+        self._firsts = re.compile(firsts) if names else None
+        self._both = re.compile(f"{found}|{firsts}") if names else None
         eos = vocabulary.eos_tokens
         self._values = {
             "bos_token": _name(vocabulary, vocabulary.bos_token),
@@ -109,18 +117,21 @@ class ChatTemplate:
                 f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
         _check_encodable(texts)
-        segments = self._rendered(given, texts, self._names)
+        text, marks = self._rendered(given, texts, self._names)
         if self._names and self._firsts and any(map(self._firsts.search, texts)):
-            both = _any_of([self._names.pattern, self._firsts.pattern], escape=False)
-            safe = self._rendered(given, texts, both)
-            if self._controls(safe) != self._controls(segments):
-                return safe
-        return segments
+            safe, safe_marks = self._rendered(given, texts, self._both)
+            # What is hidden is no part of a name: these are the control tokens of each.
+            if self._names.findall(safe) != self._names.findall(text):
+                text, marks = safe, safe_marks
+        return _split(text, {mark: name for name, mark in marks.items()}, self._tokens_max)
 
     def _rendered(
         self, given: "_Given", texts: list[str], hidden: re.Pattern[str] | None
-    ) -> tuple[Segment, ...]:
-        """Render with every occurrence of `hidden` in the caller's text kept out of the way."""
+    ) -> tuple[str, dict[str, str]]:
+        """Render with every occurrence of `hidden` in the caller's text kept out of the way.
+
+        The prompt, and the character that stands in it for each text that was hidden.
+        """
         marks = self._marks(texts, hidden)
         messages, tools = given.messages, given.tools
         if marks and hidden is not None:
@@ -141,7 +152,7 @@ class ChatTemplate:
                 f"messages make a prompt of {len(text)} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
-        return _split(text, {mark: name for name, mark in marks.items()})
+        return text, marks
 
     def _run(self, values: dict[str, object], count: int) -> str:
         try:
@@ -177,12 +188,6 @@ class ChatTemplate:
             raise _invalid("messages use up all private characters of Unicode.")
         return marks
 
-    def _controls(self, segments: tuple[Segment, ...]) -> list[str]:
-        """The control tokens of a prompt, in order."""
-        assert self._names is not None
-        found = (self._names.findall(segment.text) for segment in segments if segment.special)
-        return [name for names in found for name in names]
-
 
 def _name(vocabulary: Vocabulary, token: int | None) -> str:
     if token is None or not 0 <= token < len(vocabulary.pieces):
@@ -190,15 +195,18 @@ def _name(vocabulary: Vocabulary, token: int | None) -> str:
     return vocabulary.pieces[token].decode("utf-8", errors="replace")
 
 
-def _any_of(texts: list[str], escape: bool = True) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(re.escape, texts) if escape else texts)) if texts else None
-
-
-def _split(text: str, names: dict[str, str]) -> tuple[Segment, ...]:
+def _split(text: str, names: dict[str, str], tokens_max: int) -> tuple[Segment, ...]:
     """Put the hidden texts back, each apart from what surrounds it."""
     if not names:
         return (Segment(text, True),) if text else ()
     parts = re.split("([" + "".join(names) + "]+)", text)
+    # The first and the last may be empty; each of the others is a token at least.
+    if len(parts) - 2 > tokens_max:
+        raise ContextLengthExceeded(
+            f"messages hold so many names of control tokens that the prompt has {len(parts)} "
+            f"parts, and the context holds {tokens_max} tokens; take them out.",
+            "messages",
+        )
     segments = (
         Segment("".join(names[mark] for mark in part), False) if index % 2 else Segment(part, True)
         for index, part in enumerate(parts)

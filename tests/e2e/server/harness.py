@@ -217,7 +217,7 @@ def running(world: World) -> Iterator[Running]:
     service = Service(
         engine,
         Entrance(wrapped, limits.model_len_max, lambda: next(numbers)),
-        ChatTemplate(source, backend.vocabulary),
+        ChatTemplate(source, backend.vocabulary, tokens_max=limits.model_len_max),
         world.settings,
     )
     lookout = Lookout(engine, service.model_name)

@@ -1,10 +1,12 @@
 """`deadline_ms` while our own side is stuck: the caller is told in time all the same."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from jitney.core.backend import Text
 from jitney.core.batch import Batch, Outcome
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, events
@@ -26,9 +28,9 @@ class Stuck:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, texts: Sequence[Text]) -> list[int]:
         assert self.may_encode.wait(2 * WAIT_S), "nobody let it go"
-        tokens: list[int] = self._backend.encode(text, special=special)
+        tokens: list[int] = self._backend.encode(texts)
         return tokens
 
     def execute(self, batch: Batch) -> Outcome:

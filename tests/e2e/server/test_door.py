@@ -4,13 +4,15 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from jitney.backends.fake import FakeSettings
+from jitney.core import limits as core_limits
+from jitney.core.backend import Text
 from jitney.server import limits
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
@@ -41,9 +43,9 @@ class Door:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, texts: Sequence[Text]) -> list[int]:
         assert self.is_open.wait(WAIT_S), "nobody opened"
-        tokens: list[int] = self._backend.encode(text, special=special)
+        tokens: list[int] = self._backend.encode(texts)
         return tokens
 
 
@@ -156,7 +158,10 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
 ) -> None:
     """Guards the door itself, and the rate of a key: who was not let in has used nothing."""
     monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 1)
-    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", requests_per_min=1))
+    keys = (
+        Key(name="a", secret=SECRET, queue_share=1.0, running_share=1.0),
+        Key(name="b", secret=SECRET + "b", requests_per_min=1),
+    )
     settings = ServerSettings(model_names=(MODEL,), keys=keys)
     server = start(World(wrap=door[0], sequences=1, queue=1, settings=settings))
     door[1][0].is_open.clear()
@@ -304,3 +309,118 @@ def test_connections_are_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) 
     for connection in held:
         connection.close()
     server.check_idle()
+
+
+class Counter(Door):
+    """Remembers how many texts each call to the tokenizer brought, and may let only some pass."""
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__(backend)
+        self.calls: list[int] = []
+
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        self.calls.append(len(texts))
+        return super().encode(texts)
+
+
+@pytest.fixture
+def counter() -> tuple[Callable[[Any], Counter], list[Counter]]:
+    """How to put one before a backend, and those that were put."""
+    made: list[Counter] = []
+
+    def wrap(backend: Any) -> Counter:
+        made.append(Counter(backend))
+        return made[-1]
+
+    return wrap, made
+
+
+Counters = tuple[Callable[[Any], Counter], list[Counter]]
+
+
+def of_names(count: int) -> dict[str, Any]:
+    """A conversation that writes the name of a control token so often."""
+    return {"messages": [{"role": "user", "content": "x<|end|>" * count}]}
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/chat/completions"])
+def test_names_of_control_tokens_are_one_message(
+    start: Start, counter: Counters, path: str
+) -> None:
+    """Guards the door: 20,000 of them were as many round trips, and everybody waited for 22 s."""
+    server = start(World(wrap=counter[0]))
+    (backend,) = counter[1]
+    assert check_error(server.post(path, of_names(20_000)), 400)["code"] == (
+        "context_length_exceeded"
+    )
+    assert backend.calls == []
+    assert server.post(path, of_names(400)).status_code == 200
+    assert backend.calls == [801]
+
+
+def test_work_of_a_caller_who_left_is_given_up(
+    start: Start, counter: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the door: a long prompt is looked at again and again, and not made for nobody."""
+    monkeypatch.setattr(core_limits, "SLICE_TEXTS", 1)
+    server = start(World(wrap=counter[0]))
+    (backend,) = counter[1]
+    backend.is_open.clear()
+    connection = server.connect()
+    connection.sendall(request_bytes("/v1/chat/completions", of_names(400), close=False))
+    wait_until(lambda: backend.calls == [1], "it was not begun")
+    connection.close()
+    wait_until(lambda: server.service.load == 0, "it is served though nobody waits")
+    backend.is_open.set()
+    assert server.complete(max_tokens=1).status_code == 200
+    assert backend.calls == [1, 1], "what was begun went on for nobody"
+
+
+def test_a_key_with_a_hundred_prompts_does_not_hold_up_another(start: Start, door: Doors) -> None:
+    """Guards the door's places: one key's work, however much, leaves one of them to the others."""
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"))
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    server = start(World(wrap=door[0], queue=512, settings=settings))
+    door[1][0].is_open.clear()
+    connections = [server.connect() for _ in range(100)]
+    for connection in connections:
+        key = f"Authorization: Bearer {SECRET}"
+        connection.sendall(request_bytes("/v1/completions", SHORT, key))
+    wait_until(lambda: server.service.load == 100, "they did not all arrive")
+    # Tokens need no tokenizer, and a place at the door all the same.
+    reply = server.post(
+        "/v1/completions", {"prompt": [1, 2], "max_tokens": 1}, authorization=f"Bearer {SECRET}b"
+    )
+    assert reply.status_code == 200
+    assert server.service.load == 100, "it did not wait for any of them"
+    door[1][0].is_open.set()
+    for connection in connections:
+        assert read_all(connection).startswith(b"HTTP/1.1 200 ")
+        connection.close()
+
+
+def test_calls_of_one_key_do_not_take_every_place_of_the_server(
+    start: Start, door: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the way in before the engine: calls that are on their way are counted by key, too."""
+    monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 2)
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"))
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    server = start(World(wrap=door[0], sequences=4, queue=4, settings=settings))
+    door[1][0].is_open.clear()
+    # Two that may wait, three that may run, and one on its way.
+    connections = [server.connect() for _ in range(6)]
+    for connection in connections:
+        key = f"Authorization: Bearer {SECRET}"
+        connection.sendall(request_bytes("/v1/completions", SHORT, key))
+    wait_until(lambda: server.service.load == 6, "they did not all arrive")
+    body = {"prompt": [1, 2], "max_tokens": 1}
+    refused = server.post("/v1/completions", body, authorization=f"Bearer {SECRET}")
+    assert "requests of this key are being served" in check_error(refused, 429)["message"]
+    assert int(refused.headers["retry-after"]) >= 1
+    reply = server.post("/v1/completions", body, authorization=f"Bearer {SECRET}b")
+    assert reply.status_code == 200
+    for connection in connections:
+        connection.close()
+    door[1][0].is_open.set()
+    wait_until(server.is_idle, "something went on for nobody")

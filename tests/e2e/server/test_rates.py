@@ -89,3 +89,55 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
     assert sample(server, "jitney:ready") == 0
     check_error(ask(server, stream=streams), 503)
     assert sample(server, 'jitney:http_refusals_total{error="Draining"}') == 1
+
+
+def keyed(start: Start, *keys: Key, sequences: int = 4, queue: int = 64) -> Running:
+    """A server whose fake model is slow, with these keys."""
+    settings = ServerSettings(model_names=(MODEL,), keys=keys)
+    return start(World(backend=SLOW, sequences=sequences, queue=queue, settings=settings))
+
+
+def test_completions_are_what_the_rate_of_requests_counts(start: Start) -> None:
+    """Guards the rate: prompts times n are as many requests, in however few calls they come."""
+    server = keyed(start, Key(name="a", secret=SECRET, requests_per_min=20))
+    assert ask(server, ["a"] * 4, n=4, max_tokens=1).status_code == 200
+    refused = ask(server, "a", n=8, max_tokens=1)
+    assert "requests per minute" in check_error(refused, 429)["message"]
+    assert int(refused.headers["retry-after"]) >= 1
+    assert ask(server, "a", n=4, max_tokens=1).status_code == 200
+    check_error(ask(server, "a", max_tokens=1), 429)
+    assert "at most" in check_error(ask_as_new(start, n=16), 400, "n")["message"]
+
+
+def ask_as_new(start: Start, n: int) -> httpx.Response:
+    """A call of so many completions with a key of one request a minute."""
+    server = keyed(start, Key(name="a", secret=SECRET, requests_per_min=1))
+    return ask(server, "a", n=n, max_tokens=1)
+
+
+def test_one_key_does_not_fill_the_queue_or_the_places(start: Start) -> None:
+    """Guards other keys: 64 sequences may wait here, of which one key may have half."""
+    server = keyed(
+        start, Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"), sequences=4
+    )
+    too_many = check_error(ask(server, ["a"] * 4, n=16, max_tokens=4000), 400, "prompt")
+    assert "for this key; send them in several calls" in too_many["message"]
+    flood = [server.connect() for _ in range(4)]
+    for connection in flood:
+        body = {"prompt": "a", "n": 16, "max_tokens": 4000}
+        connection.sendall(
+            request_bytes("/v1/completions", body, f"Authorization: Bearer {SECRET}")
+        )
+    wait_until(lambda: server.service.engine.stats().active_slots == 3, "none has started")
+    wait_until(lambda: server.service.engine.stats().refused_requests >= 1, "all were taken")
+    refused = ask(server, "a", n=16, max_tokens=4000)
+    assert "its share of the queue is 32" in check_error(refused, 429)["message"]
+    assert int(refused.headers["retry-after"]) >= 1
+    reply = server.post(
+        "/v1/completions", {"prompt": "b", "max_tokens": 4}, authorization=f"Bearer {SECRET}b"
+    )
+    assert reply.status_code == 200
+    assert server.service.engine.stats().active_slots == 3, "the flood ran on beside it"
+    for connection in flood:
+        connection.close()
+    wait_until(server.is_idle, "something went on for nobody")

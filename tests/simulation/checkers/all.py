@@ -10,6 +10,7 @@ from tests.simulation.checkers.ledger import LedgerChecker
 from tests.simulation.checkers.limits import LimitsChecker
 from tests.simulation.checkers.oracle import OracleChecker
 from tests.simulation.checkers.scope import ScopeChecker
+from tests.simulation.checkers.shares import SharesChecker
 from tests.simulation.checkers.stream import StreamChecker
 from tests.simulation.checkers.usage import UsageChecker
 from tests.simulation.checkers.waiting import WaitingChecker
@@ -23,6 +24,7 @@ def make_checkers(
 ) -> list[Checker]:
     """One for each invariant."""
     settings = world.settings
+    shares = SharesChecker()
     return [
         CapacityChecker(settings, traits),
         ScopeChecker(oracle, reuses=settings.reuse_prefixes),
@@ -31,7 +33,9 @@ def make_checkers(
         EndingChecker(),
         IsolationChecker(oracle, by_chance=world.faults.any_batch),
         WaitingChecker(settings, oracle),
-        LimitsChecker(settings),
+        # Before the shares are told of a request: what it asks them is how things stood.
+        LimitsChecker(settings, shares.has_room),
+        shares,
         UsageChecker(),
         WorkChecker(settings),
         LedgerChecker(scheduler.check, settings.cache_tokens_max),

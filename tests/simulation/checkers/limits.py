@@ -1,7 +1,9 @@
 """Invariant 9: the queue has bounds, they hold, and the refused are told when to come back."""
 
 import math
+from collections.abc import Callable
 
+from jitney.core.request import Request
 from jitney.core.settings import SchedulerSettings
 from jitney.errors import ContextLengthExceeded, Draining, InvalidRequest, QueueFull
 from tests.simulation.seen import Seen, Submitted, Violation
@@ -12,8 +14,9 @@ NAME = "limits"
 class LimitsChecker:
     """Looks at every door that was opened or kept shut."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, has_share: Callable[[Request], bool]) -> None:
         self._settings = settings
+        self._has_share = has_share
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
@@ -32,7 +35,7 @@ class LimitsChecker:
             case None if not fits:
                 raise Violation(NAME, f"{request_id} was accepted with {length} tokens of prompt")
             case QueueFull() as error:
-                if has_room:
+                if has_room and self._has_share(seen.request):
                     raise Violation(NAME, f"{request_id} was refused though there is room")
                 if not 0.0 < error.retry_after_s < math.inf:
                     raise Violation(NAME, f"{request_id} is to retry in {error.retry_after_s} s")

@@ -1,9 +1,10 @@
 """Invariant 8: no wait is unbounded.
 
 The rule of elders: no sequence gets its first slot before one that arrived more than `overtake_s`
-earlier and is still waiting for its own. One exception: the elder waits by itself for a prefix of
-at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute for it. (One that is
-head of the line but has no room lets nobody pass either, so that is no exception.)
+earlier and is still waiting for its own. Two exceptions: the elder waits by itself for a prefix of
+at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute for it; or its tenant
+runs its share of the places, and it waits for one of those to end. (One that is head of the line
+but has no room lets nobody pass either, so that is no exception.)
 
 Deadlines: after `expire`, nobody lives whose time is over. Drain and idleness have bounds, too,
 which the simulator counts in turns and reports under this name.
@@ -77,8 +78,12 @@ class WaitingChecker:
             self._beside = {at: names for at, names in self._beside.items() if at >= last}
 
     def _defers(self, name: Name, at: float) -> bool:
-        """Whether somebody beside it computes a prefix that it may wait for."""
+        """Whether those beside it are its tenant's share, or compute a prefix for it."""
         mine = self._oracle.request(name)
+        beside = [self._oracle.request(other) for other in self._beside.get(at, ())]
+        its_own = sum(other.tenant == mine.tenant for other in beside)
+        if mine.share is not None and its_own >= mine.share.running_max:
+            return True
         for other in self._beside.get(at, ()):
             theirs = self._oracle.request(other)
             is_shared = mine.id == theirs.id or (

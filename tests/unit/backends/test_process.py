@@ -84,7 +84,7 @@ def test_a_closed_backend_says_so(backend: ProcessBackend) -> None:
     with pytest.raises(BackendCrashed, match="closed"):
         first_token(backend)
     with pytest.raises(BackendCrashed, match="closed"):
-        backend.encode("text", special=False)
+        backend.encode([("text", False)])
     with pytest.raises(BackendCrashed, match="closed"):
         backend.reset()
     assert not is_alive(backend.pid)
@@ -125,7 +125,7 @@ def test_it_outlives_the_thread_that_built_it() -> None:
     (backend,) = built
     pid = backend.pid
     try:
-        assert backend.encode("ab", special=False) == [97, 98]
+        assert backend.encode([("ab", False)]) == [97, 98]
         assert first_token(backend) is not None
         assert backend.pid == pid
     finally:
@@ -185,12 +185,12 @@ def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBacken
 
 def test_a_text_waits_for_the_next_process(backend: ProcessBackend) -> None:
     """Guards requests that arrive while the machine ends one process after the other."""
-    expected = backend.encode("over and over", special=False)
+    expected = backend.encode([("over and over", False)])
     with ThreadPoolExecutor(1) as pool:
         os.kill(backend.pid, signal.SIGKILL)
         with pytest.raises(BackendCrashed):
             backend.check()
-        answer = pool.submit(backend.encode, "over and over", special=False)
+        answer = pool.submit(backend.encode, [("over and over", False)])
         assert not answer.done()
         backend.reset()
         assert answer.result(WAIT_S) == expected
@@ -211,7 +211,7 @@ def test_a_text_that_ends_every_process_is_given_up(
     ask = backend._ask
     monkeypatch.setattr(backend, "_ask", deadly)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(backend.encode, "deadly", special=False)
+        answer = pool.submit(backend.encode, [("deadly", False)])
         while not answer.done():
             backend.reset()
         with pytest.raises(BackendCrashed, match="signal 9"):
@@ -310,7 +310,7 @@ def test_encode_works_beside_a_running_batch() -> None:
     running = threading.Thread(target=run)
     running.start()
     try:
-        assert backend.encode(" the<|end|>", special=True) != []
+        assert backend.encode([(" the<|end|>", True)]) != []
         assert running.is_alive()
     finally:
         backend.close()
@@ -323,7 +323,7 @@ def test_many_threads_encode_at_once(backend: ProcessBackend) -> None:
 
     def work(letter: str) -> None:
         for length in range(1, 40):
-            if backend.encode(letter * length, special=False) != [ord(letter)] * length:
+            if backend.encode([(letter * length, False)]) != [ord(letter)] * length:
                 wrong.append(letter)
 
     threads = [threading.Thread(target=work, args=(letter,)) for letter in "abcdefgh"]
@@ -347,9 +347,9 @@ def test_an_interrupted_question_does_not_leave_its_answer_behind(
     assert backend._child is not None
     monkeypatch.setattr(backend._child.texts, "receive", _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        backend.encode("one", special=False)
+        backend.encode([("one", False)])
     backend.reset()
-    assert backend.encode("ab", special=False) == [97, 98]
+    assert backend.encode([("ab", False)]) == [97, 98]
 
 
 def _interrupt(limit_s: float | None = None) -> None:

@@ -123,7 +123,12 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Executed, outcomes),
     st.just(Reset()),
     st.just(Done()),
-    st.builds(Encode, st.text(st.characters(exclude_categories=())), st.booleans()),
+    st.builds(
+        Encode,
+        st.lists(
+            st.tuples(st.text(st.characters(exclude_categories=())), st.booleans()), max_size=4
+        ).map(tuple),
+    ),
     st.builds(Encoded, token_list),
     st.builds(Prepare, constraints),
     st.builds(Failure, st.sampled_from(sorted(ERROR_KINDS)), texts, st.none() | texts),
@@ -217,5 +222,5 @@ def test_an_unexpected_error_becomes_a_failed_batch() -> None:
 
 def test_frames_are_ascii() -> None:
     """Guards against text that one side writes and the other cannot read, such as half a pair."""
-    frame = encode_message(Encode("\ud800 naïve", special=False))
+    frame = encode_message(Encode((("\ud800 naïve", False), ("<s>", True))))
     assert all(chr(byte) in string.printable for byte in frame)

@@ -100,6 +100,8 @@ keys:
     requests_per_minute: 600
     tokens_per_minute: 150000.5
     cache_scope: shared
+    queue_share: 0.25
+    running_share: 1
   - name: night
     key_env: NIGHT_KEY
 """
@@ -107,6 +109,8 @@ keys:
     assert (search.name, search.secret, search.scope) == ("search", "secret-of-search", "shared")
     assert search.priority_max is Priority.HIGH
     assert (search.requests_per_min, search.tokens_per_min) == (600.0, 150_000.5)
+    assert (search.queue_share, search.running_share) == (0.25, 1.0)
+    assert (night.queue_share, night.running_share) == (None, None)
     assert (night.secret, night.priority_max) == ("secret-of-night", Priority.CRITICAL)
     assert night.requests_per_min is None
 
@@ -152,6 +156,11 @@ def test_a_missing_key_file_is_called_what_it_is(tmp_path: Path) -> None:
         "keys: [{name: a, key: secret-1, priority: urgent}]",
         "keys: [{name: a, key: secret-1, requests_per_minute: 0}]",
         "keys: [{name: a, key: secret-1, tokens_per_minute: .inf}]",
+        "keys: [{name: a, key: secret-1, queue_share: 0}]",
+        "keys: [{name: a, key: secret-1, queue_share: 50}]",
+        "keys: [{name: a, key: secret-1, running_share: half}]",
+        "keys: [{name: a, key: secret-1, running_share: true}]",
+        "keys: [{name: a, key: secret-1, running_share: .nan}]",
         "keys: [{name: a, key: secret-1}, {name: a, key: secret-2}]",
         "keys: [{name: a, key: secret-1}, {name: b, key: secret-1}]",
         "keys: [{name: a, key: secret-1}]\nmore: 1",

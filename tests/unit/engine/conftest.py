@@ -2,14 +2,14 @@
 told to fail, and a tick or an engine over them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from jitney.backends.fake import FakeBackend, FakeSettings
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Request, RequestId
@@ -80,8 +80,8 @@ class FaultyBackend:
         if fault is not None:
             raise fault
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        return self._fake.encode(text, special=special)
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        return self._fake.encode(texts)
 
     def prepare(self, constraint: Constraint) -> None:
         self._fake.prepare(constraint)

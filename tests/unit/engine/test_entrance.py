@@ -1,12 +1,15 @@
 """The door: what is refused before it reaches native code, and what a request carries."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core import limits
+from jitney.core.backend import Text
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId
-from jitney.engine.entrance import Entrance, RequestOptions
+from jitney.engine.entrance import Entrance, GivenUp, RequestOptions
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat import Segment
 
@@ -115,9 +118,68 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     longest = max(map(len, backend.vocabulary.pieces))
     entrance = Entrance(backend, 64, lambda: 0)
 
-    def never(text: str, *, special: bool) -> list[int]:
+    def never(texts: Sequence[Text]) -> list[int]:
         raise AssertionError("it was tokenised")
 
     monkeypatch.setattr(backend, "encode", never)
     with pytest.raises(ContextLengthExceeded, match="bytes"):
         entrance.encode_text("é" * (64 * longest))
+
+
+class Counting(FakeBackend):
+    """Remembers how many texts each call brought."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeSettings())
+        self.calls: list[int] = []
+
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        self.calls.append(len(texts))
+        return super().encode(texts)
+
+
+NAMES = (Segment("x", special=True), Segment("<|end|>", special=False))
+
+
+def test_all_parts_of_a_prompt_are_one_message() -> None:
+    """Guards everybody's turn at the tokenizer: each call is a round trip to another process."""
+    backend = Counting()
+    tokens = Entrance(backend, 4096, lambda: 0).encode(NAMES * 500)
+    assert backend.calls == [1000]
+    assert tokens == tuple(FakeBackend(FakeSettings()).encode([("x<|end|>", False)])) * 500
+
+
+def test_more_parts_than_the_context_has_tokens_are_refused_unread() -> None:
+    """Guards the tokenizer: each part is a token at least, so that it could never fit."""
+    backend = Counting()
+    entrance = Entrance(backend, 64, lambda: 0)
+    with pytest.raises(ContextLengthExceeded, match="66 parts"):
+        entrance.encode(NAMES * 33)
+    assert backend.calls == []
+    assert len(entrance.encode((Segment("x", True), Segment("", False)) * 64)) == 64
+
+
+def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards those who wait for the tokenizer: one slice is the most that they wait for."""
+    monkeypatch.setattr(limits, "SLICE_TEXTS", 3)
+    monkeypatch.setattr(limits, "SLICE_CHARACTERS", 10)
+    backend = Counting()
+    entrance = Entrance(backend, 4096, lambda: 0)
+    entrance.encode(tuple(Segment(text, True) for text in ("a", "", "b", "c", "d")))
+    assert backend.calls == [3, 1]
+    backend.calls.clear()
+    entrance.encode(tuple(Segment("x" * size, True) for size in (6, 4, 1, 11, 2)))
+    assert backend.calls == [2, 1, 1, 1]
+
+
+def test_what_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the tokenizer against the work of those who left."""
+    monkeypatch.setattr(limits, "SLICE_TEXTS", 2)
+    backend = Counting()
+    entrance = Entrance(backend, 4096, lambda: 0)
+    with pytest.raises(GivenUp):
+        entrance.encode(NAMES * 100, lambda: len(backend.calls) < 3)
+    assert backend.calls == [2, 2, 2]
+    with pytest.raises(GivenUp):
+        entrance.encode_text("x", lambda: False)
+    assert len(backend.calls) == 3

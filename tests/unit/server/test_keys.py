@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import pytest
 
 from jitney.config.keyfile import RATE_MIN
+from jitney.core.request import Share
+from jitney.core.settings import SchedulerSettings
 from jitney.errors import InvalidRequest
 from jitney.server.errors import Refusal
-from jitney.server.keys import Bucket, KeyRing
+from jitney.server.keys import Bucket, KeyRing, share_of
 from jitney.server.limits import RETRY_AFTER_S_MAX
 from jitney.server.settings import Key
 
@@ -127,3 +129,67 @@ def test_a_key_is_never_printed() -> None:
     assert "hidden" not in repr(Key(name="a", secret="hidden-secret"))
     assert Key(name="a", secret="hidden-secret").cache_scope == "a"
     assert Key(name="a", secret="hidden-secret", scope="s").cache_scope == "s"
+
+
+def test_every_completion_of_a_call_is_counted() -> None:
+    """Guards the rate: one call with many completions is as much work as many calls."""
+    clock = HandClock()
+    caller = KeyRing((Key(name="a", secret="secret-a", requests_per_min=60),), clock).caller(
+        b"Bearer secret-a"
+    )
+    caller.enter()
+    caller.count_completions(1)
+    caller.enter()
+    caller.count_completions(48)
+    caller.enter()
+    with pytest.raises(Refusal) as refused:
+        caller.count_completions(16)
+    # Of 60 there are 11 left: what was refused has used nothing.
+    assert refused.value.headers["retry-after"] == "5"
+    caller.enter()
+    caller.count_completions(11)
+    with pytest.raises(Refusal):
+        caller.enter()
+
+
+def test_a_call_for_more_than_a_minutes_worth_is_let_in_once_the_bucket_is_full() -> None:
+    """Guards large calls: that the call itself was counted first must not keep them out."""
+    clock = HandClock()
+    caller = KeyRing((Key(name="a", secret="secret-a", requests_per_min=60),), clock).caller(
+        b"Bearer secret-a"
+    )
+    caller.enter()
+    caller.count_completions(120)
+    with pytest.raises(Refusal):
+        caller.enter()
+    clock.at += 120
+    caller.enter()
+    with pytest.raises(InvalidRequest, match=r"601 completions.*600 at most"):
+        caller.count_completions(601)
+
+
+ENGINE = SchedulerSettings(
+    model_len_max=100, sequences_max=16, queue_requests_max=1024, queue_tokens_max=1_000_000
+)
+
+
+def test_one_of_several_keys_has_a_share() -> None:
+    """Guards the others: half of the queue and a quarter of the places are never one key's."""
+    key = Key(name="a", secret="secret-a")
+    assert share_of(key, ENGINE, is_alone=False) == Share(512, 500_000, 12)
+    assert share_of(key, ENGINE, is_alone=True) is None, "there is nobody to leave something to"
+    alone = KeyRing((key,), HandClock(), ENGINE).caller(b"Bearer secret-a")
+    assert (alone.share, alone.work_max) == (None, None)
+    both = KeyRing((key, Key(name="b", secret="secret-b")), HandClock(), ENGINE)
+    assert both.caller(b"Bearer secret-a").share == Share(512, 500_000, 12)
+    assert both.caller(b"Bearer secret-a").work_max == 512 + 12 + 32
+
+
+def test_a_share_may_be_set_for_each_key() -> None:
+    """Guards the key file's word, and that a share is never nothing."""
+    tiny = Key(name="a", secret="secret-a", queue_share=1e-9, running_share=0.01)
+    assert share_of(tiny, ENGINE, is_alone=True) == Share(1, 1, 1)
+    whole = Key(name="a", secret="secret-a", queue_share=1.0, running_share=1.0)
+    assert share_of(whole, ENGINE, is_alone=False) is None
+    half = Key(name="a", secret="secret-a", running_share=1.0)
+    assert share_of(half, ENGINE, is_alone=False) == Share(512, 500_000, 16)

@@ -9,7 +9,7 @@ import pytest
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest, ModelError
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
 from jitney.text.chat import ChatTemplate, Segment
 
@@ -297,3 +297,16 @@ def test_renders_from_many_threads_do_not_mix() -> None:
         thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
+
+
+def test_many_names_are_refused_before_they_are_parts() -> None:
+    """Guards the door: each is a token at least, and making the parts alone takes its time.
+
+    What only looks like the beginning of a name is text, however often it stands there.
+    """
+    vocabulary = byte_vocabulary()
+    template = ChatTemplate(vocabulary.chat_template or "", vocabulary, tokens_max=100)
+    with pytest.raises(ContextLengthExceeded, match="201 parts"):
+        template.render([{"role": "user", "content": "x<|end|>" * 100}])
+    assert len(template.render([{"role": "user", "content": "x<|end|>" * 40}])) == 81
+    assert len(template.render([{"role": "user", "content": "x<" * 1000}])) == 1

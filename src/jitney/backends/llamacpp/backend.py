@@ -6,6 +6,7 @@ it, and one fault per row that cannot be sampled. Logits depend a little on what
 batch, because kernels are chosen by its size: `traits.exact` is false.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,7 @@ from jitney.backends.slots import SlotMemory
 from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
 from jitney.backends.texts import checked_bytes
 from jitney.core import limits
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import (
@@ -185,10 +186,13 @@ class LlamaCppBackend:
         """In this process it lives until it is closed."""
         self._living_model()
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text; the names of control tokens become them only when `special`."""
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of texts, one after the other."""
         model = self._living_model()
-        return model.encode(checked_bytes(text), special=special)
+        tokens: list[int] = []
+        for text, special in texts:
+            tokens += model.encode(checked_bytes(text), special=special)
+        return tokens
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
@@ -206,7 +210,7 @@ class LlamaCppBackend:
         return model
 
     def _encode_plain(self, text: str) -> list[int]:
-        return self.encode(text, special=False)
+        return self.encode([(text, False)])
 
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""

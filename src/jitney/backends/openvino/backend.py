@@ -21,7 +21,7 @@ from jitney.backends.paging import BlockPool
 from jitney.backends.slots import SlotMemory
 from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
 from jitney.core import limits
-from jitney.core.backend import Traits, Vocabulary
+from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import (
@@ -131,9 +131,12 @@ class OpenVinoBackend:
         """In this process it lives until it is closed."""
         self._living_model()
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text; the names of control tokens become them only when `special`."""
-        return self._tokenizer.encode(text, special=special)
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of texts, one after the other."""
+        tokens: list[int] = []
+        for text, special in texts:
+            tokens += self._tokenizer.encode(text, special=special)
+        return tokens
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
@@ -152,7 +155,7 @@ class OpenVinoBackend:
         return model
 
     def _encode_plain(self, text: str) -> list[int]:
-        return self.encode(text, special=False)
+        return self.encode([(text, False)])
 
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""

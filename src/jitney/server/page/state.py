@@ -42,6 +42,7 @@ _REASONS = {
     WaitReason.PREFIX: "another request computes its prefix",
     WaitReason.GROUP: "its group has not departed",
     WaitReason.TRIAL: "it runs alone after failures",
+    WaitReason.SHARE: "its key runs as many as it may",
     WaitReason.BUDGET: "the next batch is full",
     WaitReason.TURN: "others are before it",
     WaitReason.NEXT: "it starts at the next tick",

@@ -110,27 +110,27 @@ def test_vocabulary_of_the_file(backend: LlamaCppBackend) -> None:
 def test_encoding_round_trips(backend: LlamaCppBackend, text: str) -> None:
     """What a user writes is what the model reads, byte for byte."""
     pieces = backend.vocabulary.pieces
-    encoded = backend.encode(text, special=False)
+    encoded = backend.encode([(text, False)])
     assert b"".join(pieces[token] for token in encoded).decode() == text
     assert not backend.vocabulary.control.intersection(encoded)
 
 
 def test_control_names_only_when_special(backend: LlamaCppBackend) -> None:
     """A user who types the name of a control token must not get the token."""
-    assert backend.encode("<|im_start|>", special=True) == [1]
-    assert len(backend.encode("<|im_start|>", special=False)) > 1
+    assert backend.encode([("<|im_start|>", True)]) == [1]
+    assert len(backend.encode([("<|im_start|>", False)])) > 1
 
 
 def test_half_a_character_is_refused(backend: LlamaCppBackend) -> None:
     """A lone surrogate has no UTF-8."""
     with pytest.raises(InvalidRequest, match="surrogate"):
-        backend.encode("a\ud800", special=False)
+        backend.encode([("a\ud800", False)])
 
 
 def test_a_text_beyond_the_limit_is_refused(backend: LlamaCppBackend) -> None:
     """Native code counts in 32 bits."""
     with pytest.raises(InvalidRequest, match="characters"):
-        backend.encode("x" * (limits.PROMPT_CHARACTERS_MAX + 1), special=False)
+        backend.encode([("x" * (limits.PROMPT_CHARACTERS_MAX + 1), False)])
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_closed_is_told(model: Path) -> None:
     backend.close()
     backend.close()
     with pytest.raises(BackendCrashed):
-        backend.encode("x", special=False)
+        backend.encode([("x", False)])
     with pytest.raises(BackendCrashed):
         backend.execute(Batch(0, (), ()))
     with pytest.raises(BackendCrashed):

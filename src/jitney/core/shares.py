@@ -1,0 +1,95 @@
+"""What tenants hold of the queue and of the places, against the `Share` that each may hold.
+
+Only requests that carry a share are counted; all of one tenant carry the same. Called by the
+scheduler's parts only.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from jitney.core.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Held:
+    """Sequences and tokens of one tenant that wait, and its sequences that run."""
+
+    waiting_count: int = 0
+    waiting_tokens: int = 0
+    running_count: int = 0
+
+
+class Shares:
+    """The counts of every tenant that has a share and is here."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._full: set[str] = set()
+
+    @property
+    def full(self) -> Set[str]:
+        """Tenants that run as many as they may: nothing else of theirs is admitted."""
+        return self._full
+
+    @property
+    def held_back_count(self) -> int:
+        """Sequences that wait because their tenant is full."""
+        return sum(self._held[tenant].waiting_count for tenant in self._full)
+
+    def held(self, tenant: str) -> Held:
+        """What the tenant holds now."""
+        return self._held.get(tenant, Held())
+
+    def has_room(self, sequences: list[Sequence]) -> bool:
+        """Whether a new request is within its tenant's share of the queue.
+
+        Who has nothing waiting may always bring one request, however small the share.
+        """
+        share, held = sequences[0].request.share, self.held(sequences[0].request.tenant)
+        if share is None or held.waiting_count == 0:
+            return True
+        token_count = held.waiting_tokens + sum(each.known_count for each in sequences)
+        count = held.waiting_count + len(sequences)
+        return count <= share.waiting_max and token_count <= share.waiting_tokens_max
+
+    def waits(self, sequence: Sequence) -> None:
+        """The sequence joined the queue."""
+        self._add(sequence, waiting=1)
+
+    def waits_no_more(self, sequence: Sequence) -> None:
+        """The sequence left the queue."""
+        self._add(sequence, waiting=-1)
+
+    def runs(self, sequence: Sequence) -> None:
+        """The sequence has a place."""
+        self._add(sequence, running=1)
+
+    def runs_no_more(self, sequence: Sequence) -> None:
+        """The sequence gave its place back."""
+        self._add(sequence, running=-1)
+
+    def check(self, waiting: list[Sequence], running: list[Sequence]) -> None:
+        """Compare with a recount."""
+        again = Shares()
+        for sequence in waiting:
+            again.waits(sequence)
+        for sequence in running:
+            again.runs(sequence)
+        assert again._held == self._held, (again._held, self._held)
+        assert again._full == self._full, (again._full, self._full)
+
+    def _add(self, sequence: Sequence, waiting: int = 0, running: int = 0) -> None:
+        request = sequence.request
+        if request.share is None:
+            return
+        held = self._held.setdefault(request.tenant, Held())
+        held.waiting_count += waiting
+        held.waiting_tokens += waiting * sequence.known_count
+        held.running_count += running
+        assert min(held.waiting_count, held.waiting_tokens, held.running_count) >= 0, held
+        if held.running_count >= request.share.running_max:
+            self._full.add(request.tenant)
+        else:
+            self._full.discard(request.tenant)
+        if held == Held():
+            del self._held[request.tenant]

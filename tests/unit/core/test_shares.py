@@ -1,0 +1,150 @@
+"""Shares of the queue and of the places: one tenant never takes all there is."""
+
+from dataclasses import replace
+
+import pytest
+
+from jitney.core.backend import Traits
+from jitney.core.params import SamplingParams
+from jitney.core.picture import WaitReason
+from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.roster import LOOKAHEAD
+from jitney.core.scheduler import Scheduler
+from jitney.core.settings import Policy, SchedulerSettings, Strategy
+from jitney.errors import QueueFull
+
+SHARE = Share(waiting_max=512, waiting_tokens_max=100_000, running_max=3)
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=4000, model_len_max=100)
+
+
+def scheduler(
+    policy: Policy = Policy.FIFO, strategy: Strategy = Strategy.CONTINUOUS, overtake_s: float = 30.0
+) -> Scheduler:
+    settings = SchedulerSettings(
+        model_len_max=100,
+        sequences_max=4,
+        policy=policy,
+        strategy=strategy,
+        overtake_s=overtake_s,
+        reuse_prefixes=False,
+    )
+    return Scheduler(settings, TRAITS, (9,))
+
+
+def request(name: str, tenant: str, n: int = 1, share: Share | None = SHARE) -> Request:
+    params = SamplingParams(temperature=0.0, max_tokens=8, n=n)
+    prompt = (1, 2, 3)
+    return Request(
+        id=RequestId(name), prompt=prompt, params=params, seed=0, tenant=tenant, share=share
+    )
+
+
+def running(one: Scheduler) -> list[str]:
+    return sorted(each.request_id for each in one.occupants().values())
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("overtake_s", [0.0, 30.0])
+def test_a_tenant_at_its_share_is_passed_over_however_many_it_brought(
+    policy: Policy, overtake_s: float
+) -> None:
+    """Guards the others' places, also against elders and behind more than are looked at."""
+    one = scheduler(policy, overtake_s=overtake_s)
+    for number in range(4 * LOOKAHEAD):
+        one.submit(request(f"a{number:03}", "a"), 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a000", "a001", "a002"]
+    one.submit(request("b", "b"), 1.0)
+    one.plan(2.0)
+    assert running(one) == ["a000", "a001", "a002", "b"]
+    one.check()
+
+
+def test_a_tenant_at_its_share_goes_on_when_one_of_its_own_ends() -> None:
+    """Guards invariant 8: what is held back waits for its own tenant, and for nothing else."""
+    one = scheduler()
+    for number in range(5):
+        one.submit(request(f"a{number}", "a"), 0.0)
+    one.plan(0.0)
+    assert one.gauges().deferred_count == 2
+    assert one.counters["share_waits"] > 0
+    shown = {each.request_id: each.reason for each in one.picture(0.0).waiting}
+    assert shown == {"a3": WaitReason.SHARE, "a4": WaitReason.SHARE}
+    one.cancel(RequestId("a1"), 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a0", "a2", "a3"]
+    one.fail("the backend died.", 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a0", "a2", "a3"]
+    one.check()
+
+
+def test_two_calls_of_one_tenant_do_not_fill_the_queue() -> None:
+    """Guards the queue: 64 prompts of 16 completions are 1024 sequences, as many as may wait."""
+    one = scheduler()
+    accepted = 0
+    for number in range(128):
+        try:
+            one.submit(request(f"a{number}", "a", n=16), 0.0)
+        except QueueFull as error:
+            refusal = error
+        else:
+            accepted += 1
+    assert accepted == 512 // 16
+    assert "its share of the queue is 512" in str(refusal)
+    assert refusal.retry_after_s > 0
+    assert one.counters["share_full"] == 128 - accepted
+    one.submit(request("b", "b", n=16), 0.0)
+    one.submit(request("anyone", "", n=16, share=None), 0.0)
+    one.check()
+
+
+def test_the_tokens_that_wait_are_shared_as_well() -> None:
+    """Guards the queue against few requests that are long."""
+    one = scheduler()
+    share = replace(SHARE, waiting_tokens_max=6)
+    for number in range(2):
+        one.submit(request(f"a{number}", "a", share=share), 0.0)
+    with pytest.raises(QueueFull, match="512 and 6"):
+        one.submit(request("a2", "a", share=share), 0.0)
+
+
+def test_who_has_nothing_waiting_may_bring_one_request_of_any_size() -> None:
+    """Guards small shares: what is never taken would have to be told so, and is not."""
+    one = scheduler()
+    share = Share(waiting_max=1, waiting_tokens_max=1, running_max=1)
+    one.submit(request("a", "a", n=16, share=share), 0.0)
+    with pytest.raises(QueueFull):
+        one.submit(request("again", "a", share=share), 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a"]
+
+
+def test_a_group_departs_without_those_at_their_share() -> None:
+    """Guards the group strategies: the places that are left stay empty, and the next group goes."""
+    one = scheduler(strategy=Strategy.STATIC)
+    for number in range(6):
+        one.submit(request(f"a{number}", "a"), 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a0", "a1", "a2"]
+    one.submit(request("b", "b"), 0.0)
+    one.cancel(RequestId("a0"), 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a1", "a2"], "nobody joins a group on its way"
+    for name in ("a1", "a2"):
+        one.cancel(RequestId(name), 0.0)
+    one.plan(2.0)
+    assert running(one) == ["a3", "a4", "a5", "b"]
+
+
+def test_a_higher_class_does_not_lift_the_share() -> None:
+    """Guards places against a tenant that calls everything critical."""
+    one = scheduler(Policy.PRIORITY)
+    for number in range(3):
+        one.submit(request(f"a{number}", "a"), 0.0)
+    one.plan(0.0)
+    one.submit(replace(request("urgent", "a"), priority=Priority.CRITICAL), 0.0)
+    one.submit(request("b", "b"), 0.0)
+    one.plan(0.0)
+    assert running(one) == ["a0", "a1", "a2", "b"]
+    one.check()
