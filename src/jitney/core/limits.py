@@ -31,7 +31,9 @@ TOKENS_MAX = 2**31 - 1
 
 CONSTRAINT_CHARACTERS_MAX = 262_144
 CONSTRAINT_COMPILE_S_MAX = 2.0
-"""A schema or grammar is text from a stranger: bounded in size and in time to compile."""
+CONSTRAINT_COMPILE_BYTES_MAX = 2**28
+"""A schema or grammar is text from a stranger: bounded in size, and in time and memory to compile.
+The largest ones that are of use take a tenth of that memory."""
 
 REGEX_CHARACTERS_MAX = 32_768
 """Following a regex takes time at each token in proportion to its length, and all who are in the

@@ -23,6 +23,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON, of which the function that sets up knows the shape
 
@@ -85,7 +86,7 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
         under_way[:] = _UNDER_WAY.pack(0, 0)
         pid = os.fork()
         if pid == 0:
-            os._exit(_server(frames, work, bounds, under_way))
+            os._exit(_on_stack(bounds["stack_bytes"], _Server(frames, work, bounds, under_way)))
         _, status, usage = os.wait4(pid, 0)
         code = os.waitstatus_to_exitcode(status)
         number, start_bytes = _UNDER_WAY.unpack(under_way[:])
@@ -97,30 +98,53 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
             return EXIT_DONE
 
 
-def _server(frames: Frames, work: Task, bounds: dict[str, Any], under_way: mmap.mmap) -> int:
-    """Carry out tasks until the socket ends, or enough is done; the value is the exit status."""
-    start_bytes = _taken_bytes()
-    _limit_memory(bounds["memory_bytes"], is_final=True)
-    try:
-        for _ in range(bounds["tasks_max"]):
-            number, task = json.loads(frames.receive())
-            under_way[:] = _UNDER_WAY.pack(number, start_bytes)
-            try:
-                with _timer(bounds["seconds"]):
-                    answer = json.dumps([number, "done", work(task)]).encode("ascii")
-            except BaseException as error:  # Text of strangers may fail in any way there is.
-                _send(frames, number, *_outcome_of(error, bounds["memory_bytes"]))
-            else:
-                frames.send(answer)
-            del task
-            under_way[:] = _UNDER_WAY.pack(0, 0)
-            if _taken_bytes() - start_bytes > _GROWTH_BYTES_MAX:
-                break
-    except ChannelClosed:
-        return EXIT_DONE
-    except (MalformedFrame, ValueError, RecursionError):
-        return EXIT_MALFORMED
-    return EXIT_FULL
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """Carries out tasks until the socket ends, or enough is done."""
+
+    frames: Frames
+    work: Task
+    bounds: dict[str, Any]
+    under_way: mmap.mmap
+
+    def serve(self) -> int:
+        """The value is the exit status."""
+        start_bytes = _taken_bytes()
+        _limit_memory(self.bounds["memory_bytes"], is_final=True)
+        try:
+            for _ in range(self.bounds["tasks_max"]):
+                number, task = json.loads(self.frames.receive())
+                self.under_way[:] = _UNDER_WAY.pack(number, start_bytes)
+                self._answer(number, task)
+                self.under_way[:] = _UNDER_WAY.pack(0, 0)
+                if _taken_bytes() - start_bytes > _GROWTH_BYTES_MAX:
+                    break
+        except ChannelClosed:
+            return EXIT_DONE
+        except (MalformedFrame, ValueError, RecursionError):
+            return EXIT_MALFORMED
+        return EXIT_FULL
+
+    def _answer(self, number: int, task: Any) -> None:
+        try:
+            with _timer(self.bounds["seconds"]):
+                answer = json.dumps([number, "done", self.work(task)]).encode("ascii")
+        except BaseException as error:  # Text of strangers may fail in any way there is.
+            _send(self.frames, number, *_outcome_of(error, self.bounds["memory_bytes"]))
+        else:
+            self.frames.send(answer)
+
+
+def _on_stack(size: int, server: _Server) -> int:
+    """Serve on a stack of that size; its addresses are set aside before they are limited."""
+    if not size:
+        return server.serve()
+    status = [EXIT_MALFORMED]
+    threading.stack_size(size)
+    thread = threading.Thread(target=lambda: status.append(server.serve()), name="tasks")
+    thread.start()
+    thread.join()
+    return status[-1]
 
 
 def _send(frames: Frames, number: int, kind: str, value: Any) -> None:

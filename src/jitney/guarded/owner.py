@@ -10,6 +10,7 @@ ends with its owner, because the socket between them does. What runs inside is
     |- TooLong         the task, or the set-up, took longer than it may
     |- TooMuchMemory   it took more memory than it may
     |- Crashed         it ended its process; `signal` says by which signal, if by one
+    |  `- Gone           there is no process: no task is to blame
     |- Failed          it raised; the text is that of its error
     `- Busy            nothing was tried: the tasks before it took too long
 """
@@ -48,6 +49,8 @@ class Bounds:
     (macOS), only the time bounds the memory."""
     wait_s: float
     """Longest wait for the tasks of others."""
+    stack_bytes: int = 0
+    """The stack for a task, where the usual one is too small; not part of its memory."""
     set_up_s: float = 60.0
     set_up_bytes: int = 2**30
     tasks_max: int = 1000
@@ -72,6 +75,10 @@ class Crashed(GuardedError):
     def __init__(self, text: str, signal: int | None = None) -> None:
         super().__init__(text)
         self.signal = signal
+
+
+class Gone(Crashed):
+    """There is no process: it could not be started, was ended from outside, or is closed."""
 
 
 class Failed(GuardedError):
@@ -112,7 +119,7 @@ class Guarded:
             try:
                 self._living()
             except ChannelClosed as error:
-                raise Crashed("the process ended while it was set up") from error
+                raise Gone("the process ended while it was set up") from error
 
     def run(self, task: Any) -> Any:
         """The answer to a task, both JSON. Raises GuardedError."""
@@ -122,7 +129,7 @@ class Guarded:
                     return self._living().ask(task, self._bounds)
                 except ChannelClosed:
                     self._end()
-            raise Crashed("the process is gone")
+            raise Gone("the process is gone")
 
     def close(self) -> None:
         """End the process and whatever it works on; idempotent, and nothing runs afterwards."""
@@ -151,7 +158,7 @@ class Guarded:
 
     def _living(self) -> "_Child":
         if self._is_closed:
-            raise Crashed("the process is closed")
+            raise Gone("the process is closed")
         if self._child is not None and self._child.has_ended:
             self._end()
         if self._child is None:
@@ -190,7 +197,7 @@ class _Child:
                 )
         except (OSError, subprocess.SubprocessError) as error:
             ours.close()
-            raise Crashed(f"the process could not be started ({error})") from error
+            raise Gone(f"the process could not be started ({error})") from error
         self._frames = Frames(ours)
         self._number = 0
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -61,9 +62,13 @@ def test_tasks_are_answered_in_another_process_that_is_set_up_once(make: Make) -
     assert guarded.start_count == 1
 
 
-def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(make: Make) -> None:
+@pytest.mark.parametrize("stack_bytes", [0, 2**29])
+def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
+    make: Make, stack_bytes: int
+) -> None:
     """Guards everybody behind it; the set-up of a real one takes a second."""
-    guarded = make(bounds=SHORT)
+    bounds = replace(SHORT, stack_bytes=stack_bytes)
+    guarded = make(bounds=bounds)
     parent, server = guarded.run(["pids"])
     for _ in range(3):
         with pytest.raises(TooLong, match=r"0\.1 s"):
@@ -84,6 +89,14 @@ def test_a_task_that_takes_too_much_memory_is_refused_it(make: Make) -> None:
     with pytest.raises(TooMuchMemory, match="268 MB"):
         guarded.run(["swell", 2**29])
     assert guarded.run(["same", 1]) == 1
+    assert guarded.start_count == 1
+
+
+def test_a_task_may_have_a_deep_stack_beside_its_memory(make: Make) -> None:
+    """Guards native code that goes down a level for each level of a text."""
+    guarded = make(bounds=replace(LONG, stack_bytes=2**29))
+    assert guarded.run(["swell", 2**27]) == 2**27
+    assert [guarded.run(["same", at]) for at in range(3)] == [0, 1, 2]
     assert guarded.start_count == 1
 
 
