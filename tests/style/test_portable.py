@@ -84,6 +84,7 @@ WITHOUT = {
     "backends/processor.py": "unit/backends/test_processor.py",
     "backends/room.py": "unit/backends/test_room.py",
     "config/machine.py": "unit/config/test_machine.py",
+    "guarded/child.py": "unit/guarded/test_child.py",
     "server/protocol.py": "unit/server/test_protocol.py",
     "server/run.py": "unit/server/test_run.py",
 }

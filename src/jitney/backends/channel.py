@@ -1,109 +1,30 @@
-"""Frames over a socket: four bytes of length, then a message of `jitney.backends.wire`.
+"""Messages of `jitney.backends.wire` over a socket, each in a frame of `jitney.frames`.
 
-One thread at a time uses a channel; any other may close it. A frame has a greatest size, so a
-damaged length cannot ask for all memory. A wait is bounded by the limit it is given: that long
-for the other side to begin, and that long between two pieces of one frame.
+One thread at a time uses a channel; any other may close it.
 """
 
-import contextlib
-import select
 import socket
-import struct
-import threading
-from collections.abc import Iterator
 
-from jitney.backends.wire import MalformedFrame, Message, decode_message, encode_message
+from jitney.backends.wire import Message, decode_message, encode_message
+from jitney.frames import ChannelClosed, Frames
 
-FRAME_BYTES_MAX = 2**28
-"""The tokens of the longest text that may be encoded, written out, stay below this."""
-
-_LENGTH = struct.Struct(">I")
-_PIECE_BYTES = 2**16
-
-
-class ChannelClosed(Exception):
-    """The other side is gone, or this side closed the channel."""
+__all__ = ["Channel", "ChannelClosed"]
 
 
 class Channel:
     """One end of a pair of sockets, speaking in messages."""
 
     def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        # Everything is tried before it is waited for. A socket that waits by itself first hands
-        # the interpreter to another thread, and a batch would leave after that thread's turn.
-        self._socket.setblocking(False)
-        self._room = _poll(end, select.POLLOUT)
-        self._news = _poll(end, select.POLLIN)
-        self._unread = bytearray()
-        # Held while the socket is in use, so that its number is not given to another file.
-        self._in_use = threading.Lock()
+        self._frames = Frames(end)
 
     def send(self, message: Message, limit_s: float | None = None) -> None:
         """Send a message whole. Raises ChannelClosed or TimeoutError."""
-        frame = encode_message(message)
-        if len(frame) > FRAME_BYTES_MAX:
-            raise MalformedFrame(f"a message of {len(frame)} bytes is too long to be sent.")
-        unsent = memoryview(_LENGTH.pack(len(frame)) + frame)
-        with self._in_use, _as_closed():
-            while unsent:
-                try:
-                    unsent = unsent[self._socket.send(unsent) :]
-                except BlockingIOError:
-                    _wait(self._room, limit_s)
+        self._frames.send(encode_message(message), limit_s)
 
     def receive(self, limit_s: float | None = None) -> Message:
         """Wait for a message. Raises ChannelClosed, TimeoutError or MalformedFrame."""
-        with self._in_use, _as_closed():
-            self._fill(_LENGTH.size, limit_s)
-            (length,) = _LENGTH.unpack_from(self._unread)
-            if length > FRAME_BYTES_MAX:
-                raise MalformedFrame(f"a frame of {length} bytes is longer than any message.")
-            end = _LENGTH.size + length
-            self._fill(end, limit_s)
-            frame = bytes(memoryview(self._unread)[_LENGTH.size : end])
-            del self._unread[:end]
-        return decode_message(frame)
+        return decode_message(self._frames.receive(limit_s))
 
     def close(self) -> None:
         """End the channel for both sides, and wake whoever waits on it; idempotent."""
-        # It may be closed, or the other side may have ended it first.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        with self._in_use:
-            self._socket.close()
-
-    def _fill(self, length: int, limit_s: float | None) -> None:
-        """Read until there are so many bytes."""
-        while len(self._unread) < length:
-            try:
-                piece = self._socket.recv(_PIECE_BYTES)
-            except BlockingIOError:
-                _wait(self._news, limit_s)
-                continue
-            if not piece:
-                raise ChannelClosed("the other side is gone.")
-            self._unread += piece
-
-
-def _poll(end: socket.socket, event: int) -> select.poll:
-    poll = select.poll()
-    poll.register(end, event)
-    return poll
-
-
-def _wait(poll: select.poll, limit_s: float | None) -> None:
-    """Wait for what it looks for. Raises TimeoutError."""
-    if not poll.poll(None if limit_s is None else limit_s * 1e3):
-        raise TimeoutError
-
-
-@contextlib.contextmanager
-def _as_closed() -> Iterator[None]:
-    """What goes wrong with a socket means that its other side is gone, unless it is the time."""
-    try:
-        yield
-    except TimeoutError:
-        raise
-    except OSError as error:
-        raise ChannelClosed("the other side is gone.") from error
+        self._frames.close()

@@ -174,10 +174,11 @@ class FakeBackend:
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
-        self._compiler.compile(constraint)
+        self._compiler.prepare(constraint)
 
     def close(self) -> None:
         """Release everything; idempotent."""
+        self._compiler.close()
         self._memory.reset()
 
     def _operate(self, operation: MemoryOperation) -> None:

@@ -31,13 +31,10 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.params import Constraint, ConstraintKind
+from jitney.frames import MalformedFrame as MalformedFrame
 
 Plain = str | int | float | bool | None
 T = TypeVar("T")
-
-
-class MalformedFrame(ValueError):
-    """The other side sent something that is not a message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,58 +1,66 @@
-"""Constraints: schemas, regexes, choices and grammars, compiled and followed by llguidance.
+"""Constraints: compiled ahead of use, kept, and followed token by token.
 
-`ConstraintCompiler.compile` may be called from any thread; a `Matcher` belongs to the thread that
-runs batches. A constraint is text from a stranger: compiling it is bounded in time, in work and in
-memory, and what cannot be enforced to the letter is refused, never loosened. The only module that
-imports llguidance; the rest of the package works without it.
+`ConstraintCompiler` may be called from any thread; a `Matcher` belongs to the thread that runs
+batches. A constraint is text from a stranger: it is compiled in a process with limits first, and
+only what passed there is compiled here, so that nothing is left at work behind a refusal. What
+cannot be enforced to the letter is refused, never loosened.
 """
 
-import json
-import re
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, assert_never
+from dataclasses import dataclass
+from time import thread_time
+from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.params import CONSTRAINT_REFUSED, Constraint, ConstraintKind
+from jitney.core.params import Constraint
 from jitney.errors import InvalidRequest, QueueFull
+from jitney.guarded import Bounds, Busy, Gone, Guarded, GuardedError, TooLong, TooMuchMemory
+from jitney.sampling.grammar import (
+    STACK_BYTES,
+    build_tokenizer,
+    compile_grammar,
+    reason_in,
+    refusal,
+    set_up,
+    to_set_up,
+)
 
-# Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
-# its indentation, is all that anybody needs.
-_WHITESPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
-_JSON_DEFAULTS = {"whitespace_pattern": _WHITESPACE}
-# A schema can ask llguidance to approximate what it cannot enforce; here it cannot.
-_JSON_OVERRIDES = {"lenient": False, "coerce_one_of": False}
-_LARK = re.compile(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))")
-_REASON_CHARACTERS_MAX = 240
-
-_COMPILES_MAX = 2
-"""Compiled at once; the others wait for their turn."""
 _CACHED_MAX = 256
-_CACHED_CHARACTERS_MAX = 1_000_000
-"""Compiled constraints kept, the least recently used leaving first. One takes up to a hundred times
-the memory of its text."""
-_STACK_BYTES = 2**29
-"""The compiler goes down one level for each rule of a chain; as many as a text can hold must not
-overflow its stack, which would end the process. Only what is used of it takes memory."""
-_ROW_ITEMS_MAX = 50_000
-"""Alternatives that are followed at once. The library's own bound is met by grammars of a few
-thousand, and only after the first token."""
+_CACHED_BYTES_MAX = 2**28
+"""Compiled constraints kept, the least recently used leaving first."""
+_BYTES_PER_CHARACTER = 100
+"""What a constraint is taken to need whose memory was not measured."""
+_HEAP_BYTES = 2**27
+"""Addresses that a thread sets aside for its memory, used or not."""
+_TURNS_MAX = 10
+"""A caller waits for the constraints of so many others that take as long as they may."""
 
 
 class Matcher:
-    """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost."""
+    """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost.
 
-    def __init__(self, state: Any, vocabulary_size: int) -> None:  # Any: an LLMatcher
+    The processor's time that it takes is bounded, because all who are in the batch wait for it.
+    `spent` is that time, of the thread that asks.
+    """
+
+    def __init__(
+        self,
+        state: Any,  # Any: an LLMatcher
+        vocabulary_size: int,
+        spent: Callable[[], float] = thread_time,
+    ) -> None:
         self._state = state
         self._vocabulary_size = vocabulary_size
+        self._spent = spent
+        self._left_s = limits.CONSTRAINT_EXTRA_S_MAX
         self._consumed = 0
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
@@ -62,15 +70,36 @@ class Matcher:
             self._consumed = 0
         fresh = list(completion_tokens[self._consumed :])
         self._consumed = len(completion_tokens)
-        if fresh and not self._state.consume_tokens(fresh):
-            raise _refusal(f"the completion left it ({_reason(self._state.get_error())})")
+        self._left_s += len(fresh) * limits.CONSTRAINT_TOKEN_S_MAX
+        with self._paid():
+            is_taken = not fresh or self._state.consume_tokens(fresh)
+        # What was not needed before is not saved up for one long wait.
+        self._left_s = min(self._left_s, limits.CONSTRAINT_EXTRA_S_MAX)
+        if not is_taken:
+            raise refusal(f"the completion left it ({reason_in(self._state.get_error())})")
 
     def mask(self) -> NDArray[np.bool_]:
         """True for each token that may follow; the end tokens too when the text may end here."""
-        bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
+        with self._paid():
+            bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
         if self._state.is_error():
-            raise _refusal(f"it cannot go on ({_reason(self._state.get_error())})")
+            raise refusal(f"it cannot go on ({reason_in(self._state.get_error())})")
         return np.unpackbits(bits, count=self._vocabulary_size, bitorder="little").view(np.bool_)
+
+    @contextlib.contextmanager
+    def _paid(self) -> Iterator[None]:
+        """Take what is done inside from the time that is left. Raises InvalidRequest before it."""
+        if self._left_s < 0:
+            raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
+        started_at = self._spent()
+        yield
+        self._left_s -= self._spent() - started_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    state: Any  # Any: LLMatcher
+    memory_bytes: int
 
 
 class ConstraintCompiler:
@@ -81,157 +110,134 @@ class ConstraintCompiler:
         self._encode = encode
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
+        self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
-        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()  # Any: LLMatcher
-        self._turns = threading.BoundedSemaphore(_COMPILES_MAX)
+        self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
+        self._guarded = Guarded(
+            set_up,
+            lambda: to_set_up(vocabulary),
+            Bounds(
+                seconds=limits.CONSTRAINT_COMPILE_S_MAX,
+                memory_bytes=limits.CONSTRAINT_COMPILE_BYTES_MAX + _HEAP_BYTES,
+                stack_bytes=STACK_BYTES,
+                # Each in a fork of its own: then its memory can be told.
+                tasks_max=1,
+                wait_s=_TURNS_MAX * limits.CONSTRAINT_COMPILE_S_MAX,
+            ),
+        )
+
+    @property
+    def guarded(self) -> Guarded:
+        """The process in which constraints are tried."""
+        return self._guarded
+
+    def prepare(self, constraint: Constraint) -> None:
+        """Try a stranger's constraint within limits, and compile it if it passes.
+
+        Raises InvalidRequest, or QueueFull when it is not the constraint's fault.
+        """
+        if self._cached(constraint) is None:
+            self._keep(constraint, self._tried_bytes(constraint))
 
     def compile(self, constraint: Constraint) -> Matcher:
-        """A matcher at the start of a completion. Raises InvalidRequest within a bounded time."""
-        with self._lock:
-            state = self._compiled.get(constraint)
-            if state is not None:
-                self._compiled.move_to_end(constraint)
+        """A matcher at the start of a completion, for a constraint that was prepared.
+
+        It is compiled here if it is not kept any more, or was prepared in an earlier process.
+        """
+        state = self._cached(constraint)
         if state is None:
-            state = self._compile_in_time(constraint)
-            with self._lock:
-                self._compiled[constraint] = state
-                self._forget()
+            state = self._keep(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
         return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
+
+    def close(self) -> None:
+        """End the process in which constraints are tried; idempotent."""
+        self._guarded.close()
+
+    def _tried_bytes(self, constraint: Constraint) -> int:
+        """Compile it in the process with limits; the value is the memory that it took."""
+        limit_s = limits.CONSTRAINT_COMPILE_S_MAX
+        # A model that takes no constraint says so before there is a process.
+        self._built_tokenizer()
+        try:
+            refused, taken_bytes = self._guarded.run([constraint.kind.value, constraint.text])
+        except TooLong:
+            raise refusal(
+                f"it took longer than {limit_s:g} s to compile; make it simpler"
+            ) from None
+        except TooMuchMemory:
+            most = limits.CONSTRAINT_COMPILE_BYTES_MAX // 2**20
+            raise refusal(
+                f"it took more than {most} MiB of memory to compile; make it simpler"
+            ) from None
+        except Busy:
+            raise QueueFull(
+                "other constraints are being compiled; try again later.", limit_s
+            ) from None
+        except Gone as error:
+            raise QueueFull(
+                f"constraints cannot be compiled now ({error}); try again later.", limit_s
+            ) from None
+        except GuardedError as error:
+            raise refusal(f"the compiler failed ({error}); make it simpler") from None
+        if refused is not None:
+            raise InvalidRequest(refused, "structured_outputs")
+        return int(taken_bytes)
+
+    def _keep(self, constraint: Constraint, memory_bytes: int) -> Any:  # Any: LLMatcher
+        """Compile it here, and keep it."""
+        tokenizer = self._built_tokenizer()
+        try:
+            state = self._on_deep_stack(lambda: compile_grammar(tokenizer, constraint))
+        except (RuntimeError, MemoryError):
+            raise QueueFull(
+                "there is no memory to compile a constraint; try again later.",
+                limits.CONSTRAINT_COMPILE_S_MAX,
+            ) from None
+        with self._lock:
+            self._compiled[constraint] = _Kept(state, memory_bytes)
+            self._forget()
+        return state
+
+    def _on_deep_stack(self, work: Callable[[], Any]) -> Any:  # Any: LLMatcher
+        """Run something where it may go down deep. Raises RuntimeError for want of memory."""
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        thread = threading.Thread(target=run, name="constraint-compile")
+        with self._starts:
+            # The size is that of all threads to come, whoever starts them.
+            usual = threading.stack_size(STACK_BYTES)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(usual)
+        thread.join()
+        return done.result()
+
+    def _cached(self, constraint: Constraint) -> Any:  # Any: LLMatcher
+        with self._lock:
+            kept = self._compiled.get(constraint)
+            if kept is None:
+                return None
+            self._compiled.move_to_end(constraint)
+            return kept.state
 
     def _forget(self) -> None:
         """Keep to the bounds; the newest one stays whatever its size. Called with the lock held."""
-        size = sum(len(constraint.text) for constraint in self._compiled)
+        size = sum(kept.memory_bytes for kept in self._compiled.values())
         while len(self._compiled) > _CACHED_MAX or (
-            len(self._compiled) > 1 and size > _CACHED_CHARACTERS_MAX
+            len(self._compiled) > 1 and size > _CACHED_BYTES_MAX
         ):
-            oldest, _ = self._compiled.popitem(last=False)
-            size -= len(oldest.text)
-
-    def _compile_in_time(self, constraint: Constraint) -> Any:  # Any: LLMatcher
-        tokenizer = self._built_tokenizer()
-        done: Future[Any] = Future()
-        limit_s = limits.CONSTRAINT_COMPILE_S_MAX
-        # Waiting for a turn is nobody's mistake, and is not counted as time to compile.
-        if not self._turns.acquire(timeout=2 * limit_s):
-            raise QueueFull("other constraints are being compiled; try again later.", limit_s)
-
-        def work() -> None:
-            try:
-                done.set_result(_compile(tokenizer, constraint))
-            except InvalidRequest as error:
-                done.set_exception(error)
-            except BaseException as error:
-                done.set_exception(_refusal(_reason(str(error))))
-            finally:
-                self._turns.release()
-
-        self._begin(work)
-        try:
-            return done.result(limit_s)
-        except TimeoutError:
-            raise _refusal(
-                f"it took longer than {limit_s:g} s to compile; make it simpler"
-            ) from None
-
-    def _begin(self, work: Callable[[], None]) -> None:
-        # A daemon: native code cannot be interrupted, and must not hold up the end of the process.
-        thread = threading.Thread(target=work, name="constraint-compile", daemon=True)
-        with self._lock:
-            usual = threading.stack_size(_STACK_BYTES)
-            try:
-                thread.start()
-            except RuntimeError:
-                self._turns.release()
-                raise QueueFull(
-                    "there is no memory to compile a constraint; try again later.",
-                    limits.CONSTRAINT_COMPILE_S_MAX,
-                ) from None
-            finally:
-                threading.stack_size(usual)
+            _, oldest = self._compiled.popitem(last=False)
+            size -= oldest.memory_bytes
 
     def _built_tokenizer(self) -> Any:  # Any: LLTokenizer
         with self._tokenizer_lock:
             if self._tokenizer is None:
-                if not self._vocabulary.eos_tokens:
-                    raise _refusal("this model has no end token, so nothing could end it")
-                self._tokenizer = LLTokenizer(
-                    TokenizerWrapper(_Tokens(self._vocabulary, self._encode)),
-                    eos_token=list(self._vocabulary.eos_tokens),
-                )
+                self._tokenizer = build_tokenizer(self._vocabulary, self._encode)
             return self._tokenizer
-
-
-class _Tokens:
-    """The vocabulary in the shape that llguidance's TokenizerWrapper reads."""
-
-    def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
-        self.eos_token_id = vocabulary.eos_tokens[0]
-        self.bos_token_id = vocabulary.bos_token
-        self.tokens = list(vocabulary.pieces)
-        self.special_token_ids = sorted(vocabulary.control)
-        self._encode = encode
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
-
-
-def _compile(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer, LLMatcher
-    try:
-        grammar = _grammar(constraint)
-    except RecursionError:
-        raise _refusal("it is nested too deeply") from None
-    bounds = LLParserLimits(
-        max_items_in_row=_ROW_ITEMS_MAX, step_max_items=_ROW_ITEMS_MAX, verbose_errors=False
-    )
-    state = LLMatcher(tokenizer, grammar, log_level=0, limits=bounds)
-    if state.is_error():
-        raise _refusal(_reason(state.get_error()))
-    warnings = state.get_grammar_warnings()
-    if warnings:
-        raise _refusal(f"it cannot be enforced to the letter ({_reason(warnings[0])})")
-    # The first mask shows a language without a single text, such as that of `root ::= root`.
-    bits = state.compute_bitmask()
-    if state.is_error() and "too many" in state.get_error():
-        raise _refusal(f"it is too large ({_reason(state.get_error())})")
-    if state.is_error() or not any(bits):
-        raise _refusal("no text satisfies it")
-    return state
-
-
-def _grammar(constraint: Constraint) -> str:
-    match constraint.kind:
-        case ConstraintKind.JSON:
-            # The schema `true` takes no options, and says the same as the empty object.
-            schema = "{}" if constraint.text.strip() == "true" else constraint.text
-            return str(
-                LLMatcher.grammar_from_json_schema(
-                    schema, defaults=_JSON_DEFAULTS, overrides=_JSON_OVERRIDES
-                )
-            )
-        case ConstraintKind.REGEX:
-            return str(LLMatcher.grammar_from_regex(constraint.text))
-        case ConstraintKind.CHOICE:
-            choices = (json.dumps(choice) for choice in json.loads(constraint.text))
-            # A terminal, which becomes one automaton: thousands of alternatives of a rule would
-            # each be followed on their own, and the parser has a limit to that.
-            lark = "start: CHOICE\nCHOICE: " + " | ".join(choices)
-            return str(LLMatcher.grammar_from_lark(lark))
-        case ConstraintKind.LARK:
-            return str(LLMatcher.grammar_from_lark(constraint.text))
-        case ConstraintKind.GBNF:
-            # A Lark grammar that mentions `::=` in a literal is taken for GBNF by its looks.
-            is_lark = _LARK.search(constraint.text)
-            lark = constraint.text if is_lark else gbnf_to_lark(constraint.text)
-            return str(LLMatcher.grammar_from_lark(lark))
-    assert_never(constraint.kind)
-
-
-def _refusal(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{CONSTRAINT_REFUSED}: {reason}.", "structured_outputs")
-
-
-def _reason(error: str) -> str:
-    """The part of llguidance's message that says what is wrong, on one line."""
-    reason = error.split("\n<", 1)[0].split(". Enable", 1)[0].rsplit("error: ", 1)[-1].strip()
-    reason = " ".join(reason.split("\n", 1)[0].split()) or "it cannot be compiled"
-    return reason[:_REASON_CHARACTERS_MAX].rstrip(".")

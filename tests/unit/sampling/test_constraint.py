@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from jitney.sampling import constraint
 from jitney.sampling.constraint import ConstraintCompiler, Matcher
+from jitney.sampling.grammar import compile_grammar
 
 END, END_ALSO, CONTROL = 259, 260, 261
 VOCABULARY = Vocabulary(
@@ -27,12 +29,16 @@ def encode(text: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def compiler() -> ConstraintCompiler:
-    return ConstraintCompiler(VOCABULARY, encode)
+def compiler() -> Iterator[ConstraintCompiler]:
+    made = ConstraintCompiler(VOCABULARY, encode)
+    yield made
+    made.close()
 
 
 def compiled(compiler: ConstraintCompiler, kind: str, text: str) -> Matcher:
-    return compiler.compile(Constraint(ConstraintKind(kind), text))
+    given = Constraint(ConstraintKind(kind), text)
+    compiler.prepare(given)
+    return compiler.compile(given)
 
 
 def allowed(matcher: Matcher) -> set[int]:
@@ -250,11 +256,10 @@ def test_large_constraints_leave_sooner(
     compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards memory: a few large ones take as much as many small ones."""
-    monkeypatch.setattr(constraint, "_CACHED_CHARACTERS_MAX", 100)
+    monkeypatch.setattr(constraint, "_CACHED_BYTES_MAX", 10**6)
     for letter in "abc":
-        compiled(compiler, "regex", letter * 60)
-    kept = [each.text for each in compiler._compiled]
-    assert kept == ["c" * 60]
+        compiled(compiler, "json", json.dumps({"enum": [f"{letter}{at}" for at in range(10_000)]}))
+    assert [each.text[:12] for each in compiler._compiled] == ['{"enum": ["c']
 
 
 def test_a_matcher_is_rebuilt_from_the_tokens_alone(compiler: ConstraintCompiler) -> None:
@@ -296,13 +301,13 @@ def test_the_least_recently_used_constraints_leave(
     compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards memory: more constraints than are kept push out the oldest, and those only."""
-    compile_one, asked = constraint._compile, list[str]()
+    compile_one, asked = compile_grammar, list[str]()
 
     def noted(tokenizer: Any, given: Constraint) -> Any:
         asked.append(given.text)
         return compile_one(tokenizer, given)
 
-    monkeypatch.setattr(constraint, "_compile", noted)
+    monkeypatch.setattr(constraint, "compile_grammar", noted)
     patterns = [f"kept{number}" for number in range(constraint._CACHED_MAX + 1)]
     first, second, *rest = patterns
     for pattern in (first, second, *rest[:-1]):

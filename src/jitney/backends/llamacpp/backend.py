@@ -196,10 +196,11 @@ class LlamaCppBackend:
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
-        self._compiler.compile(constraint)
+        self._compiler.prepare(constraint)
 
     def close(self) -> None:
         """Release everything; idempotent. The weights go when no `encode` uses them any more."""
+        self._compiler.close()
         self._context.close()
         self._model = None
 

@@ -140,10 +140,11 @@ class OpenVinoBackend:
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
-        self._compiler.compile(constraint)
+        self._compiler.prepare(constraint)
 
     def close(self) -> None:
         """Release everything; idempotent."""
+        self._compiler.close()
         self._model = None
         self._cells.drop()
         self._memory.reset()
