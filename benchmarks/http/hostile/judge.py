@@ -46,6 +46,7 @@ class Row:
     told: dict[str, int] | None = None
     failures: dict[str, dict[str, int]] | None = None
     because: str = ""
+    tries: int = 1
 
     def json(self) -> Json:
         """For programs."""
