@@ -25,8 +25,8 @@ async def schema_all_of_tool(target: Target) -> None:
     await crowd(2, one)
 
 
-async def schemas_1000(target: Target) -> None:
-    """Schemas that nobody has seen before, without end."""
+async def new_schemas(target: Target) -> None:
+    """1,000 schemas that nobody has seen before, or as many as there is time for."""
     fresh = itertools.count()
 
     async def one(_: int) -> None:
@@ -34,7 +34,7 @@ async def schemas_1000(target: Target) -> None:
         properties = {name: {"type": "string", "maxLength": 50} for name in names}
         await target.post(CHAT, _with_schema({"type": "object", "properties": properties}))
 
-    await crowd(4, one)
+    await crowd(4, one, times=250)
 
 
 async def long_regexes(target: Target) -> None:
@@ -120,7 +120,12 @@ ATTACKS = (
         run=schema_all_of_tool,
         seconds=8.0,
     ),
-    Attack(name="schemas-1000", text="new schemas without end, four", run=schemas_1000),
+    Attack(
+        name="new-schemas",
+        text="1,000 schemas, each a new one, from four",
+        run=new_schemas,
+        seconds=8.0,
+    ),
     Attack(name="long-regexes", text="regexes that grow when compiled", run=long_regexes),
     Attack(name="growing-grammars", text="grammars without end", run=growing_grammars),
     Attack(name="choices-5000", text="5,000 choices, each time others", run=many_choices),

@@ -19,9 +19,6 @@ MEMORY_SHARE = 0.10
 MEMORY_MIB = 30.0
 """Memory counts as back within a tenth of what it was, or within this."""
 
-THREADS_MORE = 4
-"""Pools of threads grow up to their bounds when they are needed, and keep what they have."""
-
 OK, OVER, SKIPPED = "ok", "over", "skipped"
 WRONG = "500"
 """Whatever is sent, this is never the answer."""
@@ -46,6 +43,7 @@ class Row:
     told: dict[str, int] | None = None
     failures: dict[str, dict[str, int]] | None = None
     because: str = ""
+    tries: int = 1
 
     def json(self) -> Json:
         """For programs."""
@@ -127,9 +125,9 @@ def left(before: Taken, after: Taken) -> list[str]:
     ):
         if now > was + max(MEMORY_SHARE * was, MEMORY_MIB):
             why.append(f"memory of {name} {was:.0f} to {now:.0f} MiB")
-    for name, more in (("files", 0), ("threads", THREADS_MORE), ("processes", 0)):
+    for name in ("files", "threads", "processes"):
         was, now = getattr(before, name), getattr(after, name)
-        if now > was + more:
+        if now > was:
             why.append(f"{name} {was} to {now}")
     return why
 

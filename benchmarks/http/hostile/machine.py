@@ -98,7 +98,7 @@ async def two_servers(target: Target) -> None:
 
 
 async def busy_loops(target: Target) -> None:
-    """Four programs that compute, at the usual priority."""
+    """Four programs that compute, at the priority of the harness."""
     assert target.port
     loops = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", "while True: pass")

@@ -1,6 +1,13 @@
 """Attacks that only look: pages, figures and traces, asked for without a pause."""
 
-from benchmarks.http.hostile.attack import Attack, Target, crowd
+import asyncio
+import contextlib
+
+from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd
+from benchmarks.http.wire import HOST, Json
+
+FILL_S = 6.0
+"""The longer the recorder ran, the larger is its trace."""
 
 
 async def page(target: Target) -> None:
@@ -15,7 +22,15 @@ async def metrics(target: Target) -> None:
 
 
 async def trace(target: Target) -> None:
-    """The flight recorder, which holds megabytes."""
+    """The flight recorder, once it has something to tell."""
+    body: Json = {"prompt": ["x"] * 64, "n": 4, "max_tokens": 2}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FILL_S):
+            await crowd(4, lambda number: target.post("/v1/completions", body))
+    reader, writer = await asyncio.open_connection(HOST, target.port)
+    writer.write(target.request("GET /debug/trace"))
+    target.told[f"a trace of {len(await reader.read()) // 1000} KB"] += 1
+    writer.close()
     await crowd(4, lambda number: target.ask("GET /debug/trace"))
 
 
@@ -30,7 +45,13 @@ async def ready(target: Target) -> None:
 ATTACKS = (
     Attack(name="page-poll", text="the page and descriptions, four at once", run=page),
     Attack(name="metrics-poll", text="/metrics, four at once", run=metrics),
-    Attack(name="trace-loop", text="/debug/trace, four at once", run=trace),
+    Attack(
+        name="trace-loop",
+        text="/debug/trace after many requests, four at once",
+        run=trace,
+        seconds=FILL_S + 6.0,
+        bounds=Bounds(chat_ms=None, because="its own requests fill the recorder first"),
+    ),
     Attack(
         name="ready-poll",
         text="/ready without a key, as probes ask, four at once",

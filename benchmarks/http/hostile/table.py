@@ -1,6 +1,7 @@
 """Rows for people."""
 
 import os
+import resource
 
 from benchmarks.http.hostile.judge import Row
 from benchmarks.http.hostile.processes import Taken
@@ -23,6 +24,16 @@ NOTES = (
 )
 
 
+def machine_line() -> str:
+    """What bounds the attacks here."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+    return (
+        f"here: {os.cpu_count()} cores for server, attacker and bystander together; each caller is "
+        f"one process on the loopback address, with {files} open files at most."
+    )
+
+
 def calm_line(calm: dict[str, dict[str, float]]) -> str:
     """How a bystander fares when nothing happens."""
     parts = [f"{name} {calm[name]['worst_ms']:.0f} ms" for name in ("stream", "health", "chat")]
@@ -39,6 +50,7 @@ def line(row: Row) -> str:
     before, after = row.before, row.after
     told = ", ".join(f"{what} x {count}" for what, count in sorted((row.told or {}).items()))
     verdict = row.verdict if not row.why else f"{row.verdict}: {'; '.join(row.why)}"
+    again = f" (try {row.tries})" if row.tries > 1 else ""
     because = f" [wider: {row.because}]" if row.because else ""
     return (
         f"{row.attack:<24} {row.gap_ms:>6.0f} {row.health_ms:>6.0f} {row.chat_ms:>6.0f} "
@@ -46,7 +58,8 @@ def line(row: Row) -> str:
         f"{_memory(before.server_mib, row.peak_server_mib, after.server_mib):<15} "
         f"{_memory(before.children_mib, row.peak_children_mib, after.children_mib):<15} "
         f"{_pair(before, after, 'files'):<9} {_pair(before, after, 'threads'):<7} "
-        f"{_pair(before, after, 'processes'):<5}  {verdict}{because}; told: {told or 'nothing'}"
+        f"{_pair(before, after, 'processes'):<5}  {verdict}{again}{because}; "
+        f"told: {told or 'nothing'}"
     )
 
 

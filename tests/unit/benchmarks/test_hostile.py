@@ -79,14 +79,14 @@ def test_what_is_under_way_counts() -> None:
 
 
 def test_what_is_left_is_told() -> None:
-    """Guards the bounds: a tenth or 30 MiB of memory, a few threads of pools, no file."""
+    """Guards the bounds: a tenth or 30 MiB of memory, and nothing else at all."""
     before = Taken(100.0, 1000.0, 20, 10, 2)
-    assert left(before, Taken(130.0, 1100.0, 20, 14, 2)) == []
-    assert left(before, Taken(131.0, 1101.0, 21, 15, 3)) == [
+    assert left(before, Taken(130.0, 1100.0, 20, 10, 2)) == []
+    assert left(before, Taken(131.0, 1101.0, 21, 11, 3)) == [
         "memory of server 100 to 131 MiB",
         "memory of children 1000 to 1101 MiB",
         "files 20 to 21",
-        "threads 10 to 15",
+        "threads 10 to 11",
         "processes 2 to 3",
     ]
 
