@@ -164,6 +164,7 @@ class GuardedProtocol(H11Protocol):
         if cycle is not None and not cycle.response_complete:
             # Nobody reads what it has to say.
             cycle.disconnected = True
+            cycle.waiting_for_100_continue = False
             cycle.message_event.set()
         self._rounds.leave(self.handle_events)
         self.conn.forget()
@@ -272,7 +273,10 @@ class GuardedProtocol(H11Protocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if self.state is State.HEAD and self.conn.held_count:
+        if self.state is State.HEAD and self.flow.is_held:
+            # It waits for us, in a line that is short enough to end.
+            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._give_up)
+        elif self.state is State.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
             self._write_refusal(Refusal(408, message, code="request_timeout"))
             self.linger()

@@ -11,6 +11,7 @@ REFUSALS = (
     Told(400, INVALID, "invalid_json"),
     Told(400, INVALID, "invalid_type"),
     Told(400, INVALID, "missing_required_parameter"),
+    Told(400, INVALID, "too_many_chunks"),
     Told(400, INVALID, "unknown_parameter"),
     Told(401, AUTHENTICATION, "invalid_api_key"),
     Told(401, AUTHENTICATION, "missing_api_key"),
@@ -27,6 +28,7 @@ REFUSALS = (
     Told(431, INVALID, "headers_too_large"),
     Told(499, SERVER, "cancelled"),
     Told(503, UNAVAILABLE, "too_many_bytes"),
+    Told(503, UNAVAILABLE, "too_many_bodies"),
     Told(503, UNAVAILABLE, "too_many_connections"),
     Told(429, RATE, "trace_under_way"),
 )

@@ -89,8 +89,8 @@ class Connection:
         config = uvicorn.Config(self._app, log_config=None, ws="none", lifespan="off")
         config.load()
         self.loop, self.transport = Loop(), Transport()
-        rounds = Rounds(self.loop)
-        self.protocol = GuardedProtocol(config, ServerState(), {}, self.loop, rounds=rounds)
+        self.rounds = Rounds(self.loop)
+        self.protocol = GuardedProtocol(config, ServerState(), {}, self.loop, rounds=self.rounds)
         self.protocol.connection_made(self.transport)
 
     async def send(self, data: bytes) -> None:
@@ -150,6 +150,25 @@ def test_every_state_ends_by_itself(
         assert connection.transport.is_closed
         assert connection.transport.written.startswith(answer)
         assert bool(answer) == bool(connection.transport.written)
+
+    asyncio.run(live())
+
+
+def test_whoever_waits_for_us_is_not_late() -> None:
+    """Guards those who come in a crowd: headers that are there and not read yet are no delay."""
+
+    async def live() -> None:
+        connection = Connection()
+        connection.rounds.take(10 * limits.STEPS_PER_ROUND)
+        connection.protocol.data_received(b"GET /whole HTTP/1.1\r\nHost: x\r\n\r\n")
+        timer = connection.loop.timer
+        assert timer is not None
+        timer.end()
+        assert connection.transport.written == b""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
+        assert connection.protocol.state is State.IDLE
 
     asyncio.run(live())
 
