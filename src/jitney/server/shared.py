@@ -1,7 +1,8 @@
 """Something that takes a while and is the same for everyone: made once at a time. Event loop.
 
-However many ask, one thread makes it. Whoever asks while it is being made gets the next one, with
-all others who ask meanwhile, and never one that was begun before they asked.
+However many ask, one thread makes it, and rests as long as that took before it makes another one
+for those who came meanwhile: half of the time belongs to others. They all get the same one, and
+never one that was begun before they asked.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ class Shared(Generic[Made]):
         self._make = make
         self._current: asyncio.Task[Made] | None = None
         self._next: asyncio.Task[Made] | None = None
+        self._took_s = 0.0
 
     async def get(self) -> Made:
         """One that is begun from here on."""
@@ -27,7 +29,12 @@ class Shared(Generic[Made]):
         return await asyncio.shield(self._next)
 
     async def _make_after(self, before: asyncio.Task[Made] | None) -> Made:
-        if before is not None:
+        if before is not None and not before.done():
             await asyncio.wait({before})
+            await asyncio.sleep(self._took_s)
         self._current, self._next = self._next, None
-        return await asyncio.to_thread(self._make)
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        made = await asyncio.to_thread(self._make)
+        self._took_s = loop.time() - began_at
+        return made

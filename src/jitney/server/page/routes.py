@@ -64,8 +64,8 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
         requests: bool = False,
     ) -> Response:
         viewer = _viewer(service, request)
-        fields = await state.state(viewer, after, wants_requests=requests)
-        return JSONResponse(fields, headers=_LIVE)
+        content = await state.state(viewer, after, wants_requests=requests)
+        return Response(content, media_type="application/json", headers=_LIVE)
 
     @router.get("/page/requests/{request_id}")
     async def page_request(request: Request, request_id: str) -> Response:

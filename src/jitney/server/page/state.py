@@ -2,13 +2,14 @@
 
 Asks the engine for a sight of itself at most every FRESH_S seconds, however many pages are open,
 and never when none is. An engine that is stuck does not answer; then the last sight is shown, and
-its age says so. One page's state is made in each round of the loop, however many are open: with
-hundreds of slots it takes milliseconds, for which everyone who streams waits. Whoever asks sees
-requests of its own by name, and with their text and story; of others it sees that they run or
+its age says so. One page's state is made at a time, with a rest after it, however many are open:
+with hundreds of slots it takes milliseconds, and everyone who streams waits for it. Whoever asks
+sees requests of its own by name, and with their text and story; of others it sees that they run or
 wait, in numbers. How the server is, the service says.
 """
 
 import asyncio
+import json
 from collections.abc import Iterable
 
 from jitney.core.picture import SlotState, Waiting, WaitReason
@@ -60,14 +61,17 @@ class PageState:
         self._looking: asyncio.Future[Sight] | None = None
         self._turn = asyncio.Lock()
 
-    async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> Fields:
-        """The whole page; ticks after the given one, requests only when wanted."""
+    async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
+        """The whole page, in JSON; ticks after the given one, requests only when wanted."""
         sight = await self._look()
         async with self._turn:
+            clock = self._lookout.clock
+            began_at = clock.now()
             fields = self._fields(sight, viewer, ticks_after, wants_requests=wants_requests)
-            # The next one is made in another round.
-            await asyncio.sleep(0)
-        return fields
+            content = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+            # The next one is made in another round, and half of the time belongs to others.
+            await asyncio.sleep(clock.now() - began_at)
+        return content
 
     def _fields(
         self, sight: Sight | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
