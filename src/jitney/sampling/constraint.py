@@ -40,6 +40,9 @@ _BYTES_PER_CHARACTER = 100
 """What a constraint is taken to need whose memory was not measured."""
 _HEAP_BYTES = 2**27
 """Addresses that a thread sets aside for its memory, used or not."""
+_GROWTH_BYTES_MAX = 6 * 2**20
+"""The memory of a constraint can be told in a fresh process only, of which any takes 4 MB: what the
+others gave back, and it may have instead, is less than the rest."""
 _TURNS_MAX = 10
 """A caller waits for the constraints of so many others that take as long as they may."""
 
@@ -120,8 +123,7 @@ class ConstraintCompiler:
                 seconds=limits.CONSTRAINT_COMPILE_S_MAX,
                 memory_bytes=limits.CONSTRAINT_COMPILE_BYTES_MAX + _HEAP_BYTES,
                 stack_bytes=STACK_BYTES,
-                # Each in a fork of its own: then its memory can be told.
-                tasks_max=1,
+                growth_bytes_max=_GROWTH_BYTES_MAX,
                 wait_s=_TURNS_MAX * limits.CONSTRAINT_COMPILE_S_MAX,
             ),
         )
