@@ -110,6 +110,8 @@ class Crowd:
     accounts: list[Account] = field(default_factory=list)
     open_count: int = 0
     open_peak: int = 0
+    beats: list[float] = field(default_factory=list)
+    """When each event came, of all streams."""
 
     async def serve(self, cases: Sequence[Case], leaves: Sequence[Leave | None]) -> None:
         """One client: its requests one after the other, on one connection while it lasts."""
@@ -146,6 +148,7 @@ class Crowd:
                 return
             account.queue_ms = float(head.headers.get("x-jitney-queue-ms", 0.0))
             async for data in connection.events():
+                self.beats.append(time.perf_counter())
                 _note(account, data)
                 if leave is not None and account.events == leave.events:
                     account.has_left = True

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -116,12 +116,20 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(*flags: str, cores: set[int] | None = None) -> Iterator[Served]:
-    """A server with these flags on a free port, kept to these cores; it ends with the block."""
-    command = [sys.executable, "-m", "jitney", "serve", "--port", "0", *flags]
+def served(
+    *flags: str,
+    cores: set[int] | None = None,
+    program: Sequence[str] = ("jitney",),
+    log_pipe: int | None = None,
+) -> Iterator[Served]:
+    """A server with these flags on a free port, kept to these cores; it ends with the block.
+
+    Another `program` than jitney is one that wraps it. With `log_pipe` its log goes there.
+    """
+    command = [sys.executable, "-m", *program, "serve", "--port", "0", *flags]
     with tempfile.TemporaryFile("w+") as log:
         with _on_cores(cores), _usual_files():
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_pipe or log)
         try:
             yield Served(process, _port_of(process, log), log)
         finally:

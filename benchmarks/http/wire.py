@@ -51,14 +51,17 @@ class Reply:
 class Connection:
     """One connection to the server."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str | None = None
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._key = key
 
     @classmethod
-    async def open(cls, port: int) -> "Connection":
-        """Call the server on this machine."""
-        return cls(*await asyncio.open_connection(HOST, port))
+    async def open(cls, port: int, key: str | None = None) -> "Connection":
+        """Call the server on this machine, with this key if there is one."""
+        return cls(*await asyncio.open_connection(HOST, port), key)
 
     async def post(self, path: str, body: Json) -> Reply:
         """Send a body and read the whole reply."""
@@ -115,7 +118,7 @@ class Connection:
         self._writer.transport.abort()
 
     async def _head_of(self, line: str, body: bytes) -> Head:
-        self._writer.write(request_bytes(line, body))
+        self._writer.write(request_bytes(line, body, self._key))
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         pairs = (each.split(": ", 1) for each in lines if each)
         headers = {name.lower(): value for name, value in pairs}
@@ -134,9 +137,10 @@ class Connection:
             yield chunk[:-2]
 
 
-def request_bytes(line: str, body: bytes) -> bytes:
+def request_bytes(line: str, body: bytes, key: str | None = None) -> bytes:
     """A request with this first line."""
     kind = "Content-Type: application/json\r\n" if body else ""
+    kind += f"Authorization: Bearer {key}\r\n" if key else ""
     head = f"{line}\r\nHost: {HOST}\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 

@@ -1,0 +1,7 @@
+"""x"""
+
+from benchmarks.http.report import Report
+
+
+def soak(report: Report) -> None:
+    """x"""
