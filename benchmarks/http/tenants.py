@@ -29,8 +29,8 @@ OWN_PROBES_SHARE = 0.1
 
 AUC_MAX = 0.55
 AUC_OWN_MIN = 0.95
-PREFIX_TOKENS, TAIL_TOKENS = 256, 8
-TICK_MS, TOKEN_US = 2.0, 50.0
+PREFIX_TOKENS, TAIL_TOKENS = 512, 8
+TICK_MS, TOKEN_US = 2.0, 100.0
 FLAGS = ("--max-num-seqs", "4", "--max-model-len", "1024")
 PATH = "/v1/completions"
 KEYS = """keys:
