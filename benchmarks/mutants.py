@@ -25,9 +25,9 @@ from pathlib import Path
 
 from benchmarks.mutations import KINDS, make_mutant
 from jitney import LLM, SamplingParams
+from jitney.config import Settings
 from jitney.errors import EngineError, JitneyError, SetupError
 from jitney.loading import backend_failure, installed_backends
-from jitney.config import Settings
 from jitney.models import embedded
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 

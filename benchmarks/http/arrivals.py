@@ -82,10 +82,8 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        # Most pieces of a stream are not its end, and are not looked at.
-        if self._received.startswith(b"HTTP/1.1 200") and b"data:" in data:
-            if not data.endswith(LAST_CHUNK):
-                return
+        if b"data:" in data and not data.endswith(LAST_CHUNK):
+            return  # most pieces of a stream are not its end, and are not looked at
         told = answer_status(bytes(self._received))
         if told is None or self._began_s is None or self._transport is None:
             return
@@ -159,7 +157,7 @@ class Callers:
     async def finish(self, limit_s: float) -> None:
         """Wait for all answers; those that are not there after this never came."""
         ends_s = time.perf_counter() + limit_s
-        while self.under_way and time.perf_counter() < ends_s:
+        while self.under_way and time.perf_counter() < ends_s:  # noqa: ASYNC110, a count
             await asyncio.sleep(0.05)
         now_s = time.perf_counter()
         self.answers += [Answer(now_s, now_s, None, False)] * self.under_way

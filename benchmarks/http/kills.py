@@ -237,9 +237,7 @@ async def _kill(server: Served, within_s: float, count: int, seed: int) -> list[
     return list(killed.values())
 
 
-async def _run(
-    server: Served, bodies: list[Json], beats: list[float]
-) -> tuple[list[Text], float]:
+async def _run(server: Served, bodies: list[Json], beats: list[float]) -> tuple[list[Text], float]:
     texts = [Text() for _ in bodies]
     work = iter(zip(bodies, texts, strict=True))
     started = time.perf_counter()

@@ -53,11 +53,12 @@ async def _kills(report: Report, server: Served, count: int) -> None:
     faults = [fault for each in crowd.accounts if (fault := each.fault())]
     for fault in faults[:5]:
         report.say(fault[:300])
+    losses = told["jitney:backend_losses_total"]
     report.say(
         f"{count} kills in {time.perf_counter() - started_s:.0f} s under {len(crowd.accounts)} "
-        f"requests; the engine saw {told['jitney:backend_losses_total']:.0f} losses; {len(gone)} times "
-        f"nothing came, for {percentile(gone, 0.5):.1f} s in the middle and {max(gone):.1f} s at most, "
-        "kills meanwhile included"
+        f"requests; the engine saw {losses:.0f} losses; {len(gone)} times nothing came, for "
+        f"{percentile(gone, 0.5):.1f} s in the middle and {max(gone):.1f} s at most, kills "
+        "meanwhile included"
     )
     report.figure("killed", count)
     report.figure("requests", len(crowd.accounts))

@@ -53,7 +53,7 @@ def slope_per_minute(samples: Sequence[tuple[float, float]]) -> float:
 
 
 def soak(report: Report) -> None:
-    """Mixed load with a fault every ten seconds: all accounted for, nothing creeps, nothing stays."""
+    """Mixed load, a fault every ten seconds: all accounted for, nothing creeps, nothing stays."""
     allow_files()
     with tempfile.TemporaryDirectory() as folder, log_pipe() as (pipe, log):
         file = Path(folder) / "keys.yaml"

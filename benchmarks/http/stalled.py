@@ -1,9 +1,10 @@
 """Readers that stop: 100 streams whose clients take nothing, beside one that reads.
 
 Each costs the server a bounded piece of memory, what waits for it in the engine included; the one
-who reads has the same pace as beside a hundred who read; and each is cut when nothing has moved for the read timeout. The fake
-backend takes as long as a model would, so the pace of the reader is known. What moves is read
-from the system's table of connections, so that the clock of a stall starts at its last byte.
+who reads has the same pace as beside a hundred who read; and each is cut when nothing has moved
+for the read timeout. The fake backend takes as long as a model would, so the pace of the reader is
+known. What moves is read from the system's table of connections, so that the clock of a stall
+starts at its last byte.
 """
 
 import asyncio
@@ -119,8 +120,8 @@ async def _stalled(
     report.say(
         f"{name}: {len(held)} of {READERS} cut, {min(held, default=0):.1f} to "
         f"{max(held, default=0):.1f} s after their last byte moved; server {before.server_mib:.1f} "
-        f"MiB before and {most_mib:.1f} at most: {kib:.0f} KiB each; another stream got "
-        f"{alone:.0f} tokens/s alone, {calm:.0f} beside as many who read and {beside:.0f} beside them; "
+        f"MiB before and {most_mib:.1f} at most, {kib:.0f} KiB each; another stream got "
+        f"{alone:.0f} tokens/s alone, {calm:.0f} beside as many who read, {beside:.0f} beside these; "
         f"{told['jitney:completion_tokens_total']:.0f} tokens were made"
     )
     report.figure(f"{name}_kib_each", kib)
@@ -128,7 +129,7 @@ async def _stalled(
     report.figure(f"{name}_cut_s", max(held, default=0.0))
     report.check(f"{name}: at most {KIB_MAX:g} KiB for each", kib <= KIB_MAX)
     report.check(
-        f"{name}: another stream has the pace that it has beside readers, within {1 - PACE_SHARE_MIN:.0%}",
+        f"{name}: another stream is as fast as beside readers, within {1 - PACE_SHARE_MIN:.0%}",
         beside >= PACE_SHARE_MIN * calm,
     )
     report.check(
@@ -155,7 +156,7 @@ async def _watch(server: Served, crowd: list[Stalled]) -> float:
         await asyncio.sleep(LOOK_S)
         now_s = time.perf_counter()
         most_mib = max(most_mib, server.footprint().server_mib)
-        queues = queues_of(Path("/proc/net/tcp").read_text(), server.port)
+        queues = queues_of(_table(), server.port)
         for each in crowd:
             queued = queues.get(each.port)
             if queued is None:
@@ -163,6 +164,10 @@ async def _watch(server: Served, crowd: list[Stalled]) -> float:
             elif queued != each.queued:
                 each.queued, each.moved_s = queued, now_s
     return most_mib
+
+
+def _table() -> str:
+    return Path("/proc/net/tcp").read_text()
 
 
 def _ask(server: Served, extra: Json) -> socket.socket:

@@ -81,9 +81,8 @@ def tenants(report: Report) -> None:
         file = Path(folder) / "keys.yaml"
         file.write_text(KEYS)
         file.chmod(0o600)
-        flags = (*FLAGS, "--api-key-file", str(file))
-        if is_fake:
-            flags = (*flags, "--backend", "fake", "--kv-tokens", "65536")
+        fake = ("--backend", "fake", "--kv-tokens", "65536") if is_fake else ()
+        flags = (*FLAGS, "--api-key-file", str(file), *fake)
         started_as = program(TICK_MS, TOKEN_US) if is_fake else ("jitney",)
         with served(*flags, program=started_as) as server:
             asyncio.run(_tenants(report, server))
