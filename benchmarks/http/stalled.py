@@ -120,9 +120,12 @@ async def _stalled(
     report.say(
         f"{name}: {len(held)} of {READERS} cut, {min(held, default=0):.1f} to "
         f"{max(held, default=0):.1f} s after their last byte moved; server {before.server_mib:.1f} "
-        f"MiB before and {most_mib:.1f} at most, {kib:.0f} KiB each; another stream got "
-        f"{alone:.0f} tokens/s alone, {calm:.0f} beside as many who read, {beside:.0f} beside these; "
+        f"MiB before and {most_mib:.1f} at most, {kib:.0f} KiB each; "
         f"{told['jitney:completion_tokens_total']:.0f} tokens were made"
+    )
+    report.say(
+        f"{name}: another stream got {alone:.0f} tokens/s alone, {calm:.0f} beside as many who "
+        f"read, {beside:.0f} beside these"
     )
     report.figure(f"{name}_kib_each", kib)
     report.figure(f"{name}_pace_share", beside / calm)
