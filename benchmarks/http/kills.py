@@ -1,10 +1,11 @@
-"""Answers survive the backend: its process is killed ten times under load.
+"""Answers survive the backend: its process is killed ten times under load, or `--kills`.
 
 First an undisturbed run, then the same requests while the process is killed at random moments.
 llama.cpp's kernels round by the shape of a batch, so a text may part ways where two tokens are
 nearly as likely; the rule is that of tests/e2e/test_text_equality.py: the chosen tokens' logprobs
 agree within LOGPROB_BOUND up to the first difference, and there both runs saw the same
-distribution within that bound and, when greedy, the two tokens were as near a tie.
+distribution within that bound and, when greedy, the two tokens were as near a tie. More kills
+take more rounds of the same requests. `--backend fake` is `benchmarks.http.kills_exact`.
 """
 
 import asyncio
@@ -17,13 +18,16 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.http.kills_exact import kills_exact, outages
 from benchmarks.http.report import Report
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import DONE, Connection, Json
+from benchmarks.load import percentile
 
 REQUESTS = 500
 AT_ONCE = 64
 KILLS = 10
+KILLS_PER_ROUND = 10
 LOGPROB_BOUND = 0.5
 ALTERNATIVES = 10
 RUN_S_MAX = 900.0
@@ -103,38 +107,54 @@ def make_bodies() -> list[Json]:
 
 
 def kills(report: Report) -> None:
-    """SmolLM2: 500 requests, 64 at once, half streamed; the backend killed with -9 ten times."""
-    asyncio.run(_kills(report))
+    """500 requests, 64 at once, half streamed; the backend killed with -9 at random moments."""
+    count = KILLS if report.options.kills is None else report.options.kills
+    if report.options.backend == "fake":
+        kills_exact(report, count)
+    else:
+        asyncio.run(_kills(report, count))
 
 
-async def _kills(report: Report) -> None:
+async def _kills(report: Report, count: int) -> None:
     bodies = make_bodies()
     with served(*FLAGS) as server:
         async with asyncio.timeout(RUN_S_MAX):
-            expected, quiet_s = await _run(server, bodies)
+            expected, quiet_s = await _run(server, bodies, [])
         report.say(f"undisturbed: {_finished(expected)} of {REQUESTS} in {quiet_s:.1f} s")
-        async with asyncio.timeout(RUN_S_MAX):
-            killer = asyncio.create_task(_kill(server, quiet_s))
-            got, seconds = await _run(server, bodies)
-            is_killing = not killer.done()
-            killed = await killer
-        told = await server.metrics()
-        report.say(
-            f"disturbed: {_finished(got)} of {REQUESTS} in {seconds:.1f} s; "
-            f"{len(set(killed))} processes killed at "
-            f"{', '.join(f'{at_s:.1f}' for at_s in killed.values())} s; "
-            f"the engine saw {told['jitney:backend_losses_total']:.0f} losses"
-        )
-        _judge(report, bodies, expected, got)
         report.figure("undisturbed_s", quiet_s)
-        report.figure("disturbed_s", seconds)
+        killed: list[float] = []
+        beats: list[float] = []
+        rounds = 0
+        while len(killed) < count:
+            wanted = min(KILLS_PER_ROUND, count - len(killed))
+            async with asyncio.timeout(RUN_S_MAX):
+                killer = asyncio.create_task(_kill(server, quiet_s, wanted, seed=7 + rounds))
+                got, seconds = await _run(server, bodies, beats)
+                is_killing = not killer.done()
+                here = await killer
+            rounds += 1
+            killed += here
+            report.say(
+                f"disturbed, round {rounds}: {_finished(got)} of {REQUESTS} in {seconds:.1f} s, "
+                f"{len(here)} kills"
+            )
+            _judge(report, bodies, expected, got)
+            report.check(f"{wanted} kills while requests ran", not is_killing)
+        told = await server.metrics()
+        gone = outages(killed, beats)
+        report.say(
+            f"{len(killed)} processes killed, {told['jitney:backend_losses_total']:.0f} losses "
+            f"seen by the engine; {len(gone)} times nothing came, for {percentile(gone, 0.5):.1f} "
+            f"s in the middle and {max(gone):.1f} s at most, loading and kills meanwhile included"
+        )
         report.figure("killed", len(killed))
-        report.check(f"{KILLS} kills while requests ran", len(killed) == KILLS and not is_killing)
+        report.figure("back_s_p50", percentile(gone, 0.5))
+        report.figure("back_s_max", max(gone))
         report.check(
             "nothing runs, waits or failed",
             told["jitney:requests_running"] == told["jitney:requests_waiting"] == 0
             and told['jitney:requests_ended_total{reason="error"}'] == 0
-            and told['jitney:requests_ended_total{reason="length"}'] == 2 * REQUESTS,
+            and told['jitney:requests_ended_total{reason="length"}'] == (1 + rounds) * REQUESTS,
         )
         report.check("no traceback in the log", "Traceback" not in server.log())
 
@@ -201,23 +221,23 @@ def _parting(
     return None if tie <= LOGPROB_BOUND else f"no tie: {tie:.2f} apart"
 
 
-async def _kill(server: Served, within_s: float) -> dict[int, float]:
-    """Kill the backend's process at random moments; each process by its number, and when."""
-    generator = random.Random(7)
+async def _kill(server: Served, within_s: float, count: int, seed: int) -> list[float]:
+    """Kill the backend's process at random moments, each process once; when that was."""
+    generator = random.Random(seed)
     started = time.perf_counter()
     killed: dict[int, float] = {}
     # An undisturbed run takes so long, and this one longer: all moments lie within it.
-    for at_s in sorted(generator.uniform(0.3, 0.95 * within_s) for _ in range(KILLS)):
+    for at_s in sorted(generator.uniform(0.3, 0.95 * within_s) for _ in range(count)):
         await asyncio.sleep(max(0.0, at_s - (time.perf_counter() - started)))
         while (pid := server.worker()) is None or pid in killed:  # noqa: ASYNC110, no event for it
             await asyncio.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-            killed[pid] = time.perf_counter() - started
-    return killed
+            killed[pid] = time.perf_counter()
+    return list(killed.values())
 
 
-async def _run(server: Served, bodies: list[Json]) -> tuple[list[Text], float]:
+async def _run(server: Served, bodies: list[Json], beats: list[float]) -> tuple[list[Text], float]:
     texts = [Text() for _ in bodies]
     work = iter(zip(bodies, texts, strict=True))
     started = time.perf_counter()
@@ -226,7 +246,7 @@ async def _run(server: Served, bodies: list[Json]) -> tuple[list[Text], float]:
         connection = await Connection.open(server.port)
         for body, text in work:
             try:
-                await _ask(connection, body, text)
+                await _ask(connection, body, text, beats)
             except (OSError, EOFError, ValueError) as error:
                 text.trouble = f"{type(error).__name__}: {error}"
                 connection.close()
@@ -239,7 +259,7 @@ async def _run(server: Served, bodies: list[Json]) -> tuple[list[Text], float]:
     return texts, time.perf_counter() - started
 
 
-async def _ask(connection: Connection, body: Json, text: Text) -> None:
+async def _ask(connection: Connection, body: Json, text: Text, beats: list[float]) -> None:
     head = await connection.begin(PATH, body)
     if head.status != 200 or not body["stream"]:
         reply = json.loads(await connection.rest(head))
@@ -249,6 +269,7 @@ async def _ask(connection: Connection, body: Json, text: Text) -> None:
         text.terminals += 1
         return
     async for data in connection.events():
+        beats.append(time.perf_counter())
         if data == DONE:
             text.terminals += 1
             continue

@@ -110,12 +110,15 @@ class Crowd:
     accounts: list[Account] = field(default_factory=list)
     open_count: int = 0
     open_peak: int = 0
+    beats: list[float] = field(default_factory=list)
+    """When each event came, of all streams."""
+    key: str | None = None
 
     async def serve(self, cases: Sequence[Case], leaves: Sequence[Leave | None]) -> None:
         """One client: its requests one after the other, on one connection while it lasts."""
         connection: Connection | None = None
         for case, leave in zip(cases, leaves, strict=True):
-            connection = connection or await Connection.open(self.port)
+            connection = connection or await Connection.open(self.port, self.key)
             account = Account(case)
             self.accounts.append(account)
             try:
@@ -146,6 +149,7 @@ class Crowd:
                 return
             account.queue_ms = float(head.headers.get("x-jitney-queue-ms", 0.0))
             async for data in connection.events():
+                self.beats.append(time.perf_counter())
                 _note(account, data)
                 if leave is not None and account.events == leave.events:
                     account.has_left = True
@@ -238,11 +242,11 @@ async def _ledger(report: Report) -> None:
         async with asyncio.timeout(RUN_S_MAX):
             await _stay(report, server, make_cases(REQUESTS, seed=1))
         await server.idle_s(IDLE_S_MAX)
-        stayed = await _settled(server, before)
+        stayed = await settled(server, before)
         report.say(f"at rest after that: {stayed}")
         async with asyncio.timeout(RUN_S_MAX):
             await _half_leave(report, server, make_cases(REQUESTS, seed=2))
-        left = await _settled(server, before)
+        left = await settled(server, before)
         report.say(f"at rest after that: {left}")
         for name, footprint in (("before", before), ("stayed", stayed), ("left", left)):
             report.figure(f"server_mib_{name}", footprint.server_mib)
@@ -373,7 +377,7 @@ def _faults(report: Report, crowd: Crowd) -> int:
     return len(faults)
 
 
-async def _settled(server: Served, like: Footprint) -> Footprint:
+async def settled(server: Served, like: Footprint) -> Footprint:
     """What the server takes once its closed connections are gone, or after a while."""
     deadline = time.monotonic() + IDLE_S_MAX
     while True:

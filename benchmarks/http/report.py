@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 
+from benchmarks.http.options import Options
+
 Figure = int | float | str | list[float] | dict[str, float]
 
 
 @dataclass(slots=True)
 class Report:
-    """The words of one section."""
+    """The words of one section, and what was asked of it."""
 
+    options: Options = field(default_factory=Options)
     figures: dict[str, Figure] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
 

@@ -40,10 +40,12 @@ class Footprint:
     worker_mib: float
     files: int
     threads: int
+    processes: int
 
     def __str__(self) -> str:
         return (
-            f"server {self.server_mib:.1f} MiB, {self.files} files, {self.threads} threads; "
+            f"server {self.server_mib:.1f} MiB, {self.files} files, {self.threads} threads, "
+            f"{self.processes} processes; "
             f"worker {self.worker_mib:.1f} MiB"
         )
 
@@ -81,22 +83,23 @@ class Served:
             0.0 if worker is None else _resident_mib(worker),
             len(os.listdir(f"/proc/{pid}/fd")),
             len(os.listdir(f"/proc/{pid}/task")),
+            1 + len(self.children),
         )
 
-    async def metrics(self) -> dict[str, float]:
+    async def metrics(self, key: str | None = None) -> dict[str, float]:
         """Every sample of /metrics, by its name and labels as they are written."""
-        connection = await Connection.open(self.port)
+        connection = await Connection.open(self.port, key)
         reply = await connection.get("/metrics")
         connection.close()
         found = map(_SAMPLE.match, reply.body.decode().splitlines())
         return {each[1]: float(each[2]) for each in found if each is not None}
 
-    async def idle_s(self, limit_s: float) -> float:
+    async def idle_s(self, limit_s: float, key: str | None = None) -> float:
         """Seconds until nothing runs and nothing waits. Raises TimeoutError."""
         started = time.perf_counter()
         async with asyncio.timeout(limit_s):
             while True:
-                now = await self.metrics()
+                now = await self.metrics(key)
                 if now["jitney:requests_running"] == now["jitney:requests_waiting"] == 0:
                     return time.perf_counter() - started
                 await asyncio.sleep(0.02)

@@ -111,6 +111,10 @@ class Connection:
         """Say goodbye."""
         self._writer.close()
 
+    def pause(self) -> None:
+        """Take nothing any more; what comes stays with the system."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     def reset(self) -> None:
         """Be gone without a word: the other side sees a reset."""
         made: socket.socket = self._writer.get_extra_info("socket")

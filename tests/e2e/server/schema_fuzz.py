@@ -1,15 +1,21 @@
 """Requests made from our own OpenAPI document, right ones and wrong ones, against a real server.
 
-`python -m tests.e2e.server.schema_fuzz --cases 2000` runs many by hand; `test_schema` a few.
+`python -m tests.e2e.server.schema_fuzz --cases 20000` runs many by hand; `test_schema` a few. Many
+are run in parts, each a process with a seed of its own, as many at once as there are cores: what
+makes the cases remembers all that it made.
 """
 
 import argparse
 import json
+import math
+import os
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +35,8 @@ QUICK = World(
 
 REFUSALS = frozenset({400, 404, 405, 406, 408, 413, 415, 421, 422, 431})
 CASE_S_MAX = 60.0
+PART_CASES_MAX = 2000
+BODILESS_MAX = 15
 PLAIN: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
     "prompt": "the bus",
@@ -93,12 +101,13 @@ def fuzz(server: Running, mode: GenerationMode, cases_max: int, number: int = 0)
     seen = Seen()
     found = list(operations(server))
     # Bodies are where mistakes hide; an operation without one is soon asked in every way.
-    weights = [8 if operation.method.upper() == "POST" else 1 for operation in found]
-    for operation, weight in zip(found, weights, strict=True):
-        if mode.is_negative and weight == 1:
-            continue
-        count = max(cases_max * weight // sum(weights), 1)
-        _ask(operation, mode, settings(max_examples=count), seen, number)
+    with_body = [operation for operation in found if operation.method.upper() == "POST"]
+    share = max(cases_max // len(with_body), 1)
+    for operation in found:
+        if operation in with_body:
+            _ask(operation, mode, settings(max_examples=share), seen, number)
+        elif not mode.is_negative:
+            _ask(operation, mode, settings(max_examples=min(share, BODILESS_MAX)), seen, number)
     return seen
 
 
@@ -147,17 +156,48 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def parts_of(cases: int, seed_first: int) -> list[tuple[int, int]]:
+    """How many cases each part has, and its seed."""
+    count = max(1, math.ceil(cases / PART_CASES_MAX))
+    share, more = divmod(cases, count)
+    return [(share + (number < more), seed_first + number) for number in range(count)]
+
+
+def run_parts(parts: list[tuple[int, int]]) -> int:
+    """Every part in a process of its own; the exit code says whether one was surprised."""
+
+    def run(part: tuple[int, int]) -> int:
+        cases, number = part
+        command = [sys.executable, "-m", __spec__.name, "--cases", str(cases)]
+        done = subprocess.run(
+            [*command, "--seed", str(number)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        say(f"seed {number}, {cases} cases, status {done.returncode}\n{done.stdout}")
+        return done.returncode
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        failed = sum(code != 0 for code in pool.map(run, parts))
+    say(f"{sum(cases for cases, _ in parts)} cases, {failed} of {len(parts)} parts with surprises")
+    return 1 if failed else 0
+
+
 def main() -> int:
     """Run by hand; the exit code says whether anything was a surprise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     given_as = parser.parse_args()
+    parts = parts_of(given_as.cases, given_as.seed)
+    return run_parts(parts) if len(parts) > 1 else run_part(*parts[0])
+
+
+def run_part(cases: int, number: int) -> int:
+    """Ask in this process; the exit code."""
     surprises: list[str] = []
     with running(QUICK) as server:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             started_at = time.monotonic()
-            seen = fuzz(server, mode, given_as.cases // 2, given_as.seed)
+            seen = fuzz(server, mode, cases // 2, number)
             spent_s = time.monotonic() - started_at
             say(f"{mode.value}: {seen.case_count} cases in {spent_s:.0f} s")
             for (label, status), count in sorted(seen.statuses.items()):

@@ -1,0 +1,138 @@
+"""Tests of the arithmetic of `benchmarks.http`: what it counts is what it says."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.http.arrivals import Answer, answer_status
+from benchmarks.http.kills_exact import miscounted, outages
+from benchmarks.http.ledger import Account, make_cases
+from benchmarks.http.options import Options, parse
+from benchmarks.http.overload import goodput
+from benchmarks.http.soak import slope_per_minute
+from benchmarks.http.stalled import pace, queues_of
+from benchmarks.http.tenants import auc, auc_error
+from benchmarks.http.wire import request_bytes
+
+ROOT = Path(__file__).parents[3]
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+REFUSED = b"HTTP/1.1 429 X\r\nRetry-After: 3\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
+
+
+def test_options_are_those_of_the_goals_until_they_are_given() -> None:
+    """Guards a run by hand against sizes that nobody asked for."""
+    assert parse(["soak"], ["soak"]) == (["soak"], Options())
+    names, options = parse(["kills", "--kills", "200", "--backend", "fake"], ["kills", "soak"])
+    assert (names, options.kills, options.backend) == (["kills"], 200, "fake")
+
+
+@pytest.mark.parametrize("arguments", [["sook"], ["soak", "--minutes", "0"]])
+def test_mistakes_end_the_program(arguments: list[str]) -> None:
+    """Guards half an hour against a typing mistake."""
+    with pytest.raises(SystemExit):
+        parse(arguments, ["soak"])
+
+
+@pytest.mark.parametrize(
+    ("received", "told"),
+    [
+        (b"HTTP/1.1 429 X\r\nRetry", None),
+        (REFUSED + b"{", None),
+        (REFUSED + b"{}", (429, True, False)),
+        (STREAM + b"5\r\ndata:\r\n", None),
+        (STREAM + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n", (200, False, True)),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", (200, False, True)),
+    ],
+)
+def test_an_answer_counts_when_it_is_whole(
+    received: bytes, told: tuple[int, bool, bool] | None
+) -> None:
+    """Guards the ledger of the overload: half an answer is none."""
+    assert answer_status(received) == told
+
+
+def test_goodput_is_what_was_answered_well_and_in_time() -> None:
+    """Guards the goal against refusals, late answers and those of another time."""
+    answers = [
+        Answer(1.0, 2.0, 200, False),
+        Answer(1.0, 1.1, 429, True),
+        Answer(1.0, 90.0, 200, False),
+        Answer(1.0, 11.5, 200, False),
+        Answer(1.0, 3.0, None, False),
+    ]
+    assert goodput(answers, 1.5, 11.5) == pytest.approx(0.2)
+
+
+def test_kills_before_anything_came_again_are_one_outage() -> None:
+    """Guards the time until the service is back: from the first of them, and not from the last."""
+    assert outages([10.0, 11.0, 20.0], [9.0, 10.05, 12.0, 20.5]) == [2.0, 0.5]
+    assert outages([10.0], [9.0]) == []
+
+
+def test_the_ledger_and_the_counters_are_compared_by_name() -> None:
+    """Guards the accounting under kills: a request that ended twice is seen."""
+    accounts = [Account(case) for case in make_cases(3, seed=5)]
+    finishes = [each.case.finish for each in accounts]
+    told = {
+        "jitney:requests_accepted_total": 3.0,
+        'jitney:requests_ended_total{reason="stop"}': float(finishes.count("stop")),
+        'jitney:requests_ended_total{reason="length"}': float(finishes.count("length")),
+        'jitney:requests_ended_total{reason="abort"}': 0.0,
+        'jitney:requests_ended_total{reason="error"}': 0.0,
+        "jitney:prompt_tokens_total": float(sum(each.case.prompt_count for each in accounts)),
+        "jitney:completion_tokens_total": float(
+            sum(each.case.completion_count for each in accounts)
+        ),
+        "jitney:requests_running": 0.0,
+        "jitney:requests_waiting": 0.0,
+    }
+    assert not miscounted(accounts, told)
+    told["jitney:requests_accepted_total"] = 4.0
+    assert miscounted(accounts, told) == {"jitney:requests_accepted_total": 4.0}
+
+
+def test_the_table_of_connections_is_read_from_the_side_of_the_server() -> None:
+    """Guards the clock of a stall: bytes for a client, by its port, while it is not cut."""
+    table = (
+        "  sl  local_address rem_address   st tx_queue rx_queue\n"
+        "   0: 0100007F:1F90 0100007F:9C40 01 00000200:00000000 00:00000000\n"
+        "   1: 0100007F:9C40 0100007F:1F90 01 00000000:00000010 00:00000000\n"
+        "   2: 0100007F:1F90 0100007F:9C41 04 00000300:00000000 00:00000000\n"
+    )
+    assert queues_of(table, 8080) == {40_000: 512}
+
+
+def test_the_pace_is_that_of_an_ordinary_second() -> None:
+    """Guards the comparison against one stall of the machine."""
+    times = [second + number / 10 for second in (0, 1, 3) for number in range(10)]
+    assert pace(times, 0.0, 4.0) == 10
+
+
+def test_the_area_is_one_half_where_nothing_is_told() -> None:
+    """Guards the statistic: certainty, a coin, and the other way round."""
+    assert auc([3.0, 4.0], [1.0, 2.0]) == 1.0
+    assert auc([1.0, 1.0], [1.0, 1.0]) == 0.5
+    assert auc([1.0], [2.0, 3.0]) == 0.0
+    assert auc([1.0, 3.0], [2.0, 2.0]) == 0.5
+    assert auc_error(0.5, 1000, 1000) == pytest.approx(0.0129, abs=1e-3)
+
+
+def test_a_slope_is_in_minutes() -> None:
+    """Guards the goal of the soak: one MiB every thirty seconds is two a minute."""
+    assert slope_per_minute([(0.0, 5.0), (30.0, 6.0), (60.0, 7.0)]) == pytest.approx(2.0)
+    assert slope_per_minute([(0.0, 5.0)]) == 0.0
+
+
+def test_a_key_is_sent_where_there_is_one() -> None:
+    """Guards the other sections: without a key there is no header for it."""
+    assert b"Authorization: Bearer secret\r\n" in request_bytes("GET / HTTP/1.1", b"", "secret")
+    assert b"Authorization" not in request_bytes("GET / HTTP/1.1", b"")
+
+
+def test_every_section_is_told_of() -> None:
+    """Guards the page of help: a section that it does not name is never run."""
+    text = (ROOT / "benchmarks/http/__main__.py").read_text(encoding="utf-8")
+    about, _, code = text.partition('"""\n\nimport')
+    names = code.split("SECTIONS:", 1)[1].split("}", 1)[0].split('"')[1::2]
+    assert names
+    assert [name for name in names if f"\n    {name} " not in about] == []
