@@ -91,7 +91,7 @@ def test_encode_survives_a_killed_process(driver: Driver, tokens: tuple[int, ...
     driver.feed(0, 0, tokens[:8], wants_token=False)
     os.kill(backend.pid, signal.SIGKILL)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(backend.encode, "a jitney is a small bus", special=False)
+        answer = pool.submit(backend.encode, [("a jitney is a small bus", False)])
         with pytest.raises(BackendCrashed, match="signal 9"):
             backend.check()
         backend.reset()

@@ -9,6 +9,7 @@ QUICK = (
     "the budget is exceeded by one",
     "a finish is told twice",
     "the draw depends on the slot",
+    "a tenant may run one more than its share",
 )
 
 

@@ -148,5 +148,6 @@ def _share(entry: Mapping[str, Any], name: str, where: str) -> float | None:
 
 
 def _is_number(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)

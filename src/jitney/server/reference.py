@@ -79,10 +79,11 @@ queue is refused with 429, and what finds its places taken waits for one of its 
 others pass. A key with nothing waiting may always bring one request. Keys take turns at being
 tokenised, too.
 
-Its rates are per minute, and a minute's worth may be used at once. Requests are counted when they
-arrive, and a call for several completions counts for each of them: prompts times `n`. Tokens are set aside when a call is let in: those of its prompts, and the most that it may
-make, which is `n` times `max_tokens`, or times the rest of the context where there is none; what
-was not used is given back when it ends. A call that may take more than a minute's worth is let in
+Its rates are per minute, and a minute's worth may be used at once. Requests are counted when
+they arrive, and a call for several completions counts for each of them: prompts times `n`.
+Tokens are set aside when a call is let in: those of its prompts, and the most that it may make,
+which is `n` times `max_tokens`, or times the rest of the context where there is none; what was
+not used is given back when it ends. A call that may take more than a minute's worth is let in
 when nothing of the last minute's is used; one that may take more than
 {limits.RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
 when the call would be let in if nothing else came.
