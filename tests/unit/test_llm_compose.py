@@ -67,7 +67,7 @@ def test_slots_leave_room_for_cached_prefixes() -> None:
     for sequences_max, slots in ((1, 17), (16, 32), (100, 200)):
         assembly = assemble(Settings(backend="fake", max_num_seqs=sequences_max))
         assert assembly.engine.backend.traits.slots_max == slots
-        assembly.engine.close()
+        assembly.close()
 
 
 def test_more_sequences_than_llama_cpp_can_tell_apart_are_refused_before_loading() -> None:

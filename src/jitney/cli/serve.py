@@ -58,7 +58,7 @@ def call(options: ServeOptions, given: Given) -> int:
             # Two may bind a port; only one of them can listen.
             raise _unlistened(serving.host, serving.port, error) from None
         finally:
-            assembly.engine.close(0.0)
+            assembly.close(0.0)
     return 0
 
 

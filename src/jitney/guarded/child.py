@@ -59,6 +59,9 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     frames = Frames(socket.socket(fileno=int(end)))
+    # While the owner may still be busy. If it fails, that is told when the owner listens.
+    with contextlib.suppress(Exception):
+        importlib.import_module(module)
     try:
         number, (given, bounds) = json.loads(frames.receive())
         _limit_memory(bounds["set_up_bytes"])
