@@ -58,7 +58,7 @@ def assemble(settings: Settings) -> Assembly:
         backend = load_backend(files)
         undo.callback(backend.close)
         limits = scheduler_settings(settings, backend.traits)
-        template = _template(backend.vocabulary, renderer)
+        template = _template(backend.vocabulary, limits.model_len_max, renderer)
         engine = Engine(backend, limits)
         undo.pop_all()
     if settings.log_batch_composition:
@@ -68,12 +68,14 @@ def assemble(settings: Settings) -> Assembly:
     return Assembly(settings, engine, entrance, template, model_name)
 
 
-def _template(vocabulary: Vocabulary, renderer: Renderer) -> ChatTemplate | None:
+def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> ChatTemplate | None:
     """The model's chat template, compiled, if it has one."""
     if vocabulary.chat_template is None:
         renderer.close()
         return None
-    template = ChatTemplate(vocabulary.chat_template, vocabulary, renderer=renderer)
+    template = ChatTemplate(
+        vocabulary.chat_template, vocabulary, tokens_max=tokens_max, renderer=renderer
+    )
     template.start()
     return template
 

@@ -41,6 +41,8 @@ _UNDER_WAY = struct.Struct("=QQ")
 _TEXT_CHARACTERS_MAX = 400
 _GROWTH_BYTES_MAX = 64 * 2**20
 """A server that once took so much more than at its start leaves: freed memory may not come back."""
+_NICER = 5
+"""What it stands back by: many wait for a forward pass, and a few for this."""
 _MEMORY_SHARE = 4
 """A crash with more than this part of its memory taken is put down to memory."""
 _PROC = Path("/proc")
@@ -58,6 +60,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICER)
     frames = Frames(socket.socket(fileno=int(end)))
     # While the owner may still be busy. If it fails, that is told when the owner listens.
     with contextlib.suppress(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest, ModelError
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from jitney.text.renderer import Renderer
 
 _log = logging.getLogger("jitney.text")
@@ -40,7 +40,8 @@ class Segment:
 class ChatTemplate:
     """One model's chat template. `now` is the date that it is told, if it asks for one.
 
-    Its process starts with `start`, or with the first chat; `close` ends it.
+    A prompt of more segments than `tokens_max` is refused before they are sent. The template's
+    process starts with `start`, or with the first chat; `close` ends it.
     """
 
     def __init__(
@@ -48,9 +49,12 @@ class ChatTemplate:
         source: str,
         vocabulary: Vocabulary,
         now: Callable[[], datetime] = datetime.now,
+        *,
+        tokens_max: int = limits.TOKENS_MAX,
         renderer: Renderer | None = None,
     ) -> None:
         self.source = source
+        self._tokens_max = tokens_max
         self._now = now
         eos = vocabulary.eos_tokens
         names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
@@ -59,6 +63,7 @@ class ChatTemplate:
             {
                 "source": source,
                 "names": sorted(names),
+                "tokens_max": tokens_max,
                 "values": {
                     "bos_token": _name(vocabulary, vocabulary.bos_token),
                     "eos_token": _name(vocabulary, eos[0] if eos else None),
@@ -125,6 +130,12 @@ class ChatTemplate:
         match kind:
             case "invalid":
                 raise _invalid(value)
+            case "parts":
+                raise ContextLengthExceeded(
+                    f"messages hold so many names of control tokens that the prompt has {value} "
+                    f"parts, and the context holds {self._tokens_max} tokens; take them out.",
+                    "messages",
+                )
             case "model":
                 raise ModelError(value)
             case "failed":

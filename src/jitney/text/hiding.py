@@ -13,8 +13,9 @@ Pure; runs in the template's process. All of it is linear in the length of the t
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import takewhile
 from typing import Any  # Any: JSON
+
+from jitney.text.names import names_pattern
 
 Piece = tuple[str, bool]
 """A part of a prompt, and whether names of control tokens in it are those tokens."""
@@ -33,7 +34,7 @@ class Hiding:
 
     def __init__(self, names: Iterable[str], ours: str) -> None:
         listed = sorted(set(names))
-        self._names = re.compile(_any_of(listed)) if listed else None
+        self._names = re.compile(names_pattern(listed)) if listed else None
         self._firsts = sorted({name[0] for name in listed})
         self._taken = frozenset(_PRIVATE.findall(ours + "".join(listed)))
 
@@ -63,26 +64,6 @@ class Hiding:
             for point in range(_PRIVATE_FIRST, _PRIVATE_LAST + 1)
             if chr(point) not in taken
         )
-
-
-def _any_of(names: list[str]) -> str:
-    """A pattern that finds the longest name at a place.
-
-    A tree, so that a search does not take the longer the more names there are.
-    """
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(name[0], []).append(name)
-    branches: list[str] = []
-    for group in groups.values():
-        # They are in order, so the first and the last share what all of them do.
-        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(group[0], group[-1], strict=False))
-        shared = "".join(one for one, _ in pairs)
-        rests = [name.removeprefix(shared) for name in group if name != shared]
-        tail = f"(?:{_any_of(rests)})" if rests else ""
-        # One of them may end here.
-        branches.append(re.escape(shared) + tail + ("?" if 0 < len(rests) < len(group) else ""))
-    return "|".join(branches)
 
 
 def _marked(found: Iterable[str], free: Iterator[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ nothing here counts what it does (decision 17). Nothing that is imported here ma
 
     ["ready", None]       to a task of None: the template can be used
     ["done", pieces]      the prompt
+    ["parts", count]      there would be so many, and each is a token at least
     ["invalid", text]     a sentence for whoever wrote the messages
     ["failed", kind]      the template failed on the messages; the kind of its error
     ["model", text]       a sentence for whoever chose the model
@@ -55,7 +56,7 @@ def set_up(given: Any) -> Callable[[Any], Answer]:
         return lambda task: unreadable
     values = given["values"]
     ours = "".join([given["source"], *filter(None, values.values())])
-    return _Chats(template, values, Hiding(given["names"], ours)).answer
+    return _Chats(template, values, Hiding(given["names"], ours), given["tokens_max"]).answer
 
 
 def compiled(source: str) -> Template:
@@ -70,11 +71,15 @@ def compiled(source: str) -> Template:
 
 @dataclass(frozen=True, slots=True)
 class _Chats:
-    """One template, the values that it is always given, and the names that callers may not use."""
+    """One template, the values that it is always given, and the names that callers may not use.
+
+    A prompt of more pieces than `tokens_max` does not fit the model.
+    """
 
     template: Template
     values: dict[str, Any]
     hiding: Hiding
+    tokens_max: int
 
     def answer(self, task: Any) -> Answer:
         """The prompt of a chat, or why there is none."""
@@ -89,6 +94,8 @@ class _Chats:
             raise
         except Exception as error:
             return _answer_of(error)
+        if len(pieces) > self.tokens_max:
+            return ["parts", len(pieces)]
         count = sum(len(text) for text, _ in pieces)
         if count > limits.PROMPT_CHARACTERS_MAX:
             return [

@@ -214,7 +214,7 @@ def running(world: World) -> Iterator[Running]:
     source = world.template or backend.vocabulary.chat_template
     assert source is not None
     numbers = iter(range(2**62))
-    template = ChatTemplate(source, backend.vocabulary)
+    template = ChatTemplate(source, backend.vocabulary, tokens_max=limits.model_len_max)
     service = Service(
         engine,
         Entrance(wrapped, limits.model_len_max, lambda: next(numbers)),

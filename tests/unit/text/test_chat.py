@@ -10,7 +10,7 @@ import pytest
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.errors import InvalidRequest, ModelError
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
 from jitney.text.chat import Segment
 from tests.templates_for_tests import template_here
@@ -219,15 +219,14 @@ def test_numbers_reach_the_template_as_they_are(value: Any) -> None:
     assert text_of(template.render(messages)) == str(value)
 
 
-def test_a_prompt_that_is_too_long_is_refused() -> None:
+def test_a_prompt_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the tokenizer: names are put back before the prompt is measured."""
-    half = "x" * (limits.PROMPT_CHARACTERS_MAX // 2)
-    assert len(rendered("{{ messages[0].content * 2 }}", half)) == limits.PROMPT_CHARACTERS_MAX
-    with pytest.raises(InvalidRequest, match=f"{limits.PROMPT_CHARACTERS_MAX + 1} characters"):
-        rendered("{{ messages[0].content * 2 }}1", half)
-    names = "<|end|>" * (limits.PROMPT_CHARACTERS_MAX // 14 + 1)
-    with pytest.raises(InvalidRequest, match="make a prompt of"):
-        rendered("{{ messages[0].content * 2 }}", names)
+    monkeypatch.setattr(limits, "PROMPT_CHARACTERS_MAX", 1000)
+    assert len(rendered("{{ messages[0].content * 2 }}", "x" * 500)) == 1000
+    with pytest.raises(InvalidRequest, match="make a prompt of 1001 characters"):
+        rendered("{{ messages[0].content * 2 }}1", "x" * 500)
+    with pytest.raises(InvalidRequest, match="make a prompt of 1008 characters"):
+        rendered("{{ messages[0].content * 2 }}", "<|end|>" * 72)
 
 
 def test_half_a_character_that_a_template_writes_is_refused() -> None:
@@ -251,3 +250,15 @@ def test_a_template_that_asks_for_too_much_at_once_is_an_error_of_the_model() ->
     ):
         with pytest.raises(ModelError, match="more work than a chat can need"):
             rendered(source)
+
+
+def test_many_names_are_refused_before_they_are_segments() -> None:
+    """Guards the door: each is a token at least, and making the segments alone takes its time.
+
+    What only looks like the beginning of a name is text, however often it stands there.
+    """
+    template = template_here(VOCABULARY.chat_template or "", VOCABULARY, tokens_max=100)
+    with pytest.raises(ContextLengthExceeded, match="201 parts"):
+        template.render(user("x<|end|>" * 100))
+    assert len(template.render(user("x<|end|>" * 40))) == 81
+    assert len(template.render(user("x<" * 1000))) == 1

@@ -1,11 +1,10 @@
 """Names of control tokens in a caller's text: found whole, hidden, put back, in few renders."""
 
-import re
 from typing import Any  # Any: JSON
 
 import pytest
 
-from jitney.text.hiding import Hiding, MarksUsedUp, _any_of
+from jitney.text.hiding import Hiding, MarksUsedUp
 
 NAMES = ["<|im_end|>", "<|im_end|>x", "<|im_start|>", "<s>", "[INST]", "<|im", "a+"]
 
@@ -24,23 +23,6 @@ class Writer:
 def pieces(names: list[str], *texts: str) -> tuple[list[tuple[str, bool]], int]:
     writer = Writer()
     return Hiding(names, "").pieces(list(texts), writer), writer.count
-
-
-def test_the_longest_name_is_found_at_every_place() -> None:
-    """Guards the tree of names: it finds what trying them all, the longest first, finds."""
-    plain = re.compile("|".join(map(re.escape, sorted(NAMES, key=len, reverse=True))))
-    text = "".join(NAMES) + "<|im_end|>y<|im_star<s><|im_en[INST][INS]a+a<<|im_end|>xx<|"
-    assert re.findall(_any_of(sorted(NAMES)), text) == plain.findall(text)
-
-
-def test_a_thousand_names_are_one_path_of_a_tree() -> None:
-    """Guards the search: each place of a text must not be tried with every name.
-
-    The pattern holds the shared beginning once; a list of names would hold it a thousand times.
-    """
-    pattern = _any_of(sorted(f"<|reserved_{number}|>" for number in range(1000)))
-    assert pattern.count("reserved_") == 1
-    assert re.fullmatch(pattern, "<|reserved_999|>")
 
 
 def test_an_ordinary_text_is_written_once() -> None:
