@@ -35,6 +35,12 @@ CONSTRAINT_COMPILE_BYTES_MAX = 2**28
 """A schema or grammar is text from a stranger: bounded in size, and in time and memory to compile.
 The largest ones that are of use take a tenth of that memory."""
 
+CONSTRAINT_TOKEN_S_MAX = 0.01
+CONSTRAINT_EXTRA_S_MAX = 0.25
+"""All who are in the batch wait while a constraint is followed: the processor's time that it may
+take for each token, and as much again as it may take once. An ordinary schema takes 0.0001 s at a
+token; an ambiguous grammar takes more and more the longer its text becomes."""
+
 REGEX_CHARACTERS_MAX = 32_768
 """Following a regex takes time at each token in proportion to its length, and all who are in the
 batch wait for it: 0.01 s at this length, 0.3 s at six times as much."""

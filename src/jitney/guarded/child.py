@@ -39,8 +39,6 @@ _OF_TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNDER_WAY = struct.Struct("=QQ")
 """What a server leaves behind: the task it was at (0 for none), and its memory at its start."""
 _TEXT_CHARACTERS_MAX = 400
-_GROWTH_BYTES_MAX = 64 * 2**20
-"""A server that once took so much more than at its start leaves: freed memory may not come back."""
 _NICER = 5
 """What it stands back by: many wait for a forward pass, and a few for this."""
 _MEMORY_SHARE = 4
@@ -123,7 +121,8 @@ class _Server:
                 self.under_way[:] = _UNDER_WAY.pack(number, start_bytes)
                 self._answer(number, task)
                 self.under_way[:] = _UNDER_WAY.pack(0, 0)
-                if _taken_bytes() - start_bytes > _GROWTH_BYTES_MAX:
+                if _taken_bytes() - start_bytes > self.bounds["growth_bytes_max"]:
+                    # What it has freed may not have come back.
                     break
         except ChannelClosed:
             return EXIT_DONE

@@ -54,7 +54,9 @@ class Bounds:
     set_up_s: float = 60.0
     set_up_bytes: int = 2**30
     tasks_max: int = 1000
-    """A process that carries out tasks leaves after so many, so that nothing adds up in it."""
+    growth_bytes_max: int = 64 * 2**20
+    """A process that carries out tasks leaves after so many, or when it has grown by so much, so
+    that nothing adds up in it."""
 
 
 class GuardedError(Exception):

@@ -6,10 +6,13 @@ only what passed there is compiled here, so that nothing is left at work behind 
 cannot be enforced to the letter is refused, never loosened.
 """
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -31,21 +34,36 @@ from jitney.sampling.grammar import (
 )
 
 _CACHED_MAX = 256
-_CACHED_CHARACTERS_MAX = 1_000_000
-"""Compiled constraints kept, the least recently used leaving first. One takes up to a hundred times
-the memory of its text."""
+_CACHED_BYTES_MAX = 2**28
+"""Compiled constraints kept, the least recently used leaving first."""
+_BYTES_PER_CHARACTER = 100
+"""What a constraint is taken to need whose memory was not measured."""
 _HEAP_BYTES = 2**27
 """Addresses that a thread sets aside for its memory, used or not."""
+_GROWTH_BYTES_MAX = 6 * 2**20
+"""The memory of a constraint can be told in a fresh process only, of which any takes 4 MB: what the
+others gave back, and it may have instead, is less than the rest."""
 _TURNS_MAX = 10
 """A caller waits for the constraints of so many others that take as long as they may."""
 
 
 class Matcher:
-    """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost."""
+    """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost.
 
-    def __init__(self, state: Any, vocabulary_size: int) -> None:  # Any: an LLMatcher
+    The processor's time that it takes is bounded, because all who are in the batch wait for it.
+    `spent` is that time, of the thread that asks.
+    """
+
+    def __init__(
+        self,
+        state: Any,  # Any: an LLMatcher
+        vocabulary_size: int,
+        spent: Callable[[], float] = thread_time,
+    ) -> None:
         self._state = state
         self._vocabulary_size = vocabulary_size
+        self._spent = spent
+        self._left_s = limits.CONSTRAINT_EXTRA_S_MAX
         self._consumed = 0
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
@@ -55,15 +73,36 @@ class Matcher:
             self._consumed = 0
         fresh = list(completion_tokens[self._consumed :])
         self._consumed = len(completion_tokens)
-        if fresh and not self._state.consume_tokens(fresh):
+        self._left_s += len(fresh) * limits.CONSTRAINT_TOKEN_S_MAX
+        with self._paid():
+            is_taken = not fresh or self._state.consume_tokens(fresh)
+        # What was not needed before is not saved up for one long wait.
+        self._left_s = min(self._left_s, limits.CONSTRAINT_EXTRA_S_MAX)
+        if not is_taken:
             raise refusal(f"the completion left it ({reason_in(self._state.get_error())})")
 
     def mask(self) -> NDArray[np.bool_]:
         """True for each token that may follow; the end tokens too when the text may end here."""
-        bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
+        with self._paid():
+            bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
         if self._state.is_error():
             raise refusal(f"it cannot go on ({reason_in(self._state.get_error())})")
         return np.unpackbits(bits, count=self._vocabulary_size, bitorder="little").view(np.bool_)
+
+    @contextlib.contextmanager
+    def _paid(self) -> Iterator[None]:
+        """Take what is done inside from the time that is left. Raises InvalidRequest before it."""
+        if self._left_s < 0:
+            raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
+        started_at = self._spent()
+        yield
+        self._left_s -= self._spent() - started_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    state: Any  # Any: LLMatcher
+    memory_bytes: int
 
 
 class ConstraintCompiler:
@@ -76,7 +115,7 @@ class ConstraintCompiler:
         self._tokenizer_lock = threading.Lock()
         self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
-        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()  # Any: LLMatcher
+        self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._guarded = Guarded(
             set_up,
             lambda: to_set_up(vocabulary),
@@ -84,6 +123,7 @@ class ConstraintCompiler:
                 seconds=limits.CONSTRAINT_COMPILE_S_MAX,
                 memory_bytes=limits.CONSTRAINT_COMPILE_BYTES_MAX + _HEAP_BYTES,
                 stack_bytes=STACK_BYTES,
+                growth_bytes_max=_GROWTH_BYTES_MAX,
                 wait_s=_TURNS_MAX * limits.CONSTRAINT_COMPILE_S_MAX,
             ),
         )
@@ -99,8 +139,7 @@ class ConstraintCompiler:
         Raises InvalidRequest, or QueueFull when it is not the constraint's fault.
         """
         if self._cached(constraint) is None:
-            self._check(constraint)
-            self.compile(constraint)
+            self._keep(constraint, self._tried_bytes(constraint))
 
     def compile(self, constraint: Constraint) -> Matcher:
         """A matcher at the start of a completion, for a constraint that was prepared.
@@ -109,18 +148,57 @@ class ConstraintCompiler:
         """
         state = self._cached(constraint)
         if state is None:
-            tokenizer = self._built_tokenizer()
-            try:
-                state = self._on_deep_stack(lambda: compile_grammar(tokenizer, constraint))
-            except (RuntimeError, MemoryError):
-                raise QueueFull(
-                    "there is no memory to compile a constraint; try again later.",
-                    limits.CONSTRAINT_COMPILE_S_MAX,
-                ) from None
-            with self._lock:
-                self._compiled[constraint] = state
-                self._forget()
+            state = self._keep(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
         return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
+
+    def close(self) -> None:
+        """End the process in which constraints are tried; idempotent."""
+        self._guarded.close()
+
+    def _tried_bytes(self, constraint: Constraint) -> int:
+        """Compile it in the process with limits; the value is the memory that it took."""
+        limit_s = limits.CONSTRAINT_COMPILE_S_MAX
+        # A model that takes no constraint says so before there is a process.
+        self._built_tokenizer()
+        try:
+            refused, taken_bytes = self._guarded.run([constraint.kind.value, constraint.text])
+        except TooLong:
+            raise refusal(
+                f"it took longer than {limit_s:g} s to compile; make it simpler"
+            ) from None
+        except TooMuchMemory:
+            most = limits.CONSTRAINT_COMPILE_BYTES_MAX // 2**20
+            raise refusal(
+                f"it took more than {most} MiB of memory to compile; make it simpler"
+            ) from None
+        except Busy:
+            raise QueueFull(
+                "other constraints are being compiled; try again later.", limit_s
+            ) from None
+        except Gone as error:
+            raise QueueFull(
+                f"constraints cannot be compiled now ({error}); try again later.", limit_s
+            ) from None
+        except GuardedError as error:
+            raise refusal(f"the compiler failed ({error}); make it simpler") from None
+        if refused is not None:
+            raise InvalidRequest(refused, "structured_outputs")
+        return int(taken_bytes)
+
+    def _keep(self, constraint: Constraint, memory_bytes: int) -> Any:  # Any: LLMatcher
+        """Compile it here, and keep it."""
+        tokenizer = self._built_tokenizer()
+        try:
+            state = self._on_deep_stack(lambda: compile_grammar(tokenizer, constraint))
+        except (RuntimeError, MemoryError):
+            raise QueueFull(
+                "there is no memory to compile a constraint; try again later.",
+                limits.CONSTRAINT_COMPILE_S_MAX,
+            ) from None
+        with self._lock:
+            self._compiled[constraint] = _Kept(state, memory_bytes)
+            self._forget()
+        return state
 
     def _on_deep_stack(self, work: Callable[[], Any]) -> Any:  # Any: LLMatcher
         """Run something where it may go down deep. Raises RuntimeError for want of memory."""
@@ -143,53 +221,22 @@ class ConstraintCompiler:
         thread.join()
         return done.result()
 
-    def close(self) -> None:
-        """End the process in which constraints are tried; idempotent."""
-        self._guarded.close()
-
-    def _check(self, constraint: Constraint) -> None:
-        limit_s = limits.CONSTRAINT_COMPILE_S_MAX
-        # A model that takes no constraint says so before there is a process.
-        self._built_tokenizer()
-        try:
-            refused = self._guarded.run([constraint.kind.value, constraint.text])
-        except TooLong:
-            raise refusal(
-                f"it took longer than {limit_s:g} s to compile; make it simpler"
-            ) from None
-        except TooMuchMemory:
-            most = limits.CONSTRAINT_COMPILE_BYTES_MAX // 2**20
-            raise refusal(
-                f"it took more than {most} MiB of memory to compile; make it simpler"
-            ) from None
-        except Busy:
-            raise QueueFull(
-                "other constraints are being compiled; try again later.", limit_s
-            ) from None
-        except Gone as error:
-            raise QueueFull(
-                f"constraints cannot be compiled now ({error}); try again later.", limit_s
-            ) from None
-        except GuardedError as error:
-            raise refusal(f"the compiler failed ({error}); make it simpler") from None
-        if refused is not None:
-            raise InvalidRequest(refused, "structured_outputs")
-
     def _cached(self, constraint: Constraint) -> Any:  # Any: LLMatcher
         with self._lock:
-            state = self._compiled.get(constraint)
-            if state is not None:
-                self._compiled.move_to_end(constraint)
-            return state
+            kept = self._compiled.get(constraint)
+            if kept is None:
+                return None
+            self._compiled.move_to_end(constraint)
+            return kept.state
 
     def _forget(self) -> None:
         """Keep to the bounds; the newest one stays whatever its size. Called with the lock held."""
-        size = sum(len(constraint.text) for constraint in self._compiled)
+        size = sum(kept.memory_bytes for kept in self._compiled.values())
         while len(self._compiled) > _CACHED_MAX or (
-            len(self._compiled) > 1 and size > _CACHED_CHARACTERS_MAX
+            len(self._compiled) > 1 and size > _CACHED_BYTES_MAX
         ):
-            oldest, _ = self._compiled.popitem(last=False)
-            size -= len(oldest.text)
+            _, oldest = self._compiled.popitem(last=False)
+            size -= oldest.memory_bytes
 
     def _built_tokenizer(self) -> Any:  # Any: LLTokenizer
         with self._tokenizer_lock:

@@ -8,6 +8,8 @@ package works without it.
 
 import json
 import re
+import resource
+import sys
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -30,13 +32,22 @@ _REASON_CHARACTERS_MAX = 240
 STACK_BYTES = 2**29
 """The compiler goes down one level for each rule of a chain; as many as a text can hold must not
 overflow its stack, which would end the process. Only what is used of it takes memory."""
-_ROW_ITEMS_MAX = 50_000
-"""Alternatives that are followed at once. The library's own bound is met by grammars of a few
-thousand, and only after the first token."""
+_ITEMS_MAX = 20_000
+"""Alternatives that are followed at once: 0.02 s of work at a token. The library's own bound is met
+by grammars of a few thousand, and only after the first token."""
+_LEXER_FUEL_MAX = 200_000
+"""Work on regexes at a token: 0.04 s for the worst that were found."""
+_LEXER_STATES_MAX = 100_000
+"""States of regexes that one completion reaches: 40 MB."""
+_SIMPLE = Constraint(ConstraintKind.JSON, '{"properties":{"a":{"const":1}},"required":["a"]}')
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+
+Trial = tuple[str | None, int]
+"""Why a constraint is refused, if it is, and the memory that it took to compile."""
 
 
-def set_up(given: Any) -> Callable[[Any], str | None]:  # Any: the JSON of `to_set_up`
-    """For the process with limits: a function that says why a constraint is refused, if it is."""
+def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `to_set_up`
+    """For the process with limits: a function that tries a constraint."""
     vocabulary = Vocabulary(
         pieces=tuple(bytes.fromhex(piece) for piece in given["pieces"].split(" ")),
         control=frozenset(given["control"]),
@@ -51,15 +62,23 @@ def set_up(given: Any) -> Callable[[Any], str | None]:  # Any: the JSON of `to_s
 
     built.append(build_tokenizer(vocabulary, encode))
 
-    def refusal_of(task: Any) -> str | None:  # Any: a kind and a text
+    def tried(task: Any) -> Trial:  # Any: a kind and a text
         constraint = Constraint(ConstraintKind(task[0]), task[1])
+        # What any constraint takes in a fresh process is not this one's.
+        compile_grammar(built[0], _SIMPLE)
+        before = _memory_bytes()
         try:
             compile_grammar(built[0], constraint)
         except InvalidRequest as error:
-            return str(error)
-        return None
+            return str(error), 0
+        return None, _memory_bytes() - before
 
-    return refusal_of
+    return tried
+
+
+def _memory_bytes() -> int:
+    """The most that this process ever took."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
 
 
 def to_set_up(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON
@@ -114,7 +133,11 @@ def compile_grammar(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTo
 def _compiled(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer, LLMatcher
     grammar = _grammar(constraint)
     bounds = LLParserLimits(
-        max_items_in_row=_ROW_ITEMS_MAX, step_max_items=_ROW_ITEMS_MAX, verbose_errors=False
+        max_items_in_row=_ITEMS_MAX,
+        step_max_items=_ITEMS_MAX,
+        step_lexer_fuel=_LEXER_FUEL_MAX,
+        max_lexer_states=_LEXER_STATES_MAX,
+        verbose_errors=False,
     )
     state = LLMatcher(tokenizer, grammar, log_level=0, limits=bounds)
     if state.is_error():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import string
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,14 @@ GRAMMARS: dict[str, tuple[str, str | None]] = {
 }
 """What is made to hurt, with what may be written by it; None where it can only be refused."""
 
+
+def explosion(letters: str) -> dict[str, Any]:
+    """A schema of which the compiler would make an automaton with more states than there are."""
+    return {"allOf": [{"type": "string", "pattern": f"^.*k{each * 7}.*$"} for each in letters]}
+
+
+EXPLOSION = explosion(string.ascii_letters + string.digits)
+
 SCHEMAS: dict[str, tuple[Any, str | None]] = {
     "itself": ({"$ref": "#"}, None),
     "stars": ({"type": "string", "pattern": "^((a+)+)+$"}, '"a+"?'),
@@ -58,6 +67,7 @@ SCHEMAS: dict[str, tuple[Any, str | None]] = {
     "60 deep": (json.loads(nested(60)), None),
     "300 deep": (nested(300), None),
     "5000 deep": (nested(5000), None),
+    "explosion": (EXPLOSION, None),
 }
 
 
@@ -115,6 +125,7 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
         {"type": 123},
         {"type": "string", "pattern": "^[a-$("},
         {"type": "object", "properties": {"a": {"type": 123}}},
+        EXPLOSION,
     ],
 )
 def test_row_29_schemas_that_cannot_be_enforced(server: Running, schema: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
+from tests.e2e.server import processes
+from tests.e2e.server.processes import children
 
 WAIT_S = 30.0
 FIRST = Entry(0, 0, (1,), wants_token=True)
@@ -75,6 +77,17 @@ def test_close_leaves_no_process(backend: ProcessBackend) -> None:
     backend.close()
     backend.close()
     assert not is_alive(pid)
+
+
+def test_what_tries_constraints_ends_with_the_backend(backend: ProcessBackend) -> None:
+    """Guards the machine: it is a process of the backend's process, which may be killed."""
+    backend.prepare(Constraint(ConstraintKind.REGEX, "[0-9]+"))
+    (parent,) = children(backend.pid)
+    wait_until(lambda: len(children(parent)) == 1)
+    pids = [parent, *children(parent)]
+    os.kill(backend.pid, signal.SIGKILL)
+    wait_until(lambda: not any(processes.is_alive(pid) for pid in pids))
+    assert children(os.getpid()) == [], "nobody else took it over"
 
 
 def test_a_closed_backend_says_so(backend: ProcessBackend) -> None:

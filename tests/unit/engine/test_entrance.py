@@ -1,5 +1,7 @@
 """The door: what is refused before it reaches native code, and what a request carries."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from jitney.backends.fake import FakeBackend, FakeSettings
@@ -12,10 +14,12 @@ from jitney.text.chat import Segment
 
 
 @pytest.fixture
-def entrance() -> Entrance:
+def entrance() -> Iterator[Entrance]:
     """A door to a context of 64 tokens, with seeds 1, 2, 3, ..."""
     seeds = iter(range(1, 100))
-    return Entrance(FakeBackend(FakeSettings()), 64, lambda: next(seeds))
+    backend = FakeBackend(FakeSettings())
+    yield Entrance(backend, 64, lambda: next(seeds))
+    backend.close()
 
 
 def test_names_of_control_tokens_count_only_in_special_pieces(entrance: Entrance) -> None:

@@ -1,0 +1,195 @@
+"""Constraints that would take all time and memory: refused, and nothing stays behind."""
+
+import json
+import string
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from jitney.core import limits
+from jitney.core.backend import Vocabulary
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import InvalidRequest, QueueFull
+from jitney.guarded import Busy, Gone
+from jitney.sampling import constraint, grammar
+from jitney.sampling.constraint import ConstraintCompiler, Matcher
+from tests.e2e.server.processes import children, is_alive, memory_bytes
+
+END = 256
+VOCABULARY = Vocabulary(
+    pieces=(*(bytes([byte]) for byte in range(256)), b"<e>"),
+    control=frozenset({END}),
+    eos_tokens=(END,),
+)
+GROWTH_BYTES_MAX = 32 * 2**20
+
+
+def regex(text: str) -> Constraint:
+    return Constraint(ConstraintKind.REGEX, text)
+
+
+def explosion(first: str) -> Constraint:
+    """A schema of 3 KB that compiles for ever, and takes 60 MB more each second."""
+    letters = (first + string.ascii_letters.replace(first, "") + string.digits)[:60]
+    patterns = [{"type": "string", "pattern": f"^.*k{each * 7}.*$"} for each in letters]
+    return Constraint(ConstraintKind.JSON, json.dumps({"allOf": patterns}))
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConstraintCompiler]:
+    """One that is out of patience sooner."""
+    monkeypatch.setattr(limits, "CONSTRAINT_COMPILE_S_MAX", 0.5)
+    made = ConstraintCompiler(VOCABULARY, lambda text: list(text.encode()))
+    yield made
+    made.close()
+
+
+def follow(matcher: Matcher, tokens: list[int]) -> None:
+    for count in range(len(tokens)):
+        matcher.advance_to(tokens[:count])
+        matcher.mask()
+
+
+def processes(compiler: ConstraintCompiler) -> list[int]:
+    """The process with limits, and what it forked."""
+    pid = compiler.guarded.pid
+    assert pid is not None
+    return [pid, *children(pid)]
+
+
+def test_nothing_is_left_at_work_behind_a_refusal(compiler: ConstraintCompiler) -> None:
+    """Guards everybody: native code cannot be interrupted, and went on for ever in a thread."""
+    compiler.prepare(regex("[0-9]+"))
+    threads, parent = set(threading.enumerate()), compiler.guarded.pid
+    before = memory_bytes(processes(compiler)[0])
+    for first in "abc":
+        with pytest.raises(InvalidRequest, match=r"longer than 0\.5 s to compile") as caught:
+            compiler.prepare(explosion(first))
+        assert caught.value.parameter == "structured_outputs"
+        assert set(threading.enumerate()) == threads
+    compiler.prepare(regex("[0-9]+x"))
+    assert compiler.guarded.start_count == 1
+    assert compiler.guarded.pid == parent
+    assert len(processes(compiler)) <= 2
+    assert memory_bytes(processes(compiler)[0]) - before < GROWTH_BYTES_MAX
+
+
+def test_bad_ones_at_once_do_not_refuse_a_good_one(compiler: ConstraintCompiler) -> None:
+    """Guards those who come after: two held both places, and every next one was told to wait."""
+    refused: list[str] = []
+
+    def ask(first: str) -> None:
+        try:
+            compiler.prepare(explosion(first))
+        except InvalidRequest as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in "abc"]
+    for thread in threads:
+        thread.start()
+    compiler.prepare(regex("good"))
+    for thread in threads:
+        thread.join(60.0)
+    assert len(refused) == 3
+    assert compiler.guarded.start_count == 1
+
+
+def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the machine's memory while there is time left."""
+    monkeypatch.setattr(limits, "CONSTRAINT_COMPILE_S_MAX", 60.0)
+    monkeypatch.setattr(limits, "CONSTRAINT_COMPILE_BYTES_MAX", 2**23)
+    monkeypatch.setattr(constraint, "_HEAP_BYTES", 0)
+    compiler = ConstraintCompiler(VOCABULARY, lambda text: list(text.encode()))
+    try:
+        with pytest.raises(InvalidRequest, match=r"memory to compile|compiler failed"):
+            compiler.prepare(explosion("a"))
+        compiler.prepare(regex("good"))
+        assert compiler.guarded.start_count == 1
+    finally:
+        compiler.close()
+
+
+def test_a_constraint_that_was_prepared_is_compiled_here_alone(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the batch: the thread that runs it waits for no process, and for nobody's turn."""
+    compiler.prepare(regex("kept"))
+    compiler.close()
+    monkeypatch.setattr(constraint, "_CACHED_MAX", 0)
+    assert compiler.compile(regex("kept")).mask().sum() == 1
+    assert compiler.compile(regex("prepared in the process before")).mask().sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(Busy("others"), "being compiled"), (Gone("no memory"), "no memory")]
+)
+def test_want_of_a_process_is_nobodys_mistake(
+    compiler: ConstraintCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    words: str,
+) -> None:
+    """Guards the caller of a good constraint: to be tried again, not to be mended."""
+
+    def run(task: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compiler.guarded, "run", run)
+    with pytest.raises(QueueFull, match=words):
+        compiler.prepare(regex("good"))
+
+
+def test_closing_leaves_no_process(compiler: ConstraintCompiler) -> None:
+    """Guards against processes of backends that are gone."""
+    compiler.prepare(regex("a"))
+    pids = processes(compiler)
+    compiler.close()
+    compiler.close()
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_constraint_that_takes_long_to_follow_fails_alone(compiler: ConstraintCompiler) -> None:
+    """Guards the batch: a grammar with many readings takes longer at each token."""
+    clock = iter(range(1000))
+    state = compiler.compile(regex("a{100}"))._state
+    matcher = Matcher(state, len(VOCABULARY.pieces), lambda: next(clock) * 0.1)
+    # Each takes 0.1 s, of 0.25 s and 0.01 s more for each token.
+    matcher.advance_to([])
+    assert matcher.mask().sum() == 1
+    matcher.advance_to([ord("a")])
+    with pytest.raises(InvalidRequest, match="too long to follow"):
+        matcher.mask()
+
+
+def test_time_to_follow_is_not_saved_up(compiler: ConstraintCompiler) -> None:
+    """Guards the batch: a thousand easy tokens must not pay for one that takes ten seconds."""
+    times = iter([0.0, 0.0, 0.0, 0.3, 0.3])
+    state = compiler.compile(regex("a{1000,}"))._state
+    matcher = Matcher(state, len(VOCABULARY.pieces), lambda: next(times))
+    matcher.advance_to([ord("a")] * 1000)
+    matcher.mask()
+    with pytest.raises(InvalidRequest, match="too long to follow"):
+        matcher.mask()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("lark", 'start: s\ns: s s | "a" | "b" | s s s'),
+        ("regex", "((.*a.{15})|(.*b.{17})|(.*c.{19}))*"),
+    ],
+)
+def test_what_grows_while_it_is_followed_ends_with_a_sentence(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
+) -> None:
+    """Guards the batch and its memory: these compile at once, and then grow at each token."""
+    monkeypatch.setattr(limits, "CONSTRAINT_EXTRA_S_MAX", 0.02)
+    monkeypatch.setattr(limits, "CONSTRAINT_TOKEN_S_MAX", 0.0005)
+    monkeypatch.setattr(grammar, "_LEXER_STATES_MAX", 2000)
+    matcher = compiler.compile(Constraint(ConstraintKind(kind), text))
+    random = np.random.default_rng(0)
+    tokens = [ord("ab"[at]) for at in random.integers(2, size=5000)]
+    with pytest.raises(InvalidRequest, match=r"too long to follow|cannot go on"):
+        follow(matcher, tokens)
