@@ -180,11 +180,11 @@ def _opened(*, apart: bool) -> Iterator[Engine]:
         enable_prefix_caching=False,
         backend_process=apart,
     )
-    engine = assemble(settings).engine
+    assembly = assemble(settings)
     try:
-        yield engine
+        yield assembly.engine
     finally:
-        engine.close()
+        assembly.close()
 
 
 def _engine_rate(engine: Engine, jobs: list[Job]) -> float:

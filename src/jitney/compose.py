@@ -8,12 +8,13 @@ lowered in silence.
 import random
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from jitney.config import Settings
-from jitney.core.backend import Traits
+from jitney.core.backend import Traits, Vocabulary
 from jitney.core.settings import SchedulerSettings
-from jitney.engine.engine import Engine
+from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.observe import log_batch_composition
 from jitney.errors import ConfigError
@@ -22,11 +23,12 @@ from jitney.models import embedded
 from jitney.models.names import reference_of
 from jitney.sizing import MODEL_LEN_DEFAULT
 from jitney.text.chat import ChatTemplate
+from jitney.text.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Everything that belongs to one loaded model. Closing the engine releases all of it."""
+    """Everything that belongs to one loaded model; `close` releases all of it."""
 
     settings: Settings
     engine: Engine
@@ -35,28 +37,47 @@ class Assembly:
     model_name: str
     """What to call the model."""
 
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what is under way, for at most so many seconds, and release everything."""
+        try:
+            self.engine.close(drain_s)
+        finally:
+            if self.template is not None:
+                self.template.close()
+
 
 def assemble(settings: Settings) -> Assembly:
     """Load the model and start its engine. Raises a SetupError that says what to mend."""
     model_name = name_of(settings)
-    backend = load_backend(located(settings))
-    try:
-        vocabulary = backend.vocabulary
+    files = located(settings)
+    with ExitStack() as undo:
+        # Its process gets ready while the model loads.
+        renderer = Renderer()
+        undo.callback(renderer.close)
+        renderer.expect()
+        backend = load_backend(files)
+        undo.callback(backend.close)
         limits = scheduler_settings(settings, backend.traits)
-        template = None
-        if vocabulary.chat_template is not None:
-            template = ChatTemplate(
-                vocabulary.chat_template, vocabulary, tokens_max=limits.model_len_max
-            )
+        template = _template(backend.vocabulary, limits.model_len_max, renderer)
         engine = Engine(backend, limits)
-    except BaseException:
-        backend.close()
-        raise
+        undo.pop_all()
     if settings.log_batch_composition:
         engine.observe(log_batch_composition)
     engine.start()
     entrance = Entrance(backend, limits.model_len_max, _seed_source(settings.seed))
     return Assembly(settings, engine, entrance, template, model_name)
+
+
+def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> ChatTemplate | None:
+    """The model's chat template, compiled, if it has one."""
+    if vocabulary.chat_template is None:
+        renderer.close()
+        return None
+    template = ChatTemplate(
+        vocabulary.chat_template, vocabulary, tokens_max=tokens_max, renderer=renderer
+    )
+    template.start()
+    return template
 
 
 def name_of(settings: Settings) -> str:

@@ -158,6 +158,7 @@ class LLM:
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> Prompt:
         """The prompt that a conversation becomes, with its tokens."""
+        self.engine.check_process()
         template = self._assembly.template
         if template is None:
             raise ModelError(
@@ -206,7 +207,7 @@ class LLM:
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Finish what is under way, for at most so many seconds, and release the model."""
-        self.engine.close(drain_s)
+        self._assembly.close(drain_s)
 
     def __enter__(self) -> Self:
         return self

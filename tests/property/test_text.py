@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from jitney.core.backend import Vocabulary
 from jitney.core.stops import StopTable
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
-from jitney.text.chat import ChatTemplate
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
+from tests.templates_for_tests import template_here
 
 VOCABULARY = byte_vocabulary()
-TEMPLATE = ChatTemplate(
+TEMPLATE = template_here(
     "{% for m in messages %}<|user|>{{ m.content | trim | replace('xy', '') }}<|end|>{% endfor %}",
     VOCABULARY,
 )

@@ -13,7 +13,8 @@ from jitney.compose import assemble, name_of, scheduler_settings
 from jitney.config import Settings, resolve
 from jitney.core.backend import Traits
 from jitney.core.settings import Mix, Policy, Strategy
-from jitney.errors import ConfigError, ModelError
+from jitney.errors import ConfigError, EngineStopped, ModelError
+from tests.e2e.server.processes import children, is_alive
 
 
 def traits(**changed: Any) -> Traits:  # Any: of each field's type
@@ -67,7 +68,45 @@ def test_slots_leave_room_for_cached_prefixes() -> None:
     for sequences_max, slots in ((1, 17), (16, 32), (100, 200)):
         assembly = assemble(Settings(backend="fake", max_num_seqs=sequences_max))
         assert assembly.engine.backend.traits.slots_max == slots
-        assembly.engine.close()
+        assembly.close()
+
+
+def test_nothing_is_left_of_a_model_that_is_closed() -> None:
+    """Guards the machine: the template's process goes with the model, and chats are refused."""
+    before = children(os.getpid())
+    llm = LLM(backend="fake")
+    (pid,) = set(children(os.getpid())) - set(before)
+    assert llm.chat_prompt([{"role": "user", "content": "hi"}]).tokens
+    assert set(children(os.getpid())) - set(before) == {pid}, "it was started while loading"
+    llm.close()
+    assert not is_alive(pid)
+    with pytest.raises(EngineStopped):
+        llm.chat([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize("source", ["{% if %}", "{{ 3**(10**8) }}"])
+def test_a_bad_chat_template_is_told_at_loading(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the operator, who must not hear of it from a caller; and nothing is left behind."""
+    monkeypatch.setattr("jitney.text.byte_tokenizer._CHAT_TEMPLATE", source)
+    monkeypatch.setattr("jitney.core.limits.TEMPLATE_COMPILE_S_MAX", 1.0)
+    before = children(os.getpid())
+    with pytest.raises(ModelError, match="The chat template"):
+        LLM(backend="fake")
+    assert children(os.getpid()) == before
+
+
+def test_a_model_without_a_chat_template_has_no_process_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards the memory of the machine."""
+    monkeypatch.setattr("jitney.text.byte_tokenizer._CHAT_TEMPLATE", None)
+    before = children(os.getpid())
+    with LLM(backend="fake") as llm:
+        assert children(os.getpid()) == before
+        with pytest.raises(ModelError, match="no chat template"):
+            llm.chat([{"role": "user", "content": "hi"}])
 
 
 def test_more_sequences_than_llama_cpp_can_tell_apart_are_refused_before_loading() -> None:

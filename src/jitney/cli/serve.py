@@ -54,7 +54,7 @@ def call(options: ServeOptions, given: Given) -> int:
             try:
                 serve(assembly, serving, keys, listener, log)
             finally:
-                assembly.engine.close(0.0)
+                assembly.close(0.0)
     finally:
         # What was logged stands before the sentence that says why it ended, if there is one.
         log.flush()

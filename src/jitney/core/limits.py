@@ -55,6 +55,24 @@ SLICE_TEXTS = 1024
 for any more ends there. Some ten milliseconds. A text of its own is never cut, for its tokens
 might be others then."""
 
+TEMPLATE_CHARACTERS_MAX = 1_000_000
+TEMPLATE_COMPILE_S_MAX = 10.0
+"""The longest chat templates in use have some 20,000 characters, and take a tenth of a second."""
+
+TEMPLATE_S_MAX = 2.0
+"""For one chat: an ordinary one takes a thousandth of it, the longest that is taken a fifth. It is
+time on the clock, so a machine that has much else to do needs some to spare."""
+
+TEMPLATE_BYTES_MAX = 2**29
+"""For one chat: the longest that is taken, in characters of the worst kind, has 120 MB as JSON, and
+is in memory three times while it is read."""
+
+TEMPLATE_QUICK_S = 0.1
+"""Whoever waits longer for a template waits for a chat that is not ordinary."""
+
+TEMPLATE_WAIT_S_MAX = 4.0
+"""The time of two chats at their limit. Whoever waited so long is told to come back."""
+
 TENANT_CHARACTERS_MAX = 256
 STRIKES_MAX = 4
 """Backend failures in a row that a sequence may be part of before it is taken to be their cause."""

@@ -39,6 +39,8 @@ _OF_TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNDER_WAY = struct.Struct("=QQ")
 """What a server leaves behind: the task it was at (0 for none), and its memory at its start."""
 _TEXT_CHARACTERS_MAX = 400
+_NICER = 5
+"""What it stands back by: many wait for a forward pass, and a few for this."""
 _MEMORY_SHARE = 4
 """A crash with more than this part of its memory taken is put down to memory."""
 _PROC = Path("/proc")
@@ -56,7 +58,11 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICER)
     frames = Frames(socket.socket(fileno=int(end)))
+    # While the owner may still be busy. If it fails, that is told when the owner listens.
+    with contextlib.suppress(Exception):
+        importlib.import_module(module)
     try:
         number, (given, bounds) = json.loads(frames.receive())
         _limit_memory(bounds["set_up_bytes"])

@@ -115,6 +115,14 @@ class Guarded:
         child = self._child
         return None if child is None else child.pid
 
+    def spawn(self) -> None:
+        """Start the process and go on: it gets ready while there is nothing to set it up with.
+
+        Raises GuardedError.
+        """
+        with self._in_turn():
+            self._spawned()
+
     def start(self) -> None:
         """Start the process and set it up, if that was not done. Raises GuardedError."""
         with self._in_turn():
@@ -159,6 +167,16 @@ class Guarded:
             self._turn.release()
 
     def _living(self) -> "_Child":
+        child = self._spawned()
+        if not child.is_set_up:
+            try:
+                child.set_up(self._given(), self._bounds)
+            except BaseException:
+                self._end()
+                raise
+        return child
+
+    def _spawned(self) -> "_Child":
         if self._is_closed:
             raise Gone("the process is closed")
         if self._child is not None and self._child.has_ended:
@@ -166,11 +184,6 @@ class Guarded:
         if self._child is None:
             self._child = _Child(self._set_up)
             self._start_count += 1
-            try:
-                self._child.set_up(self._given(), self._bounds)
-            except BaseException:
-                self._end()
-                raise
         return self._child
 
     def _end(self) -> None:
@@ -200,6 +213,7 @@ class _Child:
         except (OSError, subprocess.SubprocessError) as error:
             ours.close()
             raise Gone(f"the process could not be started ({error})") from error
+        self.is_set_up = False
         self._frames = Frames(ours)
         self._number = 0
 
@@ -215,6 +229,7 @@ class _Child:
         """Raises GuardedError or ChannelClosed; afterwards it is of no use."""
         try:
             self._exchange([given, asdict(bounds)], bounds.set_up_s + _GRACE_S)
+            self.is_set_up = True
         except ChannelClosed:
             if self._process.wait(_KILL_S_MAX) == -signal.SIGALRM:
                 raise TooLong(f"the set-up took longer than {bounds.set_up_s:g} s") from None

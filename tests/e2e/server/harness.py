@@ -214,10 +214,11 @@ def running(world: World) -> Iterator[Running]:
     source = world.template or backend.vocabulary.chat_template
     assert source is not None
     numbers = iter(range(2**62))
+    template = ChatTemplate(source, backend.vocabulary, tokens_max=limits.model_len_max)
     service = Service(
         engine,
         Entrance(wrapped, limits.model_len_max, lambda: next(numbers)),
-        ChatTemplate(source, backend.vocabulary, tokens_max=limits.model_len_max),
+        template,
         world.settings,
     )
     lookout = Lookout(engine, service.model_name)
@@ -243,4 +244,5 @@ def running(world: World) -> Iterator[Running]:
         lifecycle.stop()
         thread.join(WAIT_S)
         listener.close()
+        template.close()
         assert not thread.is_alive(), "the server did not end"

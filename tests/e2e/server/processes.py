@@ -27,6 +27,12 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
     return [each.pid for each in _listed(proc) if each.parent == pid and not each.is_zombie]
 
 
+def backend_of(server: int) -> int:
+    """The process of a server's backend; the others that it has are for its callers' texts."""
+    (found,) = (each for each in children(server) if "jitney.backends.worker" in _command(each))
+    return found
+
+
 def is_alive(pid: int, proc: Path = PROC) -> bool:
     """Whether there is such a process, and it has not ended."""
     return any(not each.is_zombie for each in _listed(proc, pid))
@@ -36,6 +42,17 @@ def memory_bytes(pid: int, proc: Path = PROC) -> int:
     """What a process takes of the machine's memory."""
     (found,) = _listed(proc, pid)
     return found.memory_bytes
+
+
+def _command(pid: int) -> str:
+    told = subprocess.run(
+        ["ps", "-ww", "-o", "args=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        timeout=ASK_S_MAX,
+        check=False,
+    )
+    return told.stdout
 
 
 def _listed(proc: Path, pid: int | None = None) -> Iterator[Process]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, bait, check_error
-from tests.e2e.server.processes import children, memory_bytes
+from tests.e2e.server.processes import backend_of, memory_bytes
 from tests.e2e.server.test_service import served
 
 GROWTH_BYTES_MAX = 64 * 2**20
@@ -101,7 +101,7 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
     hostile = [{"grammar": grammar} for grammar, _ in GRAMMARS.values()]
     hostile += [{"json": schema} for schema, _ in SCHEMAS.values()]
     with served(tmp_path) as (process, address), httpx.Client(base_url=address) as client:
-        (worker,) = children(process.pid)
+        worker = backend_of(process.pid)
 
         def ask(constraint: dict[str, Any]) -> int:
             body = {"prompt": "a", "max_tokens": 8, "structured_outputs": constraint}
@@ -112,7 +112,7 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
         before = memory_bytes(process.pid) + memory_bytes(worker)
         for constraint in hostile * 2:
             assert ask(constraint) in (200, 400)
-        assert children(process.pid) == [worker], "the backend died of it"
+        assert backend_of(process.pid) == worker, "the backend died of it"
         grown = memory_bytes(process.pid) + memory_bytes(worker) - before
         assert grown < GROWTH_BYTES_MAX
         assert client.get("/health").json() == {"status": "ok"}

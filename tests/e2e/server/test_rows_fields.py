@@ -2,7 +2,7 @@
 
 Rows that are tested elsewhere, or have nothing to be tested on:
 
-32  chat templates made to hurt: tests/unit/text/test_chat.py
+32  chat templates made to hurt: also tests/unit/text/test_renderer.py
 33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_probe.py
 36  batch files: there are none; /v1/batches and /v1/files are paths that lead nowhere
 49  speculative decoding: there is none; no field and no setting asks for it
@@ -15,7 +15,8 @@ import pytest
 
 from jitney.config import Settings
 from jitney.server import fields
-from tests.e2e.server.harness import Running, bait, check_error, events
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import Running, World, bait, check_error, events
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +167,22 @@ def test_row_31_templates_of_the_caller(server: Running, fields: dict[str, Any])
     error = check_error(server.chat(**fields), 400)
     assert error["param"].startswith(next(iter(fields)))
     assert server.chat(chat_template_kwargs={"enable_thinking": False}).status_code == 200
+
+
+def test_row_32_a_chat_that_drives_its_template_over_the_limit(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards everybody else: that request fails with a sentence, and the next one is answered."""
+    monkeypatch.setattr("jitney.core.limits.TEMPLATE_S_MAX", 0.2)
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    source = "{% if messages[0].content == 'bomb' %}" + loops + "{% endif %}<|user|>hello"
+    server = start(World(template=source))
+    for _ in range(2):
+        error = check_error(server.chat("bomb"), 400)
+        assert error["code"] == "unsupported_by_model"
+        assert "fails on these messages" in error["message"]
+        assert server.chat().status_code == 200
+    server.check_idle()
 
 
 IMAGES = [

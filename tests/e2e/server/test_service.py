@@ -30,7 +30,7 @@ from tests.e2e.server.harness import (
     request_bytes,
     wait_until,
 )
-from tests.e2e.server.processes import children, is_alive
+from tests.e2e.server.processes import backend_of, children, is_alive
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 4000}
@@ -312,7 +312,7 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
     """Guards 'at once': a forward pass that never returns is cut short, not waited for."""
     body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
     with served(tmp_path) as (process, address):
-        (worker,) = children(process.pid)
+        worker = backend_of(process.pid)
         with (
             httpx.Client(base_url=address, timeout=60) as client,
             client.stream("POST", "/v1/completions", json=body) as stream,
@@ -347,7 +347,7 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
                 for line in stream.iter_lines():
                     parts.append(line)
                     if len(parts) == 9:
-                        (worker,) = children(process.pid)
+                        worker = backend_of(process.pid)
                         os.kill(worker, signal.SIGKILL)
             *chunks, done = events("\n".join(parts) + "\n\n")
             assert done == "[DONE]"
@@ -363,7 +363,7 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
 def test_http_stands_back_behind_the_model(tmp_path: Path) -> None:
     """Guards the forward pass: a thread of it that is pushed aside holds up all the others."""
     with served(tmp_path) as (process, _):
-        (worker,) = children(process.pid)
+        worker = backend_of(process.pid)
         http, model = (os.getpriority(os.PRIO_PROCESS, each) for each in (process.pid, worker))
         assert http > model
 
@@ -376,7 +376,7 @@ def test_a_backend_lost_while_idle_is_seen_and_started_again(
     that no batch would ever find it dead or stuck."""
     losses = re.compile(r"^jitney:backend_losses_total\S* 1(\.0)?$", re.MULTILINE)
     with served(tmp_path) as (process, address), httpx.Client(base_url=address) as client:
-        (worker,) = children(process.pid)
+        worker = backend_of(process.pid)
         os.kill(worker, number)
         wait_until(lambda: losses.search(client.get("/metrics").text) is not None, "nobody noticed")
         reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=60)

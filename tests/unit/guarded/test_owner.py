@@ -62,6 +62,23 @@ def test_tasks_are_answered_in_another_process_that_is_set_up_once(make: Make) -
     assert guarded.start_count == 1
 
 
+def test_a_process_may_be_started_before_it_is_known_what_for() -> None:
+    """Guards a start that is spread over time: what is given is asked for when it is needed."""
+    asked: list[int] = []
+    guarded = Guarded(set_up, lambda: asked.append(1), LONG)
+    try:
+        guarded.spawn()
+        guarded.spawn()
+        pid = guarded.pid
+        assert (asked, guarded.start_count) == ([], 1)
+        assert guarded.run(["pids"])[0] == pid
+        assert (asked, guarded.start_count) == ([1], 1)
+    finally:
+        guarded.close()
+    with pytest.raises(Crashed, match="closed"):
+        guarded.spawn()
+
+
 @pytest.mark.parametrize("stack_bytes", [0, 2**29])
 def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     make: Make, stack_bytes: int

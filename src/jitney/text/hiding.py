@@ -1,0 +1,117 @@
+"""Keeps what a caller wrote apart from what a chat template wrote, through a render of it.
+
+A caller's text never becomes a control token: the name of one that a caller wrote ends in a piece
+of its own that is not special. Two things make sure of that. Before rendering, each such name is
+replaced by one character that occurs nowhere else, a mark, and put back afterwards. And because a
+template may also cut text so that a name comes together (`<|e[X]nd|>` without the `[X]`), text
+that holds the first character of a name is rendered once more with that character replaced as
+well; if the control tokens of the two differ, the second one counts.
+
+Pure; runs in the template's process. All of it is linear in the length of the text.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any  # Any: JSON
+
+from jitney.text.names import names_pattern
+
+Piece = tuple[str, bool]
+"""A part of a prompt, and whether names of control tokens in it are those tokens."""
+
+_PRIVATE = re.compile("[\U000f0000-\U0010fffd]")
+_RUNS = re.compile("([\U000f0000-\U0010fffd]+)")
+_PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
+
+
+class MarksUsedUp(Exception):
+    """The text holds so many private characters of Unicode that none are left."""
+
+
+class Hiding:
+    """For the names of one vocabulary; `ours` is all text that does not come from a caller."""
+
+    def __init__(self, names: Iterable[str], ours: str) -> None:
+        listed = sorted(set(names))
+        self._names = re.compile(names_pattern(listed)) if listed else None
+        self._firsts = sorted({name[0] for name in listed})
+        self._taken = frozenset(_PRIVATE.findall(ours + "".join(listed)))
+
+    def pieces(self, given: Any, write: Callable[[Any], str]) -> list[Piece]:
+        """What `write` makes of a caller's JSON. Raises MarksUsedUp, and what `write` raises."""
+        if self._names is None:
+            return _split(write(given), {})
+        texts = list(_texts(given))
+        free = self._free(texts)
+        marks = _marked((name for text in texts for name in self._names.findall(text)), free)
+        if marks:
+            given = _mapped(given, partial(self._names.sub, lambda found: marks[found[0]]))
+            texts = list(_texts(given))
+        text = write(given)
+        firsts = _marked((each for each in self._firsts if any(each in one for one in texts)), free)
+        if firsts:
+            safe = write(_mapped(given, partial(_replaced, firsts)))
+            if self._names.findall(safe) != self._names.findall(text):
+                text, marks = safe, marks | firsts
+        return _split(text, {mark: name for name, mark in marks.items()})
+
+    def _free(self, texts: list[str]) -> Iterator[str]:
+        """Characters that stand nowhere."""
+        taken = self._taken.union(*map(_PRIVATE.findall, texts))
+        yield from (
+            chr(point)
+            for point in range(_PRIVATE_FIRST, _PRIVATE_LAST + 1)
+            if chr(point) not in taken
+        )
+
+
+def _marked(found: Iterable[str], free: Iterator[str]) -> dict[str, str]:
+    """For each text a character of its own."""
+    try:
+        return {text: next(free) for text in dict.fromkeys(found)}
+    except StopIteration:
+        raise MarksUsedUp from None
+
+
+def _split(text: str, names: dict[str, str]) -> list[Piece]:
+    """Put the hidden texts back, each apart from what surrounds it."""
+    found: list[tuple[list[str], bool]] = []
+    for index, part in enumerate(_RUNS.split(text) if names else [text]):
+        # Every second part is a run of private characters, of which some may be no marks.
+        each = ((names.get(mark, mark), mark not in names) for mark in part)
+        for piece, special in each if index % 2 else [(part, True)]:
+            if found and found[-1][1] == special:
+                found[-1][0].append(piece)
+            elif piece:
+                found.append(([piece], special))
+    return [("".join(pieces), special) for pieces, special in found]
+
+
+def _replaced(marks: dict[str, str], text: str) -> str:
+    for each, mark in marks.items():
+        text = text.replace(each, mark)
+    return text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every string in it, the keys of objects included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): _mapped(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_mapped(part, change) for part in value]
+    return value

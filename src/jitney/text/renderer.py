@@ -1,0 +1,89 @@
+"""The processes in which one model's chat template runs, and what is said when they do not answer.
+
+Any thread. A process takes one chat at a time, and a chat that is at its limit takes seconds: so
+whoever finds the first process busy for longer than an ordinary chat takes goes to a second one,
+which is started for that, and nobody waits without end. A chat that meets a limit fails alone, and
+the next one is answered after a fork. Processes end with `close`, and with ours.
+"""
+
+import contextlib
+from typing import Any  # Any: JSON, of which `jitney.text.sandbox` knows the shape
+
+from jitney.core import limits
+from jitney.errors import EngineStopped, ModelError, NoRoom, QueueFull
+from jitney.guarded import Bounds, Busy, Gone, Guarded, GuardedError
+from jitney.text import sandbox
+
+
+class Renderer:
+    """For one template, which `prepare` names."""
+
+    def __init__(self) -> None:
+        self._given: Any = None
+        self._is_closed = False
+        self._processes = tuple(
+            Guarded(sandbox.set_up, lambda: self._given, _bounds(wait_s))
+            for wait_s in (limits.TEMPLATE_QUICK_S, limits.TEMPLATE_WAIT_S_MAX)
+        )
+
+    @property
+    def start_count(self) -> int:
+        """How often a process was started."""
+        return sum(each.start_count for each in self._processes)
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the processes that there are."""
+        return [each.pid for each in self._processes if each.pid is not None]
+
+    def expect(self) -> None:
+        """Have a process start by itself, while it is not known yet what it is for."""
+        # If there is none to be had, whoever needs it hears of that.
+        with contextlib.suppress(GuardedError):
+            self._processes[0].spawn()
+
+    def prepare(self, given: Any) -> None:
+        """Say which template it is; before anything is run."""
+        self._given = given
+
+    def run(self, task: Any) -> list[Any]:
+        """The answer to a task. Raises ModelError, QueueFull or EngineStopped."""
+        assert self._given is not None, "no template was named"
+        try:
+            for process in self._processes:
+                with contextlib.suppress(Busy):
+                    found: list[Any] = process.run(task)
+                    return found
+        except Gone as error:
+            if self._is_closed:
+                raise EngineStopped("The engine was closed before the chat was rendered.") from None
+            raise NoRoom(
+                f"The process for the chat template is not to be had: {error}; try again when "
+                "the machine has more memory or fewer processes."
+            ) from None
+        except GuardedError as error:
+            raise ModelError(
+                f"The chat template was stopped: {error}; send fewer or shorter messages, or use "
+                "another model file or another template."
+            ) from None
+        raise QueueFull(
+            "the chats before this one take the chat template too long; try again in "
+            f"{limits.TEMPLATE_S_MAX:g} s.",
+            limits.TEMPLATE_S_MAX,
+        )
+
+    def close(self) -> None:
+        """End the processes, and whatever runs in them; idempotent."""
+        self._is_closed = True
+        for each in self._processes:
+            each.close()
+
+
+def _bounds(wait_s: float) -> Bounds:
+    return Bounds(
+        seconds=limits.TEMPLATE_S_MAX,
+        memory_bytes=limits.TEMPLATE_BYTES_MAX,
+        wait_s=wait_s,
+        set_up_s=limits.TEMPLATE_COMPILE_S_MAX,
+        set_up_bytes=limits.TEMPLATE_BYTES_MAX,
+    )
