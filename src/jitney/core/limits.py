@@ -35,6 +35,10 @@ CONSTRAINT_COMPILE_BYTES_MAX = 2**28
 """A schema or grammar is text from a stranger: bounded in size, and in time and memory to compile.
 The largest ones that are of use take a tenth of that memory."""
 
+CONSTRAINT_AGAIN_S_MAX = 0.05
+"""One that is not kept any more is compiled again on the thread that runs batches, where all wait
+for it: only if that takes no longer than this."""
+
 CONSTRAINT_TOKEN_S_MAX = 0.01
 CONSTRAINT_EXTRA_S_MAX = 0.25
 """All who are in the batch wait while a constraint is followed: the processor's time that it may

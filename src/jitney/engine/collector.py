@@ -9,6 +9,7 @@ returned as a verdict, for the tick to pass on to the scheduler.
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.batch import Logprob
 from jitney.core.events import (
@@ -20,7 +21,7 @@ from jitney.core.events import (
     StartEvent,
     TokenEvent,
 )
-from jitney.core.params import CONSTRAINT_REFUSED
+from jitney.core.params import CONSTRAINT_GIVEN_UP, CONSTRAINT_REFUSED
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
@@ -30,6 +31,7 @@ from jitney.errors import (
     EngineError,
     InvalidRequest,
     JitneyError,
+    QueueFull,
 )
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
@@ -306,6 +308,8 @@ def _error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
     if failed is not None:
         if failed.message is not None and failed.message.startswith(CONSTRAINT_REFUSED):
             return InvalidRequest(failed.message, "structured_outputs")
+        if failed.message is not None and failed.message.startswith(CONSTRAINT_GIVEN_UP):
+            return QueueFull(failed.message, limits.CONSTRAINT_COMPILE_S_MAX)
         return BackendFailed(failed.message or "The backend failed while it ran this request.")
     late = by_reason.get(FinishReason.DEADLINE)
     if late is not None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.params import Constraint
+from jitney.core.params import CONSTRAINT_GIVEN_UP, Constraint
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.guarded import Bounds, Busy, Gone, Guarded, GuardedError, TooLong, TooMuchMemory
 from jitney.sampling.grammar import (
@@ -36,6 +36,8 @@ from jitney.sampling.grammar import (
 _CACHED_MAX = 256
 _CACHED_BYTES_MAX = 2**28
 """Compiled constraints kept, the least recently used leaving first."""
+_SLOW_MAX = 1024
+"""Constraints that are known to be slow; the next one is remembered in place of the oldest."""
 _BYTES_PER_CHARACTER = 100
 """What a constraint is taken to need whose memory was not measured."""
 _HEAP_BYTES = 2**27
@@ -108,14 +110,22 @@ class _Kept:
 class ConstraintCompiler:
     """Compiles constraints for one vocabulary and keeps the latest ones."""
 
-    def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        encode: Callable[[str], list[int]],
+        spent: Callable[[], float] = thread_time,
+    ) -> None:
         self._vocabulary = vocabulary
+        self._spent = spent
         self._encode = encode
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
         self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
         self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
+        # By their hashes: the texts may be long, and a wrong guess costs one request another try.
+        self._slow: OrderedDict[int, None] = OrderedDict()
         self._guarded = Guarded(
             set_up,
             lambda: to_set_up(vocabulary),
@@ -145,9 +155,14 @@ class ConstraintCompiler:
         """A matcher at the start of a completion, for a constraint that was prepared.
 
         It is compiled here if it is not kept any more, or was prepared in an earlier process.
+        Raises QueueFull for one that is not kept and would keep the others waiting.
         """
         state = self._cached(constraint)
         if state is None:
+            if hash(constraint) in self._slow:
+                raise QueueFull(
+                    f"{CONSTRAINT_GIVEN_UP}; try again later.", limits.CONSTRAINT_COMPILE_S_MAX
+                )
             state = self._keep(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
         return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
 
@@ -189,7 +204,9 @@ class ConstraintCompiler:
         """Compile it here, and keep it."""
         tokenizer = self._built_tokenizer()
         try:
-            state = self._on_deep_stack(lambda: compile_grammar(tokenizer, constraint))
+            state, seconds = self._on_deep_stack(
+                lambda: (compile_grammar(tokenizer, constraint), self._spent())
+            )
         except (RuntimeError, MemoryError):
             raise QueueFull(
                 "there is no memory to compile a constraint; try again later.",
@@ -198,10 +215,17 @@ class ConstraintCompiler:
         with self._lock:
             self._compiled[constraint] = _Kept(state, memory_bytes)
             self._forget()
+            if seconds > limits.CONSTRAINT_AGAIN_S_MAX:
+                self._slow[hash(constraint)] = None
+                if len(self._slow) > _SLOW_MAX:
+                    self._slow.popitem(last=False)
         return state
 
-    def _on_deep_stack(self, work: Callable[[], Any]) -> Any:  # Any: LLMatcher
-        """Run something where it may go down deep. Raises RuntimeError for want of memory."""
+    def _on_deep_stack(self, work: Callable[[], Any]) -> Any:  # Any: what it makes
+        """Run something in a thread of its own, where it may go down deep.
+
+        Raises RuntimeError for want of memory.
+        """
         done: Future[Any] = Future()
 
         def run() -> None:

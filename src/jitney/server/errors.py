@@ -75,7 +75,11 @@ TABLE: Mapping[type[errors.JitneyError], Told] = {
         "This model cannot do that: its chat template is missing, or fails on these messages.",
     ),
     errors.NoRoom: Told(
-        500, SERVER, "setup_error", "The server has no room for this; tell its operator.",
+        503,
+        UNAVAILABLE,
+        "no_room",
+        "The server has no room for this at the moment; try again later.",
+        {"retry-after": "5"},
     ),
     errors.MissingDependency: Told(
         500, SERVER, "setup_error", "The server lacks a package for this; tell its operator.",

@@ -12,7 +12,7 @@ OBJECT_KEYS_MAX = 4096
 CONTAINERS_MAX = 100_000
 """Lists and objects of one body: each takes far more memory than the bytes it is written in."""
 
-VALUES_MAX = 250_000
+VALUES_MAX = 131_072
 VALUE_BYTES_USUAL = 16
 """Strings and numbers of one body, or one for each so many bytes that a body may have, if that is
 more. Nobody else is served while JSON is parsed, and that takes 150 ns for each."""

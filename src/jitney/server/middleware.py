@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jitney.engine.answer import Usage
-from jitney.errors import JitneyError
+from jitney.errors import JitneyError, NoRoom
 from jitney.server import limits
 from jitney.server.body import ClientLeft
 from jitney.server.errors import Refusal, hides_message, refusal_of, unexpected
@@ -134,6 +134,8 @@ def told(error: Exception, http_id: str) -> Refusal:
     """What the caller is told; what it is not told is logged, once."""
     if isinstance(error, Refusal):
         return error
+    if _is_out_of_memory(error):
+        error = NoRoom("the system gave no memory for it")
     if isinstance(error, JitneyError):
         if hides_message(error):
             _log.warning("%s: %s", http_id, error)
@@ -141,6 +143,12 @@ def told(error: Exception, http_id: str) -> Refusal:
     reference = uuid.uuid4().hex[:12]
     _log.error("%s: unexpected, reference %s", http_id, reference, exc_info=error)
     return unexpected(reference)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether the system refused memory: for a value, or for the stack of a thread."""
+    is_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    return isinstance(error, MemoryError) or is_thread
 
 
 async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.e2e.server.harness import WAIT_S, events, wait_until
-from tests.e2e.server.processes import children, is_alive
+from tests.e2e.server.processes import backend_of, children, is_alive
 
 REQUESTS = 2000
 NARROW = """
@@ -248,11 +248,11 @@ def test_a_terminal_that_closes_lets_streams_finish(count: int) -> None:
 def test_the_backend_outlives_a_terminal_as_long_as_it_is_needed() -> None:
     """Guards the drain: every process of a terminal is told of its end, the backend's as well."""
     with served(*OURS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        (worker,) = children(server.process.pid)
+        worker = backend_of(server.process.pid)
         os.kill(worker, signal.SIGHUP)
         reply = server.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 4})
         assert reply.status_code == 200
-        assert children(server.process.pid) == [worker]
+        assert backend_of(server.process.pid) == worker
         server.end()
 
 

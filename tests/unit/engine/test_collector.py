@@ -6,14 +6,14 @@ import pytest
 
 from jitney.core.batch import Logprob
 from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
-from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.params import CONSTRAINT_GIVEN_UP, SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
 from jitney.core.sequence import make_sequences
 from jitney.core.stops import StopTable
 from jitney.engine.answer import Delta, Ending, Usage
 from jitney.engine.collector import NEGLECTED, Collector, Neglect, Verdict
 from jitney.engine.mailbox import Mailbox
-from jitney.errors import BackendFailed, DeadlineExceeded
+from jitney.errors import BackendFailed, DeadlineExceeded, QueueFull
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
 
 MakeRequest = Callable[..., Request]
@@ -198,6 +198,15 @@ def test_a_failure_weighs_more_than_a_deadline_and_keeps_its_sentence(
     ending = story.collector.ending(15.0)
     assert isinstance(ending.error, BackendFailed)
     assert str(ending.error) == "it broke."
+
+
+def test_a_constraint_that_was_given_up_is_to_be_tried_again(make_request: MakeRequest) -> None:
+    """Guards retries: neither the caller nor the model did anything wrong."""
+    story = Story(make_request())
+    story.finish(FinishReason.FAILED, message=f"{CONSTRAINT_GIVEN_UP}; try again later.")
+    ending = story.collector.ending(15.0)
+    assert isinstance(ending.error, QueueFull)
+    assert ending.error.retry_after_s > 0
 
 
 def test_a_deadline_is_an_error_that_keeps_what_was_made(make_request: MakeRequest) -> None:

@@ -193,3 +193,24 @@ def test_what_grows_while_it_is_followed_ends_with_a_sentence(
     tokens = [ord("ab"[at]) for at in random.integers(2, size=5000)]
     with pytest.raises(InvalidRequest, match=r"too long to follow|cannot go on"):
         follow(matcher, tokens)
+
+
+@pytest.mark.parametrize(("seconds", "is_slow"), [(0.01, False), (0.5, True)])
+def test_a_slow_one_is_not_compiled_in_a_batch(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, is_slow: bool
+) -> None:
+    """Guards everybody in the batch: what was not kept is for its caller to retry."""
+    monkeypatch.setattr(constraint, "_CACHED_MAX", 1)
+    compiler = ConstraintCompiler(VOCABULARY, lambda text: list(text.encode()), lambda: seconds)
+    try:
+        compiler.prepare(regex("a+"))
+        compiler.prepare(regex("b+"))
+        if is_slow:
+            with pytest.raises(QueueFull, match="given up for others"):
+                compiler.compile(regex("a+"))
+        else:
+            compiler.compile(regex("a+"))
+        compiler.prepare(regex("a+"))
+        compiler.compile(regex("a+"))
+    finally:
+        compiler.close()

@@ -6,6 +6,7 @@ import pytest
 
 from jitney import errors
 from jitney.server.errors import TABLE, hides_message, refusal_of, retry_headers, sentence
+from jitney.server.middleware import told
 
 
 def all_errors() -> list[type[errors.JitneyError]]:
@@ -70,3 +71,11 @@ def test_sentences_begin_with_a_capital_unless_with_a_name() -> None:
     assert sentence("the prompt is empty.") == "The prompt is empty."
     assert sentence("max_tokens is wrong.") == "max_tokens is wrong."
     assert sentence("messages[0] is wrong.") == "messages[0] is wrong."
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_want_of_memory_is_told_as_such(error: Exception) -> None:
+    """Guards a crowded machine: callers are to come back, and nobody is to look for a bug."""
+    refusal = told(error, "req-1")
+    assert (refusal.status, refusal.code) == (503, "no_room")
+    assert refusal.headers["retry-after"] == "5"
