@@ -5,7 +5,11 @@ import json
 from benchmarks.http.hostile.attack import Attack, Target, crowd
 
 BODY_BYTES = 9_900_000
-"""Just below the default of --body-limit."""
+"""More than is taken by default, unless the model's context is long."""
+
+TAKEN_BYTES = 2_000_000
+VALUES = 131_072
+"""Just below the least that --body-limit is by default, and the values that such a body may have."""
 
 PIECE_BYTES = 12
 """Of a text for each token of the context: more is refused before it is looked at."""
@@ -24,6 +28,20 @@ async def json_one_10mb(target: Target) -> None:
     """One at a time of the same."""
     request = target.request(_COMPLETIONS, _numbers(b'{"prompt": ['))
     await crowd(1, lambda number: target.send(request))
+
+
+async def texts_2mb(target: Target) -> None:
+    """Eight bodies that are as long as may be, in prompts that are."""
+    body = json.dumps({"prompt": ["x" * 16_000] * (TAKEN_BYTES // 16_004)}).encode()
+    request = target.request(_COMPLETIONS, body)
+    await crowd(8, lambda number: target.send(request))
+
+
+async def values_131k(target: Target) -> None:
+    """Eight bodies with as many values as one may have."""
+    body = b'{"prompt": [' + b"1," * (VALUES - 10) + b"1]}"
+    request = target.request(_COMPLETIONS, body)
+    await crowd(8, lambda number: target.send(request))
 
 
 async def deep_json(target: Target) -> None:
@@ -111,6 +129,8 @@ def _controls(target: Target) -> bytes:
 ATTACKS = (
     Attack(name="json-10mb-x8", text="eight bodies of 10 MB of numbers", run=json_10mb),
     Attack(name="json-10mb", text="bodies of 10 MB, one at a time", run=json_one_10mb),
+    Attack(name="texts-2mb-x8", text="eight bodies of 2 MB of prompts", run=texts_2mb),
+    Attack(name="values-131k", text="eight bodies of 131,000 numbers", run=values_131k),
     Attack(name="deep-json", text="lists and objects nested millions deep", run=deep_json),
     Attack(name="keys-100k", text="100,000 keys in one object", run=many_keys),
     Attack(name="containers-1m", text="a million empty lists", run=many_containers),

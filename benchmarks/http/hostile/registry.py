@@ -5,6 +5,7 @@ from benchmarks.http.hostile import (
     connections,
     controls,
     grammars,
+    heads,
     machine,
     polls,
     rendering,
@@ -15,6 +16,7 @@ from benchmarks.http.hostile.attack import Attack
 ATTACKS: tuple[Attack, ...] = (
     *controls.ATTACKS,
     *connections.ATTACKS,
+    *heads.ATTACKS,
     *polls.ATTACKS,
     *bodies.ATTACKS,
     *requests.ATTACKS,

@@ -11,6 +11,9 @@ PATH = "/v1/completions"
 TOKEN = 65
 """A plain token in every vocabulary."""
 
+SHARE_PROMPTS = 30
+"""With 16 completions each, within what one of two keys may have in the queue."""
+
 _SLOTS_TAKEN = Bounds(
     chat_ms=None,
     because="the attacker's own requests take slots, and a new one may wait for its turn",
@@ -35,9 +38,9 @@ async def different_prompts(target: Target) -> None:
 
 
 async def stop_strings(target: Target) -> None:
-    """60 prompts, 16 completions of each, 16 stop strings of 255 equal letters and another."""
+    """As many completions as one key may have, each with 16 long stop strings."""
     stops = ["a" * 255 + chr(98 + number) for number in range(16)]
-    body = {"prompt": ["x"] * 60, "n": 16, "stop": stops, "max_tokens": 8}
+    body = {"prompt": ["x"] * SHARE_PROMPTS, "n": 16, "stop": stops, "max_tokens": 8}
     await crowd(1, lambda number: target.post(PATH, body))
 
 
@@ -51,6 +54,12 @@ async def stop_strings_running(target: Target) -> None:
 async def two_calls(target: Target) -> None:
     """64 prompts, 16 completions of each, twice: the whole queue."""
     body = {"prompt": ["x"] * 64, "n": 16, "max_tokens": 200, "ignore_eos": True}
+    await crowd(2, lambda number: target.post(PATH, body))
+
+
+async def share(target: Target) -> None:
+    """As much as one key may have in the queue, over and over."""
+    body = {"prompt": ["x"] * SHARE_PROMPTS, "n": 16, "max_tokens": 200, "ignore_eos": True}
     await crowd(2, lambda number: target.post(PATH, body))
 
 
@@ -149,7 +158,7 @@ ATTACKS = (
     ),
     Attack(
         name="stop-strings",
-        text="60 prompts x n 16 x 16 stop strings of 255 equal letters and another",
+        text="30 prompts x n 16 x 16 stop strings of 255 equal letters and another",
         run=stop_strings,
         bounds=_SLOTS_TAKEN,
     ),
@@ -163,6 +172,12 @@ ATTACKS = (
         name="queue-in-two-calls",
         text="one key asks for 64 prompts x n 16, twice: a new question of another key must pass",
         run=two_calls,
+        seconds=6.0,
+    ),
+    Attack(
+        name="queue-share",
+        text="one key keeps its whole share of the queue full: a new question of another must pass",
+        run=share,
         seconds=6.0,
     ),
     Attack(

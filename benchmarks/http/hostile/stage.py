@@ -16,11 +16,16 @@ from typing import IO
 from benchmarks.http.hostile.attack import Attack, Setup
 from benchmarks.http.hostile.confine import confined
 from benchmarks.http.hostile.processes import Taken, descendants, taken, worker_of
+from benchmarks.http.hostile.templates import TEMPLATES
+from benchmarks.http.paced import program
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import Connection, Json, Reply
 
 BYSTANDER_KEY = "the-key-of-a-bystander"
 ATTACKER_KEY = "the-key-of-an-attacker"
+TICK_MS = 10.0
+"""Of the fake backend: a calm stream has a steady pace and leaves the cores free."""
+
 CALM_S = 2.0
 TOLD_S_MAX = 60.0
 GRACE_S = 15.0
@@ -113,12 +118,13 @@ class Stage:
 @contextlib.contextmanager
 def staged(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iterator[Stage]:
     """A warm server with a bystander; both end with the block."""
-    program = ("benchmarks.http.hostile.paced", *([setup.template] if setup.template else []))
+    template = TEMPLATES[setup.template] if setup.template else None
+    jitney = program(TICK_MS, 0.0, template=template, ends=False)
     keys = ("--api-key", f"{BYSTANDER_KEY},{ATTACKER_KEY}")
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(_log(setup))
         server = stack.enter_context(
-            served(*flags, *setup.flags, *keys, program=program, errors=errors)
+            served(*flags, *setup.flags, *keys, program=jitney, errors=errors)
         )
         stack.callback(_end, server)
         model_len, end_name = asyncio.run(_warm(server.port))
@@ -145,6 +151,8 @@ async def _warm(port: int) -> tuple[int, str]:
         ("/detokenize", {"tokens": [65] * 200_000}),
         ("/v1/chat/completions", {**question, "logprobs": True, "n": 2}),
         ("/v1/chat/completions", {**question, "response_format": shape}),
+        # Long enough for a second process to be started for templates.
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x<"}] * 4000}),
         ("/v1/completions", {"prompt": "x", "max_tokens": 4, "stop": ["zq"], "stream": True}),
     )
     async with asyncio.timeout(WARMING_S_MAX):
