@@ -9,7 +9,7 @@ BODY_BYTES = 9_900_000
 
 TAKEN_BYTES = 2_000_000
 VALUES = 131_072
-"""Just below the least that --body-limit is by default, and the values that such a body may have."""
+"""Below the least that --body-limit is by default, and the values that such a body may have."""
 
 PIECE_BYTES = 12
 """Of a text for each token of the context: more is refused before it is looked at."""

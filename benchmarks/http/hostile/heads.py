@@ -33,6 +33,7 @@ HEADS = {
 
 def _sends(content: bytes) -> Run:
     async def run(target: Target) -> None:
+        """These bytes, from four at once."""
         await crowd(4, lambda number: target.send(content))
 
     return run
