@@ -115,7 +115,7 @@ many times as long as others of its size."""
 RESET_S_MAX = 60.0
 """For a backend to empty its memory."""
 
-UNREAD_BYTES_MAX = 262_144
+UNREAD_BYTES_MAX = 131_072
 UNREAD_S_MAX = 2.0
 """What is kept for the reader of a stream over HTTP who has stopped, by estimate: when it is more
 than the first, and the oldest of it has lain there for longer than the second, the request ends.

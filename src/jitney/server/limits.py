@@ -101,6 +101,9 @@ KEEP_ALIVE_S = 30
 SEND_S_MAX = 30.0
 """A client that takes nothing for so long has left, whatever its socket says."""
 
+UNWRITTEN_BYTES_MAX = 16_384
+"""What we hold for such a client beside that, before its stream waits for it."""
+
 UNSENT_BYTES_MAX = 131_072
 """What the system holds for a client that does not read. Left to itself it takes megabytes for
 each, and a reader who has stopped is not noticed before they are full."""

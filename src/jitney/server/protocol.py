@@ -78,6 +78,7 @@ class GuardedProtocol(H11Protocol):
         """Somebody called; the headers are awaited."""
         super().connection_made(transport)
         self.flow = _Flow(transport)
+        transport.set_write_buffer_limits(limits.UNWRITTEN_BYTES_MAX)
         if len(self.connections) > connections_max():
             message = "The server has as many connections as it may; try again later."
             self._write_refusal(
