@@ -79,6 +79,11 @@ class _Wanted:
     entry: Entry
     state: SlotContents
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a token is wanted, and can be had."""
+        return self.entry.wants_token and self.state.fault is None
+
 
 def _wait(seconds: float) -> None:
     threading.Event().wait(seconds)
@@ -208,6 +213,7 @@ class FakeBackend:
         state.sampling = sampling
         state.token_last = None
         state.sampler = None
+        state.fault = None
         state.is_plain = is_plain(sampling)
         if state.is_plain:
             return
@@ -216,7 +222,8 @@ class FakeBackend:
             try:
                 matcher = self._compiler.compile(sampling.constraint)
             except (InvalidRequest, QueueFull) as error:
-                raise BackendFailed(f"slot {operation.slot} was opened with: {error}") from error
+                # The others in the batch are not to blame.
+                state.fault = str(error)
         state.sampler = SlotSampler(sampling, matcher)
 
     def _run(self, entries: tuple[Entry, ...]) -> list[Sample]:
@@ -289,14 +296,14 @@ class FakeBackend:
         rows: list[RowWanted] = []
         logits = []
         for one in wanted:
-            if one.entry.wants_token:
+            if one.is_sampled:
                 state = one.state
                 assert state.sampler is not None, f"slot {one.entry.slot} has no sampler"
                 rows.append(RowWanted(state.sampler, state.tokens, len(rows)))
                 logits.append(self._oracle.logits(state.hashes[-1], state.tokens[-1]))
         sampled = iter(sample_rows(rows, np.stack(logits)) if rows else ())
         for one in wanted:
-            sample = next(sampled) if one.entry.wants_token else Sample()
+            sample = next(sampled) if one.is_sampled else Sample(fault=one.state.fault)
             one.state.token_last = sample.token
             if sample.fault is not None:
                 # What lies behind a fault is computed all the same, with any token.

@@ -24,6 +24,8 @@ class SlotContents:
     sampling: Sampling | None = None
     is_plain: bool = True
     sampler: SlotSampler | None = None
+    fault: str | None = None
+    """Why this slot cannot be sampled."""
     token_last: int | None = None
     """The token sampled last for this slot, as long as it would stand right after `tokens`."""
 

@@ -35,9 +35,9 @@ CONSTRAINT_COMPILE_BYTES_MAX = 2**28
 """A schema or grammar is text from a stranger: bounded in size, and in time and memory to compile.
 The largest ones that are of use take a tenth of that memory."""
 
-CONSTRAINT_AGAIN_S_MAX = 0.05
-"""One that is not kept any more is compiled again on the thread that runs batches, where all wait
-for it: only if that takes no longer than this."""
+CONSTRAINT_AGAIN_S_MAX = 0.1
+"""A constraint that is not kept any more is compiled again when its slot is opened, and all who are
+in the batch wait for it for so long. An ordinary one takes a tenth of that."""
 
 CONSTRAINT_TOKEN_S_MAX = 0.01
 CONSTRAINT_EXTRA_S_MAX = 0.25

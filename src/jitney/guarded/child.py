@@ -59,6 +59,9 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICER)
+    # Where memory is short, the system is to end this one rather than the model's.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     frames = Frames(socket.socket(fileno=int(end)))
     # While the owner may still be busy. If it fails, that is told when the owner listens.
     with contextlib.suppress(Exception):

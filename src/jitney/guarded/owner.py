@@ -103,6 +103,7 @@ class Guarded:
         self._child: _Child | None = None
         self._is_closed = False
         self._start_count = 0
+        self._owner = os.getpid()
 
     @property
     def start_count(self) -> int:
@@ -144,6 +145,8 @@ class Guarded:
     def close(self) -> None:
         """End the process and whatever it works on; idempotent, and nothing runs afterwards."""
         self._is_closed = True
+        if self._owner != os.getpid():
+            return  # a fork: the process is its parent's
         child = self._child
         if child is not None:
             # Before the turn is waited for: this cuts short whoever has it.
@@ -153,6 +156,8 @@ class Guarded:
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
+        if self._owner != os.getpid():
+            raise Gone("the process belongs to the one that this was forked from")
         if not self._turn.acquire(timeout=self._bounds.wait_s):
             raise Busy(f"others took longer than {self._bounds.wait_s:g} s")
         try:
@@ -184,6 +189,9 @@ class Guarded:
         if self._child is None:
             self._child = _Child(self._set_up)
             self._start_count += 1
+            # Looked at after the line above: `close` ends the process that it finds.
+            if self._is_closed:
+                raise Gone("the process is closed")
         return self._child
 
     def _end(self) -> None:
@@ -231,7 +239,7 @@ class _Child:
             self._exchange([given, asdict(bounds)], bounds.set_up_s + _GRACE_S)
             self.is_set_up = True
         except ChannelClosed:
-            if self._process.wait(_KILL_S_MAX) == -signal.SIGALRM:
+            if self._seen_off() == -signal.SIGALRM:
                 raise TooLong(f"the set-up took longer than {bounds.set_up_s:g} s") from None
             raise
 
@@ -250,7 +258,14 @@ class _Child:
         """End it, and see it off."""
         self.kill()
         self._frames.close()
-        self._process.wait(_KILL_S_MAX)
+        self._seen_off()
+
+    def _seen_off(self) -> int | None:
+        """How it ended; None when the system takes very long to end it."""
+        try:
+            return self._process.wait(_KILL_S_MAX)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _exchange(self, value: Any, limit_s: float) -> Any:
         self._number += 1

@@ -36,8 +36,9 @@ from jitney.sampling.grammar import (
 _CACHED_MAX = 256
 _CACHED_BYTES_MAX = 2**28
 """Compiled constraints kept, the least recently used leaving first."""
-_SLOW_MAX = 1024
-"""Constraints that are known to be slow; the next one is remembered in place of the oldest."""
+_SET_UP_S_MAX = 15.0
+"""A second or two on a machine with nothing else to do. Two attempts of it and of a task are less
+than whoever asks a backend's process waits before it ends that process."""
 _BYTES_PER_CHARACTER = 100
 """What a constraint is taken to need whose memory was not measured."""
 _HEAP_BYTES = 2**27
@@ -110,22 +111,15 @@ class _Kept:
 class ConstraintCompiler:
     """Compiles constraints for one vocabulary and keeps the latest ones."""
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        encode: Callable[[str], list[int]],
-        spent: Callable[[], float] = thread_time,
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
         self._vocabulary = vocabulary
-        self._spent = spent
         self._encode = encode
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
         self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
         self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
-        # By their hashes: the texts may be long, and a wrong guess costs one request another try.
-        self._slow: OrderedDict[int, None] = OrderedDict()
+        self._under_way: dict[Constraint, Future[Any]] = {}  # Any: LLMatcher
         self._guarded = Guarded(
             set_up,
             lambda: to_set_up(vocabulary),
@@ -134,6 +128,7 @@ class ConstraintCompiler:
                 memory_bytes=limits.CONSTRAINT_COMPILE_BYTES_MAX + _HEAP_BYTES,
                 stack_bytes=STACK_BYTES,
                 growth_bytes_max=_GROWTH_BYTES_MAX,
+                set_up_s=_SET_UP_S_MAX,
                 wait_s=_TURNS_MAX * limits.CONSTRAINT_COMPILE_S_MAX,
             ),
         )
@@ -149,21 +144,21 @@ class ConstraintCompiler:
         Raises InvalidRequest, or QueueFull when it is not the constraint's fault.
         """
         if self._cached(constraint) is None:
-            self._keep(constraint, self._tried_bytes(constraint))
+            self._begin(constraint, self._tried_bytes(constraint)).result()
 
     def compile(self, constraint: Constraint) -> Matcher:
         """A matcher at the start of a completion, for a constraint that was prepared.
 
-        It is compiled here if it is not kept any more, or was prepared in an earlier process.
-        Raises QueueFull for one that is not kept and would keep the others waiting.
+        It is compiled again if it is not kept any more, or was prepared in an earlier process.
+        Raises QueueFull when that takes so long that the others in the batch would wait for it.
         """
         state = self._cached(constraint)
         if state is None:
-            if hash(constraint) in self._slow:
-                raise QueueFull(
-                    f"{CONSTRAINT_GIVEN_UP}; try again later.", limits.CONSTRAINT_COMPILE_S_MAX
-                )
-            state = self._keep(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
+            compiling = self._begin(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
+            try:
+                state = compiling.result(limits.CONSTRAINT_AGAIN_S_MAX)
+            except TimeoutError:
+                raise _given_up("") from None
         return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
 
     def close(self) -> None:
@@ -200,41 +195,40 @@ class ConstraintCompiler:
             raise InvalidRequest(refused, "structured_outputs")
         return int(taken_bytes)
 
-    def _keep(self, constraint: Constraint, memory_bytes: int) -> Any:  # Any: LLMatcher
-        """Compile it here, and keep it."""
+    def _begin(self, constraint: Constraint, memory_bytes: int) -> "Future[Any]":  # Any: LLMatcher
+        """Compile it in a thread, and keep it; one thread for all who want it at once."""
         tokenizer = self._built_tokenizer()
-        try:
-            state, seconds = self._on_deep_stack(
-                lambda: (compile_grammar(tokenizer, constraint), self._spent())
-            )
-        except (RuntimeError, MemoryError):
-            raise QueueFull(
-                "there is no memory to compile a constraint; try again later.",
-                limits.CONSTRAINT_COMPILE_S_MAX,
-            ) from None
         with self._lock:
-            self._compiled[constraint] = _Kept(state, memory_bytes)
-            self._forget()
-            if seconds > limits.CONSTRAINT_AGAIN_S_MAX:
-                self._slow[hash(constraint)] = None
-                if len(self._slow) > _SLOW_MAX:
-                    self._slow.popitem(last=False)
-        return state
+            done = self._under_way.get(constraint)
+            if done is not None:
+                return done
+            done = self._under_way[constraint] = Future()
 
-    def _on_deep_stack(self, work: Callable[[], Any]) -> Any:  # Any: what it makes
-        """Run something in a thread of its own, where it may go down deep.
-
-        Raises RuntimeError for want of memory.
-        """
-        done: Future[Any] = Future()
-
-        def run() -> None:
+        def work() -> None:
             try:
-                done.set_result(work())
+                state = compile_grammar(tokenizer, constraint)
+                with self._lock:
+                    self._compiled[constraint] = _Kept(state, memory_bytes)
+                    self._forget()
+                done.set_result(state)
+            except MemoryError:
+                done.set_exception(_no_memory())
             except BaseException as error:
                 done.set_exception(error)
+            finally:
+                with self._lock:
+                    del self._under_way[constraint]
 
-        thread = threading.Thread(target=run, name="constraint-compile")
+        try:
+            self._start(threading.Thread(target=work, name="constraint-compile"))
+        except RuntimeError:
+            with self._lock:
+                del self._under_way[constraint]
+            done.set_exception(_no_memory())
+        return done
+
+    def _start(self, thread: threading.Thread) -> None:
+        """Start a thread that may go down deep. Raises RuntimeError for want of memory."""
         with self._starts:
             # The size is that of all threads to come, whoever starts them.
             usual = threading.stack_size(STACK_BYTES)
@@ -242,8 +236,6 @@ class ConstraintCompiler:
                 thread.start()
             finally:
                 threading.stack_size(usual)
-        thread.join()
-        return done.result()
 
     def _cached(self, constraint: Constraint) -> Any:  # Any: LLMatcher
         with self._lock:
@@ -267,3 +259,13 @@ class ConstraintCompiler:
             if self._tokenizer is None:
                 self._tokenizer = build_tokenizer(self._vocabulary, self._encode)
             return self._tokenizer
+
+
+def _given_up(why: str) -> QueueFull:
+    return QueueFull(
+        f"{CONSTRAINT_GIVEN_UP}{why}; try again later.", limits.CONSTRAINT_COMPILE_S_MAX
+    )
+
+
+def _no_memory() -> QueueFull:
+    return _given_up(": there is no memory to compile it")

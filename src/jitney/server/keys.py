@@ -129,7 +129,16 @@ class Caller:
                 "n",
             )
         bucket.give_back(1)
-        _refuse_until(bucket.take(count), "requests")
+        wait_s = bucket.take(count)
+        if wait_s > 0:
+            # Refused, it counts as the one request that it is.
+            bucket.take()
+        _refuse_until(wait_s, "requests")
+
+    def uncount_completions(self, count: int) -> None:
+        """The call was refused all the same: it counts as the one request that it is."""
+        if self.requests is not None and count > 1:
+            self.requests.give_back(count - 1)
 
     def reserve_tokens(self, count: int) -> None:
         """Set aside the most that a call may take.

@@ -73,8 +73,9 @@ so that whoever streams waits for that of others no longer than a token takes.""
 STEPS_PER_SHARE = 16
 """Steps for one connection until others have their turn: enough for an ordinary request."""
 
-READS_WAITING_MAX = 256
-"""Connections whose bodies are read in many rounds, each with up to 256 KB that were not read."""
+READS_BYTES_MAX = 67_108_864
+"""What was taken from connections and waits for its turn to be read, of all together; each may have
+up to 256 KB of it. Beyond it, whoever brings more than a short request is told to come back."""
 
 STEPS_PER_REQUEST = 10
 """What a request counts for, because it is answered too."""

@@ -27,6 +27,7 @@ import struct
 import sys
 import termios
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -35,12 +36,15 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
-from jitney.server.errors import UNAVAILABLE, Refusal
+from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
 from jitney.server.files import connections_max
 from jitney.server.rounds import Rounds
 from jitney.server.strict import StrictConnection
 
 _log = logging.getLogger("jitney.server")
+
+CROWDED_S = 1.0
+"""When to come back to a server that has too many connections, or too much to read."""
 
 _SO_NWRITE = 0x1024
 """Python has no name for it: macOS tells by it what `_held_by_system` asks."""
@@ -63,8 +67,15 @@ class GuardedProtocol(H11Protocol):
     conn: StrictConnection
     flow: "_Flow"
 
-    def __init__(self, *args: Any, rounds: Rounds, **kwargs: Any) -> None:  # Any: as uvicorn's
+    def __init__(
+        self,
+        *args: Any,  # Any: as uvicorn's
+        rounds: Rounds,
+        note: Callable[[Refusal], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._note = note
         self.app = _with_shortcuts(self.app, self)
         self.conn = StrictConnection(rounds)
         self.state: State | None = None
@@ -81,9 +92,7 @@ class GuardedProtocol(H11Protocol):
         transport.set_write_buffer_limits(limits.UNWRITTEN_BYTES_MAX)
         if len(self.connections) > connections_max():
             message = "The server has as many connections as it may; try again later."
-            self._write_refusal(
-                Refusal(503, message, code="too_many_connections", type=UNAVAILABLE)
-            )
+            self._write_refusal(_crowded(message, code="too_many_connections"))
             # At once: it has sent nothing yet, and there is no room for it to stay.
             transport.close()
             return
@@ -123,13 +132,14 @@ class GuardedProtocol(H11Protocol):
 
     def _wait_round(self) -> None:
         """Let others have their turn; what comes meanwhile is left to the system."""
-        if self.conn.has_begun and self._rounds.is_crowded:
+        held_bytes = self.conn.held_count
+        if self._rounds.is_crowded and held_bytes > limits.BODY_BYTES_SPARED:
             message = "The server reads as many large bodies as it may; try again later."
-            self.conn.refusal = Refusal(503, message, code="too_many_bodies", type=UNAVAILABLE)
+            self.conn.refusal = _crowded(message, code="too_many_bodies")
             self.send_400_response("")
             return
         self.flow.hold()
-        self._rounds.wait(self.handle_events, is_begun=self.conn.has_begun)
+        self._rounds.wait(self.handle_events, is_begun=self.conn.has_begun, held_bytes=held_bytes)
 
     def on_response_complete(self) -> None:
         """The next request may have come already."""
@@ -233,7 +243,10 @@ class GuardedProtocol(H11Protocol):
             (b"content-length", str(len(body)).encode()),
             (b"x-request-id", f"req-{uuid.uuid4().hex}".encode()),
             (b"connection", b"close"),
+            *((name.encode(), value.encode()) for name, value in refusal.headers.items()),
         ]
+        if self._note is not None:
+            self._note(refusal)
         try:
             for event in (
                 h11.Response(status_code=refusal.status, headers=headers),
@@ -284,6 +297,10 @@ class GuardedProtocol(H11Protocol):
         else:
             # It was answered, or never said anything.
             self.transport.close()
+
+
+def _crowded(message: str, *, code: str) -> Refusal:
+    return Refusal(503, message, code=code, type=UNAVAILABLE, headers=retry_headers(CROWDED_S))
 
 
 class _Flow(FlowControl):

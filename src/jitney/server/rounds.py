@@ -21,8 +21,10 @@ class Rounds:
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
         self._left = limits.STEPS_PER_ROUND
-        self._first: dict[Callable[[], None], None] = {}
-        self._again: dict[Callable[[], None], None] = {}
+        # With the bytes that each keeps in memory meanwhile.
+        self._first: dict[Callable[[], None], int] = {}
+        self._again: dict[Callable[[], None], int] = {}
+        self._held_bytes = 0
         self._is_called = False
 
     @property
@@ -37,18 +39,20 @@ class Rounds:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether no more can go on: each keeps in memory what was not read."""
-        return len(self._again) >= limits.READS_WAITING_MAX
+        """Whether those who wait keep as much in memory as they may."""
+        return self._held_bytes >= limits.READS_BYTES_MAX
 
-    def wait(self, read: Callable[[], None], *, is_begun: bool) -> None:
+    def wait(self, read: Callable[[], None], *, is_begun: bool, held_bytes: int = 0) -> None:
         """Call this in the next round, or in one of those after it."""
-        (self._again if is_begun else self._first)[read] = None
+        self.leave(read)
+        (self._again if is_begun else self._first)[read] = held_bytes
+        self._held_bytes += held_bytes
         self._call()
 
     def leave(self, read: Callable[[], None]) -> None:
         """Do not call it any more."""
-        self._first.pop(read, None)
-        self._again.pop(read, None)
+        for line in (self._first, self._again):
+            self._held_bytes -= line.pop(read, 0)
 
     def _call(self) -> None:
         if not self._is_called:
@@ -58,11 +62,14 @@ class Rounds:
     def _begin(self) -> None:
         self._is_called = False
         self._left = min(self._left, 0) + limits.STEPS_PER_ROUND
-        while not self.is_over and (self._first or self._again):
-            for line in (self._first, self._again):
-                if line and not self.is_over:
-                    read = next(iter(line))
-                    del line[read]
-                    read()
-        if self._first or self._again or self._left < limits.STEPS_PER_ROUND:
-            self._call()
+        try:
+            while not self.is_over and (self._first or self._again):
+                for line in (self._first, self._again):
+                    if line and not self.is_over:
+                        read = next(iter(line))
+                        self.leave(read)
+                        read()
+        finally:
+            # One that fails must not keep the others waiting.
+            if self._first or self._again or self._left < limits.STEPS_PER_ROUND:
+                self._call()

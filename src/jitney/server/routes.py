@@ -180,14 +180,20 @@ def _visit(request: Request, body: SamplingFields) -> Visit:
     state.user = body.user
     limit_ms, arrived_at = body.deadline_ms, state.arrived_at
     due_at = None if limit_ms is None else arrived_at + limit_ms / 1e3
-    return Visit(state.caller, arrived_at, due_at, _stay(request))
+    return Visit(state.caller, arrived_at, due_at, _stay(request, is_slow=_is_compiled(body)))
 
 
-def _stay(request: Request) -> Stay:
+def _stay(request: Request, *, is_slow: bool = False) -> Stay:
     """Who comes to the door, and whether with much; what does not say how much is taken for it."""
     length = request.headers.get("content-length", "")
     is_small = length.isdecimal() and int(length[:20]) <= limits.DOOR_SMALL_BYTES
-    return Stay(request.state.caller.name, is_large=not is_small)
+    return Stay(request.state.caller.name, is_large=is_slow or not is_small)
+
+
+def _is_compiled(body: SamplingFields) -> bool:
+    """Whether it may hold a constraint, which takes up to seconds however short it is."""
+    given = body.model_fields_set
+    return bool(given & {"response_format", "tools", "structured_outputs"})
 
 
 async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:

@@ -27,6 +27,7 @@ from fastapi import FastAPI
 
 from jitney.errors import EngineStopped
 from jitney.server.accepting import Acceptor, listen
+from jitney.server.errors import Refusal
 from jitney.server.files import allow_files
 from jitney.server.protocol import GuardedProtocol
 from jitney.server.rounds import Rounds
@@ -58,12 +59,11 @@ class _Server(uvicorn.Server):
     """uvicorn with arrivals by our own acceptor, and without its idea of signals and of patience:
     signals would cut streams, and nothing would cut a client that does not read."""
 
-    def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, *, send_s_max: float
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, service: Service) -> None:
         super().__init__(config)
+        self._service = service
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
-        self._send_s_max = send_s_max
+        self._send_s_max = service.settings.send_s_max
         self._rounds: Rounds | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -87,12 +87,20 @@ class _Server(uvicorn.Server):
             # Whatever still writes would wait for a reader, and the process for it.
             each.transport.abort()
 
+    def _note(self, refusal: Refusal) -> None:
+        """A connection was refused before there was a request: counted and logged as others."""
+        _log.info("a connection was refused: %s", refusal.message)
+        for listener in self._service.answer_listeners:
+            listener("other", refusal.status, refusal.reason)
+
     def _connections(self) -> list[GuardedProtocol]:
         return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
 
     def _make_protocol(self) -> GuardedProtocol:
         assert self._rounds is not None, "nobody is taken before the start"
-        return GuardedProtocol(self.config, self.server_state, app_state={}, rounds=self._rounds)
+        return GuardedProtocol(
+            self.config, self.server_state, app_state={}, rounds=self._rounds, note=self._note
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -141,7 +149,7 @@ class Lifecycle:
             self._hear_signals(self._loop)
         settings = self._service.settings
         listen(listener, settings.unsent_bytes_max)
-        server = self._server = _Server(self._config(), listener, send_s_max=settings.send_s_max)
+        server = self._server = _Server(self._config(), listener, self._service)
         serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())
         failing = asyncio.create_task(self._wait_failure())

@@ -30,7 +30,7 @@ from jitney.engine.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.errors import DeadlineExceeded, Draining, QueueFull
+from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
 from jitney.server import limits
 from jitney.server.body import ClientLeft, Intake
 from jitney.server.door import Door, Stay
@@ -263,11 +263,16 @@ class Service:
 
         All or none of them. Raises Refusal and InvalidRequest.
         """
-        caller.count_completions(sum(each.params.n for each in requests))
+        count = sum(each.params.n for each in requests)
+        caller.count_completions(count)
         if caller.tokens is None:
             return
         bills = {each.id: _Bill(caller, len(each.prompt), self._most(each)) for each in requests}
-        caller.reserve_tokens(sum(bill.reserved_count for bill in bills.values()))
+        try:
+            caller.reserve_tokens(sum(bill.reserved_count for bill in bills.values()))
+        except (Refusal, InvalidRequest):
+            caller.uncount_completions(count)
+            raise
         self._bills.update(bills)
 
     def unbill(self, request_id: RequestId) -> None:

@@ -19,7 +19,7 @@ class Shared(Generic[Made]):
         self._make = make
         self._current: asyncio.Task[Made] | None = None
         self._next: asyncio.Task[Made] | None = None
-        self._took_s = 0.0
+        self._rests_until = 0.0
 
     async def get(self) -> Made:
         """One that is begun from here on."""
@@ -31,10 +31,14 @@ class Shared(Generic[Made]):
     async def _make_after(self, before: asyncio.Task[Made] | None) -> Made:
         if before is not None and not before.done():
             await asyncio.wait({before})
-            await asyncio.sleep(self._took_s)
-        self._current, self._next = self._next, None
         loop = asyncio.get_running_loop()
+        rest_s = self._rests_until - loop.time()
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
+        self._current, self._next = self._next, None
         began_at = loop.time()
-        made = await asyncio.to_thread(self._make)
-        self._took_s = loop.time() - began_at
-        return made
+        try:
+            return await asyncio.to_thread(self._make)
+        finally:
+            ended_at = loop.time()
+            self._rests_until = ended_at + (ended_at - began_at)

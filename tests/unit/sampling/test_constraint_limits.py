@@ -195,22 +195,24 @@ def test_what_grows_while_it_is_followed_ends_with_a_sentence(
         follow(matcher, tokens)
 
 
-@pytest.mark.parametrize(("seconds", "is_slow"), [(0.01, False), (0.5, True)])
-def test_a_slow_one_is_not_compiled_in_a_batch(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, is_slow: bool
+def test_a_slow_one_is_not_waited_for_in_a_batch(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards everybody in the batch: what was not kept is for its caller to retry."""
     monkeypatch.setattr(constraint, "_CACHED_MAX", 1)
-    compiler = ConstraintCompiler(VOCABULARY, lambda text: list(text.encode()), lambda: seconds)
-    try:
-        compiler.prepare(regex("a+"))
-        compiler.prepare(regex("b+"))
-        if is_slow:
-            with pytest.raises(QueueFull, match="given up for others"):
-                compiler.compile(regex("a+"))
-        else:
+    compiler.prepare(regex("a+"))
+    compiler.prepare(regex("b+"))
+    go_on, usual = threading.Event(), grammar.compile_grammar
+
+    def slow(tokenizer: object, wanted: Constraint) -> object:
+        assert go_on.wait(60.0)
+        return usual(tokenizer, wanted)
+
+    monkeypatch.setattr(constraint, "compile_grammar", slow)
+    for _ in range(3):
+        with pytest.raises(QueueFull, match="given up for others"):
             compiler.compile(regex("a+"))
-        compiler.prepare(regex("a+"))
-        compiler.compile(regex("a+"))
-    finally:
-        compiler.close()
+    assert sum(each.name == "constraint-compile" for each in threading.enumerate()) == 1
+    go_on.set()
+    compiler.prepare(regex("a+"))
+    compiler.compile(regex("a+"))

@@ -144,10 +144,12 @@ def test_every_completion_of_a_call_is_counted() -> None:
     caller.enter()
     with pytest.raises(Refusal) as refused:
         caller.count_completions(16)
-    # Of 60 there are 11 left: what was refused has used nothing.
+    # Of 60 there were 11 left: what was refused counts as one.
     assert refused.value.headers["retry-after"] == "5"
     caller.enter()
-    caller.count_completions(11)
+    caller.count_completions(9)
+    caller.uncount_completions(9)
+    caller.count_completions(10)
     with pytest.raises(Refusal):
         caller.enter()
 

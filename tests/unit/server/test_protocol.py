@@ -33,6 +33,9 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.was_aborted = True
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return self.was_aborted
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 from jitney.server import limits
 from jitney.server.rounds import Rounds
 
@@ -53,9 +55,9 @@ def test_those_who_begin_do_not_wait_for_all_who_go_on() -> None:
     """Guards small requests: the two lines take turns, however long one of them is."""
     loop = Loop()
     rounds, log = Rounds(loop), list[int]()
-    for at in range(limits.READS_WAITING_MAX):
+    for at in range(4):
         assert not rounds.is_crowded
-        rounds.wait(partial(log.append, at), is_begun=True)
+        rounds.wait(partial(log.append, at), is_begun=True, held_bytes=limits.READS_BYTES_MAX // 4)
     assert rounds.is_crowded
     rounds.wait(partial(log.append, -1), is_begun=False)
     loop.turn()
@@ -85,3 +87,31 @@ def test_who_has_left_is_not_called() -> None:
     rounds.leave(calls[1])
     loop.turn()
     assert log == [0, 2]
+
+
+def test_one_that_fails_does_not_keep_the_others_waiting() -> None:
+    """Guards everybody else in the line: want of memory may come up anywhere."""
+    loop = Loop()
+    rounds, log = Rounds(loop), list[str]()
+
+    def fail() -> None:
+        raise MemoryError
+
+    rounds.wait(fail, is_begun=False)
+    rounds.wait(partial(log.append, "b"), is_begun=False)
+    with pytest.raises(MemoryError):
+        loop.turn()
+    loop.turn()
+    assert log == ["b"]
+
+
+def test_what_left_is_not_held_any_more() -> None:
+    """Guards the bound: who goes, or asks twice, is counted once."""
+    rounds = Rounds(Loop())
+    for read in (print, print):
+        rounds.wait(read, is_begun=True, held_bytes=limits.READS_BYTES_MAX // 2)
+    assert not rounds.is_crowded
+    rounds.wait(len, is_begun=False, held_bytes=limits.READS_BYTES_MAX // 2)  # type: ignore[arg-type]
+    assert rounds.is_crowded
+    rounds.leave(print)
+    assert not rounds.is_crowded

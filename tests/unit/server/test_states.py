@@ -40,6 +40,9 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.is_closed = True
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return self.is_closed
 
