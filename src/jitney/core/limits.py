@@ -39,11 +39,11 @@ CONSTRAINT_AGAIN_S_MAX = 0.1
 """A constraint that is not kept any more is compiled again when its slot is opened, and all who are
 in the batch wait for it for so long. An ordinary one takes a tenth of that."""
 
-CONSTRAINT_TOKEN_S_MAX = 0.01
-CONSTRAINT_EXTRA_S_MAX = 0.25
-"""All who are in the batch wait while a constraint is followed: the processor's time that it may
-take for each token, and as much again as it may take once. An ordinary schema takes 0.0001 s at a
-token; an ambiguous grammar takes more and more the longer its text becomes."""
+CONSTRAINT_TOKEN_S_MAX = 0.003
+CONSTRAINT_EXTRA_S_MAX = 0.15
+"""All who are in the batch wait while constraints are followed: the processor's time that they may
+take for each token, and what all of them together may take beyond that. An ordinary schema takes
+0.0001 s at a token; an ambiguous grammar takes more and more the longer its text becomes."""
 
 REGEX_CHARACTERS_MAX = 32_768
 """Following a regex takes time at each token in proportion to its length, and all who are in the

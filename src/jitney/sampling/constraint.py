@@ -50,56 +50,73 @@ _TURNS_MAX = 10
 """A caller waits for the constraints of so many others that take as long as they may."""
 
 
+class FollowTime:
+    """The processor's time for constraints, shared by all that are followed in one process.
+
+    Everybody in a batch waits for all of them. Each token adds a little, and what was not needed is
+    not saved up for one long wait. `spent` is the time that the thread which asks has taken.
+    """
+
+    def __init__(self, spent: Callable[[], float] = thread_time) -> None:
+        self.spent = spent
+        self._left_s = limits.CONSTRAINT_EXTRA_S_MAX
+
+    @property
+    def is_over(self) -> bool:
+        """Whether those who take much must end."""
+        return self._left_s < 0
+
+    def take(self, seconds: float, token_count: int) -> None:
+        """So many tokens took so long."""
+        left_s = self._left_s + token_count * limits.CONSTRAINT_TOKEN_S_MAX - seconds
+        self._left_s = min(left_s, limits.CONSTRAINT_EXTRA_S_MAX)
+
+
 class Matcher:
     """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost.
 
-    The processor's time that it takes is bounded, because all who are in the batch wait for it.
-    `spent` is that time, of the thread that asks.
+    When constraints take too much time together, those that take much at a token are ended.
     """
 
-    def __init__(
-        self,
-        state: Any,  # Any: an LLMatcher
-        vocabulary_size: int,
-        spent: Callable[[], float] = thread_time,
-    ) -> None:
+    def __init__(self, state: Any, vocabulary_size: int, time: FollowTime) -> None:
+        # Any: an LLMatcher
         self._state = state
         self._vocabulary_size = vocabulary_size
-        self._spent = spent
-        self._left_s = limits.CONSTRAINT_EXTRA_S_MAX
+        self._time = time
         self._consumed = 0
+        self._token_s = 0.0
+        """What its last token took."""
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
         """Take in what is new of the completion; start over if some of it was taken back."""
+        if self._time.is_over and self._token_s > limits.CONSTRAINT_TOKEN_S_MAX:
+            raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
         if len(completion_tokens) < self._consumed:
             self._state.reset()
             self._consumed = 0
         fresh = list(completion_tokens[self._consumed :])
         self._consumed = len(completion_tokens)
-        self._left_s += len(fresh) * limits.CONSTRAINT_TOKEN_S_MAX
-        with self._paid():
+        self._token_s = 0.0
+        with self._timed(max(len(fresh), 1)):
             is_taken = not fresh or self._state.consume_tokens(fresh)
-        # What was not needed before is not saved up for one long wait.
-        self._left_s = min(self._left_s, limits.CONSTRAINT_EXTRA_S_MAX)
         if not is_taken:
             raise refusal(f"the completion left it ({reason_in(self._state.get_error())})")
 
     def mask(self) -> NDArray[np.bool_]:
         """True for each token that may follow; the end tokens too when the text may end here."""
-        with self._paid():
+        with self._timed(0):
             bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
         if self._state.is_error():
             raise refusal(f"it cannot go on ({reason_in(self._state.get_error())})")
         return np.unpackbits(bits, count=self._vocabulary_size, bitorder="little").view(np.bool_)
 
     @contextlib.contextmanager
-    def _paid(self) -> Iterator[None]:
-        """Take what is done inside from the time that is left. Raises InvalidRequest before it."""
-        if self._left_s < 0:
-            raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
-        started_at = self._spent()
+    def _timed(self, token_count: int) -> Iterator[None]:
+        started_at = self._time.spent()
         yield
-        self._left_s -= self._spent() - started_at
+        seconds = self._time.spent() - started_at
+        self._time.take(seconds, token_count)
+        self._token_s += seconds / max(token_count, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,7 @@ class ConstraintCompiler:
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
         self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._under_way: dict[Constraint, Future[Any]] = {}  # Any: LLMatcher
+        self._time = FollowTime()
         self._guarded = Guarded(
             set_up,
             lambda: to_set_up(vocabulary),
@@ -159,7 +177,7 @@ class ConstraintCompiler:
                 state = compiling.result(limits.CONSTRAINT_AGAIN_S_MAX)
             except TimeoutError:
                 raise _given_up("") from None
-        return Matcher(state.deep_copy(), len(self._vocabulary.pieces))
+        return Matcher(state.deep_copy(), len(self._vocabulary.pieces), self._time)
 
     def close(self) -> None:
         """End the process in which constraints are tried; idempotent."""

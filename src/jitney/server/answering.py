@@ -25,6 +25,7 @@ from jitney.server.keys import Caller
 from jitney.server.middleware import told
 from jitney.server.replies import Shape
 from jitney.server.service import Service, Ticket
+from jitney.server.slices import written
 from jitney.server.translate import Asked
 
 Placed = tuple[int, Delta]
@@ -116,10 +117,9 @@ class Answering:
         if any(answer.was_cancelled for answer in answers):
             raise self.cancelled()
         if self._value_count(answers) > limits.INLINE_VALUES_MAX:
-            return await asyncio.to_thread(self._reply, answers)
-        return self._reply(answers)
-
-    def _reply(self, answers: list[Answer]) -> Response:
+            content = await asyncio.to_thread(lambda: written(self._shape.whole(answers)))
+            headers = self._times(answers)
+            return Response(content, media_type="application/json", headers=headers)
         return JSONResponse(self._shape.whole(answers), headers=self._times(answers))
 
     def _value_count(self, answers: list[Answer]) -> int:

@@ -35,16 +35,23 @@ PARTS_MAX = 4096
 
 TOOLS_MAX = 128
 NAME_CHARACTERS_MAX = 256
+METHOD_CHARACTERS_MAX = 16
 REQUEST_ID_CHARACTERS_MAX = 64
 
-LOGPROB_VALUES_MAX = 1_000_000
+LOGPROB_VALUES_MAX = 200_000
 """Logprobs that one call may ask for: positions times alternatives, over all its completions.
 Each takes about a hundred bytes until it is sent."""
 
 DEADLINE_MS_MAX = 86_400_000
 
-HEADER_BYTES_MAX = 32_768
+HEADER_BYTES_MAX = 16_384
 """The request line and all headers together."""
+
+HEADER_COMMAS_MAX = 256
+"""In all headers together: lists are taken apart at each, several times."""
+
+HEADER_BYTES_PER_STEP = 128
+"""What of a head counts as one more step of those that a round has."""
 
 HEADERS_MAX = 128
 ADDRESS_BYTES_MAX = 8192
@@ -72,6 +79,9 @@ so that whoever streams waits for that of others no longer than a token takes.""
 
 STEPS_PER_SHARE = 16
 """Steps for one connection until others have their turn: enough for an ordinary request."""
+
+HEAD_BYTES_USUAL = 4096
+"""A request that is longer waits for its turn with those that are long."""
 
 READS_BYTES_MAX = 67_108_864
 """What was taken from connections and waits for its turn to be read, of all together; each may have

@@ -81,7 +81,7 @@ class Front:
         _log.info(
             "%s %s %s %s %.0f ms%s",
             http_id,
-            scope["method"],
+            scope["method"][: limits.METHOD_CHARACTERS_MAX],
             # Escaped: a path may hold anything that can be written in percent signs.
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
             status,
@@ -189,6 +189,9 @@ def _check_head(scope: Scope) -> None:
     status = 0
     if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
         status, code, message = 414, "uri_too_long", "The address is too long."
+    elif not scope["path"].isprintable():
+        # What matches paths takes no notice of a newline at their end.
+        status, code, message = 400, "invalid_http", "The address holds a control character."
     elif header(scope, b"content-length") and header(scope, b"transfer-encoding"):
         # Two readers could disagree on where this request ends.
         status, code = 400, "invalid_http"

@@ -22,6 +22,7 @@ import enum
 import fcntl
 import json
 import logging
+import select
 import socket
 import struct
 import sys
@@ -119,6 +120,10 @@ class GuardedProtocol(H11Protocol):
         """Read on, for a share of this round of the event loop; the rest has the next one's."""
         if self._is_lingering or self.transport.is_closing():
             return
+        if self.flow.is_held and _has_left(self.transport.get_extra_info("socket")):
+            # While nothing is taken from it, nobody hears of its end.
+            self.transport.abort()
+            return
         self.conn.begin()
         super().handle_events()
         if self.cycle is not None and self.cycle.transport is self.transport:
@@ -139,7 +144,9 @@ class GuardedProtocol(H11Protocol):
             self.send_400_response("")
             return
         self.flow.hold()
-        self._rounds.wait(self.handle_events, is_begun=self.conn.has_begun, held_bytes=held_bytes)
+        # Whoever brings much waits with those who have had some of it read.
+        is_begun = self.conn.has_begun or held_bytes > limits.HEAD_BYTES_USUAL
+        self._rounds.wait(self.handle_events, is_begun=is_begun, held_bytes=held_bytes)
 
     def on_response_complete(self) -> None:
         """The next request may have come already."""
@@ -311,7 +318,9 @@ class _Flow(FlowControl):
     def hold(self) -> None:
         """Take nothing more from the connection until it is released."""
         self.is_held = True
-        self.pause_reading()
+        # Whatever is noted: uvicorn reads on behind its back when a request has ended.
+        self.read_paused = True
+        self._transport.pause_reading()
 
     def release(self) -> None:
         """Take more again, if it was held."""
@@ -366,6 +375,19 @@ def _held_by_system(connection: socket.socket | None) -> int:
     except (OSError, ValueError):
         return 0
     return int.from_bytes(count, sys.byteorder)
+
+
+def _has_left(connection: socket.socket | None) -> bool:
+    """Whether the other side has ended the connection, though nothing is read from it."""
+    if connection is None:
+        return False
+    poll = select.poll()
+    try:
+        # Without the first, where the system does not know it, a reset is seen all the same.
+        poll.register(connection.fileno(), getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
+        return True
 
 
 def _with_shortcuts(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:

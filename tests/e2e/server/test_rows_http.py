@@ -89,7 +89,7 @@ def test_row_37_keys_that_open(locked: Running) -> None:
         reply = locked.post("/v1/completions", BODY, authorization=f"{scheme} {SECRET}")
         assert reply.status_code == 200
     assert locked.get(f"/v1/models?api_key={SECRET}").status_code == 401
-    assert locked.get("/v1/models", authorization="Bearer " + "x" * 20_000).status_code == 401
+    assert locked.get("/v1/models", authorization="Bearer " + "x" * 10_000).status_code == 401
 
 
 def test_row_37_a_key_of_a_megabyte(locked: Running) -> None:

@@ -14,7 +14,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.guarded import Busy, Gone
 from jitney.sampling import constraint, grammar
-from jitney.sampling.constraint import ConstraintCompiler, Matcher
+from jitney.sampling.constraint import ConstraintCompiler, FollowTime, Matcher
 from tests.e2e.server.processes import children, is_alive, memory_bytes
 
 END = 256
@@ -153,25 +153,47 @@ def test_closing_leaves_no_process(compiler: ConstraintCompiler) -> None:
 def test_a_constraint_that_takes_long_to_follow_fails_alone(compiler: ConstraintCompiler) -> None:
     """Guards the batch: a grammar with many readings takes longer at each token."""
     clock = iter(range(1000))
-    state = compiler.compile(regex("a{100}"))._state
-    matcher = Matcher(state, len(VOCABULARY.pieces), lambda: next(clock) * 0.1)
-    # Each takes 0.1 s, of 0.25 s and 0.01 s more for each token.
-    matcher.advance_to([])
-    assert matcher.mask().sum() == 1
-    matcher.advance_to([ord("a")])
+    step_s = limits.CONSTRAINT_EXTRA_S_MAX
+    compiler._time = FollowTime(lambda: next(clock) * step_s)
+    slow = compiler.compile(regex("a{100}"))
+    slow.advance_to([])
+    assert slow.mask().sum() == 1
     with pytest.raises(InvalidRequest, match="too long to follow"):
-        matcher.mask()
+        slow.advance_to([ord("a")])
+
+
+def test_many_slow_ones_have_one_time_and_quick_ones_go_on(compiler: ConstraintCompiler) -> None:
+    """Guards the batch: twelve at once may not take twelve times as long."""
+    now = 0.0
+    compiler._time = FollowTime(lambda: now)
+    matchers = [compiler.compile(regex("a{100}")) for _ in range(12)]
+    quick = compiler.compile(regex("b{100}"))
+    ended = 0
+    for count in range(4):
+        quick.advance_to([ord("b")] * count)
+        for matcher in list(matchers):
+            try:
+                matcher.advance_to([ord("a")] * count)
+            except InvalidRequest:
+                matchers.remove(matcher)
+                ended += 1
+            else:
+                started, now = now, now + 0.02
+                matcher._time.take(now - started, 0)
+                matcher._token_s += now - started
+    assert ended == 12
+    assert now < 4 * 12 * 0.02 / 2
 
 
 def test_time_to_follow_is_not_saved_up(compiler: ConstraintCompiler) -> None:
     """Guards the batch: a thousand easy tokens must not pay for one that takes ten seconds."""
-    times = iter([0.0, 0.0, 0.0, 0.3, 0.3])
-    state = compiler.compile(regex("a{1000,}"))._state
-    matcher = Matcher(state, len(VOCABULARY.pieces), lambda: next(times))
+    times = iter([0.0, 0.0, 0.0, 0.3])
+    compiler._time = FollowTime(lambda: next(times))
+    matcher = compiler.compile(regex("a{1000,}"))
     matcher.advance_to([ord("a")] * 1000)
     matcher.mask()
     with pytest.raises(InvalidRequest, match="too long to follow"):
-        matcher.mask()
+        matcher.advance_to([ord("a")] * 1001)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib import resources
 
 from fastapi import APIRouter, Query, Request
@@ -126,11 +126,11 @@ def _viewer(service: Service, request: Request) -> Viewer:
     return Viewer(caller.name)
 
 
-def _file_route(name: str, kind: str) -> Callable[[Request], Response]:
+def _file_route(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
     content = resources.files("jitney.server.page").joinpath(name).read_bytes()
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
-    def send(request: Request) -> Response:
+    async def send(request: Request) -> Response:
         headers = {**_PROTECTION, "etag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
