@@ -157,18 +157,13 @@ def busy_loops(count: int) -> Iterator[None]:
 def limited(pid: int, room_mib: int) -> Iterator[str]:
     """A process that may take so much more memory than it has; how that was done, in words."""
     group = _group_of(pid)
-    if group is not None:
-        made = group / f"starved-{pid}"
-        with contextlib.suppress(OSError):
-            made.mkdir()
-            (made / "memory.max").write_text(str(_kib(pid, "VmRSS") * 1024 + (room_mib << 20)))
-            (made / "cgroup.procs").write_text(str(pid))
-            try:
-                yield "a control group"
-            finally:
-                (group / "cgroup.procs").write_text(str(pid))
-                made.rmdir()
-            return
+    if group is not None and _is_grouped(pid, group / f"starved-{pid}", room_mib):
+        try:
+            yield "a control group"
+        finally:
+            (group / "cgroup.procs").write_text(str(pid))
+            (group / f"starved-{pid}").rmdir()
+        return
     before = resource.prlimit(pid, resource.RLIMIT_AS)
     most = _kib(pid, "VmSize") * 1024 + (room_mib << 20)
     resource.prlimit(pid, resource.RLIMIT_AS, (most, before[1]))
@@ -177,6 +172,17 @@ def limited(pid: int, room_mib: int) -> Iterator[str]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+
+def _is_grouped(pid: int, made: Path, room_mib: int) -> bool:
+    """Whether the process could be put into a group of its own, with so much room."""
+    try:
+        made.mkdir()
+        (made / "memory.max").write_text(str(_kib(pid, "VmRSS") * 1024 + (room_mib << 20)))
+        (made / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        return False
+    return True
 
 
 def _group_of(pid: int) -> Path | None:
