@@ -34,8 +34,9 @@ from jitney.models.tiny import TinyShape, write_tiny_gguf
 HANG_S_MAX = 60.0
 COMMAND_EVERY = 20
 EMBEDDED_EVERY = 8
-SETTINGS = {"max_num_seqs": 2, "backend_process": True, "flash_attention": "on"}
-"""The last one because `auto` may measure, which takes long and is not the question here."""
+SETTINGS = {"max_num_seqs": 2, "backend_process": True}
+SETTINGS_OF = {"llamacpp": {"flash_attention": "on"}}
+"""Because `auto` may measure, which takes long and is not the question here."""
 
 ALLOWED = frozenset({"refused", "failed with a sentence", "answers"})
 
@@ -89,7 +90,9 @@ def load_all(backend: str, cache: str) -> None:
 
 def _load(path: Path, backend: str, cache: str) -> tuple[str, str]:
     try:
-        with LLM(path, backend=backend, cache_dir=cache, **SETTINGS) as llm:
+        with LLM(
+            path, backend=backend, cache_dir=cache, **SETTINGS, **SETTINGS_OF.get(backend, {})
+        ) as llm:
             params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
             (output,) = llm.generate(["hello"], params)
             return "answers", f"{len(output.outputs[0].token_ids)} tokens"

@@ -21,6 +21,7 @@ GAP_MS_MAX = 250.0
 CHAT_MS_MAX = 2000.0
 """For one more short question, asked while others are served: it may stand in a queue."""
 
+MEMORY_MIB = 30.0
 SECONDS = 4.0
 REPLY_S_MAX = 30.0
 PIECE_BYTES = 1 << 20
@@ -49,6 +50,8 @@ class Bounds:
     health_ms: float = GAP_MS_MAX
     chat_ms: float | None = CHAT_MS_MAX
     """None: a new question may wait or be refused."""
+    memory_mib: float = MEMORY_MIB
+    """What memory may stay, of the server and of its children."""
     may_fail: frozenset[str] = frozenset()
     """Which of stream, health and chat may fail outright."""
     because: str = ""

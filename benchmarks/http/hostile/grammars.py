@@ -2,11 +2,18 @@
 
 import itertools
 
-from benchmarks.http.hostile.attack import Attack, Target, crowd
+from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd
 from benchmarks.http.wire import Json
 
 CHAT = "/v1/chat/completions"
 _ASKED: Json = {"messages": [{"role": "user", "content": "Answer."}], "max_tokens": 8}
+
+
+async def ambiguous(target: Target) -> None:
+    """Twelve completions of a grammar that has more readings with each character."""
+    grammar = 'start: e "~~~~~~"\ne: e e | /./ | e e e | '
+    asked = {**_ASKED, "n": 12, "max_tokens": 500, "structured_outputs": {"grammar": grammar}}
+    await crowd(4, lambda number: target.post(CHAT, asked))
 
 
 async def schema_all_of(target: Target) -> None:
@@ -128,6 +135,17 @@ ATTACKS = (
     ),
     Attack(name="long-regexes", text="regexes that grow when compiled", run=long_regexes),
     Attack(name="growing-grammars", text="grammars without end", run=growing_grammars),
-    Attack(name="choices-5000", text="5,000 choices, each time others", run=many_choices),
+    Attack(
+        name="ambiguous-grammar",
+        text="grammars that take longer at each token, 48 completions",
+        run=ambiguous,
+        seconds=6.0,
+    ),
+    Attack(
+        name="choices-5000",
+        text="5,000 choices, each time others",
+        run=many_choices,
+        bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
+    ),
     Attack(name="deep-schema", text="schemas of themselves, or huge", run=deep_schema),
 )

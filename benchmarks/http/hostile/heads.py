@@ -23,6 +23,11 @@ HEADS = {
         "30,000 spaces in a trailer",
         _CHUNKED + b"0\r\nX:" + _SPACES + b"\0\r\n\r\n",
     ),
+    "head-commas": (
+        "16 KB of commas in headers that are lists",
+        _GET + (b"Connection: " + b"," * 240 + b"x\r\n") * 60 + b"\r\n",
+    ),
+    "head-long": ("16 KB of one header", _GET + b"X:" + b" a" * 8000 + b"\r\n\r\n"),
     "tiny-headers": ("45,000 headers of one letter", _GET + b"a:b\r\n" * 45_000 + b"\r\n"),
     "tiny-trailers": (
         "45,000 trailers of one letter",

@@ -16,8 +16,10 @@ LOOK_S = 0.2
 """A bystander's own calls come and go: what is left is what is there at each of some looks."""
 
 MEMORY_SHARE = 0.10
-MEMORY_MIB = 30.0
-"""Memory counts as back within a tenth of what it was, or within this."""
+"""Memory counts as back within a tenth of what it was, or within what the attack's bounds say."""
+
+POOL_THREADS = 6
+"""Threads of pools that are started when all others of a pool are busy for the first time."""
 
 OK, OVER, SKIPPED = "ok", "over", "skipped"
 WRONG = "500"
@@ -61,7 +63,7 @@ def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
     stage.bystander.take()
     with Peak(stage.pid) as peak:
         aftermath = stage.attack(attack, seconds)
-        after, settle_s = settled(stage, before)
+        after, settle_s = settled(stage, before, attack.bounds)
     told = stage.bystander.take()
     above = {
         name: max(0.0, told[name]["worst_ms"] - stage.calm[name]["worst_ms"])
@@ -70,7 +72,7 @@ def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
     failures = {name: told[name]["failures"] for name in above if told[name]["failures"]}
     why = [] if stage.is_alive else ["the server is gone"]
     why += aftermath.faults + _slow(above, attack.bounds) + _failed(failures, attack.bounds)
-    why += left(before, after) if stage.is_alive else []
+    why += left(before, after, attack.bounds) if stage.is_alive else []
     if WRONG in aftermath.told:
         why.append(f"status {WRONG} was told")
     return Row(
@@ -92,7 +94,7 @@ def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
     )
 
 
-def settled(stage: Stage, before: Taken) -> tuple[Taken, float]:
+def settled(stage: Stage, before: Taken, bounds: Bounds) -> tuple[Taken, float]:
     """What the server takes once it takes no more than before, or after a while; how long."""
     started = time.monotonic()
     looks: deque[Taken] = deque(maxlen=LOOKS)
@@ -100,7 +102,7 @@ def settled(stage: Stage, before: Taken) -> tuple[Taken, float]:
         time.sleep(LOOK_S)
         looks.append(taken(stage.pid))
         now, waited_s = least(looks), time.monotonic() - started
-        is_back = len(looks) == LOOKS and not left(before, now)
+        is_back = len(looks) == LOOKS and not left(before, now, bounds)
         if is_back or waited_s >= SETTLE_S_MAX or not stage.is_alive:
             return now, waited_s
 
@@ -116,18 +118,18 @@ def _at_rest(stage: Stage) -> Taken:
     return replace(now, threads=max(now.threads, stage.warm.threads))
 
 
-def left(before: Taken, after: Taken) -> list[str]:
+def left(before: Taken, after: Taken, bounds: Bounds) -> list[str]:
     """What is there that was not there before."""
     why = []
     for name, was, now in (
         ("server", before.server_mib, after.server_mib),
         ("children", before.children_mib, after.children_mib),
     ):
-        if now > was + max(MEMORY_SHARE * was, MEMORY_MIB):
+        if now > was + max(MEMORY_SHARE * was, bounds.memory_mib):
             why.append(f"memory of {name} {was:.0f} to {now:.0f} MiB")
     for name in ("files", "threads", "processes"):
         was, now = getattr(before, name), getattr(after, name)
-        if now > was:
+        if now > was + (POOL_THREADS if name == "threads" else 0):
             why.append(f"{name} {was} to {now}")
     return why
 

@@ -15,6 +15,10 @@ STOP_TOKENS_MAX = 256
 LOGPROBS_MAX = 20
 """Alternatives per position, as in OpenAI's API; memory is positions times this."""
 
+SCORED_SPAN_MAX = 128
+"""Tokens of a prompt whose logprobs are wanted, in one batch: each is scored over all the
+vocabulary, and that is not in the budget of the batch."""
+
 LOGIT_BIAS_ENTRIES_MAX = 1024
 LOGIT_BIAS_MAX = 100.0
 """Magnitude of one bias, as in OpenAI's API."""

@@ -330,7 +330,7 @@ class Scheduler:
 
     def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""
-        wanted = [sequence.wanted_count for sequence in running]
+        wanted = [_wanted(sequence) for sequence in running]
         prefills = [want for want in wanted if want > 1]
         decode_count = sum(want == 1 for want in wanted)
         share = share_budget(self._settings.mix, decode_count, prefills, self._budget, self._cost)
@@ -413,6 +413,15 @@ class Scheduler:
             start = sequence.prompt_scored
             sequence.prompt_scored += len(fresh)
             events.append(PromptEvent(sequence.request.id, sequence.index, start, fresh))
+
+
+def _wanted(sequence: Sequence) -> int:
+    """Positions that are planned for a sequence at most."""
+    want = sequence.wanted_count
+    is_scored = sequence.sampling.prompt_logprobs is not None
+    if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:
+        return min(want, limits.SCORED_SPAN_MAX)
+    return want
 
 
 def _entry(sequence: Sequence, span: int) -> Entry:

@@ -38,7 +38,7 @@ NAME_CHARACTERS_MAX = 256
 METHOD_CHARACTERS_MAX = 16
 REQUEST_ID_CHARACTERS_MAX = 64
 
-LOGPROB_VALUES_MAX = 200_000
+LOGPROB_VALUES_MAX = 100_000
 """Logprobs that one call may ask for: positions times alternatives, over all its completions.
 Each takes about a hundred bytes until it is sent."""
 

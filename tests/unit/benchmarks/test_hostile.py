@@ -81,12 +81,12 @@ def test_what_is_under_way_counts() -> None:
 def test_what_is_left_is_told() -> None:
     """Guards the bounds: a tenth or 30 MiB of memory, and nothing else at all."""
     before = Taken(100.0, 1000.0, 20, 10, 2)
-    assert left(before, Taken(130.0, 1100.0, 20, 10, 2)) == []
-    assert left(before, Taken(131.0, 1101.0, 21, 11, 3)) == [
+    assert left(before, Taken(130.0, 1100.0, 20, 16, 2), Bounds()) == []
+    assert left(before, Taken(131.0, 1101.0, 21, 17, 3), Bounds()) == [
         "memory of server 100 to 131 MiB",
         "memory of children 1000 to 1101 MiB",
         "files 20 to 21",
-        "threads 10 to 11",
+        "threads 10 to 17",
         "processes 2 to 3",
     ]
 
