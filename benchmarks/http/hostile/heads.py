@@ -3,7 +3,7 @@
 from benchmarks.http.hostile.attack import Attack, Run, Target, crowd
 from benchmarks.http.wire import HOST
 
-_GET = f"GET / HTTP/1.1\r\nHost: {HOST}\r\n".encode()
+_GET = f"GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n".encode()
 _CHUNKED = (
     f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     "Transfer-Encoding: chunked\r\n\r\n"

@@ -101,7 +101,7 @@ BATCH_FACTOR = 20.0
 """A batch that takes so many times as long as others of its size is stuck. A busy neighbour slows a
 machine ten times."""
 
-BATCH_S_MIN = 30.0
+BATCH_S_MIN = 20.0
 """But none is stuck before: whoever is ended for nothing loads the model again, and who was in the
 batch is suspected."""
 
