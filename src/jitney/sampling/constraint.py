@@ -72,24 +72,31 @@ class FollowTime:
         self._left_s = min(left_s, limits.CONSTRAINT_EXTRA_S_MAX)
 
 
+@dataclass(slots=True)
+class Pace:
+    """What a token took lately, of all completions that follow one constraint."""
+
+    token_s: float = 0.0
+
+
 class Matcher:
     """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost.
 
     When constraints take too much time together, those that take much at a token are ended.
     """
 
-    def __init__(self, state: Any, vocabulary_size: int, time: FollowTime) -> None:
+    def __init__(self, state: Any, vocabulary_size: int, time: FollowTime, pace: Pace) -> None:
         # Any: an LLMatcher
         self._state = state
         self._vocabulary_size = vocabulary_size
         self._time = time
+        self._pace = pace
         self._consumed = 0
         self._token_s = 0.0
-        """What its last token took."""
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
         """Take in what is new of the completion; start over if some of it was taken back."""
-        if self._time.is_over and self._token_s > limits.CONSTRAINT_TOKEN_S_MAX:
+        if self._time.is_over and self._pace.token_s > limits.CONSTRAINT_TOKEN_S_MAX:
             raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
         if len(completion_tokens) < self._consumed:
             self._state.reset()
@@ -117,12 +124,14 @@ class Matcher:
         seconds = self._time.spent() - started_at
         self._time.take(seconds, token_count)
         self._token_s += seconds / max(token_count, 1)
+        self._pace.token_s = self._token_s
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     state: Any  # Any: LLMatcher
     memory_bytes: int
+    pace: Pace
 
 
 class ConstraintCompiler:
@@ -136,7 +145,7 @@ class ConstraintCompiler:
         self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
         self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
-        self._under_way: dict[Constraint, Future[Any]] = {}  # Any: LLMatcher
+        self._under_way: dict[Constraint, Future[_Kept]] = {}
         self._time = FollowTime()
         self._guarded = Guarded(
             set_up,
@@ -170,14 +179,15 @@ class ConstraintCompiler:
         It is compiled again if it is not kept any more, or was prepared in an earlier process.
         Raises QueueFull when that takes so long that the others in the batch would wait for it.
         """
-        state = self._cached(constraint)
-        if state is None:
+        kept = self._cached(constraint)
+        if kept is None:
             compiling = self._begin(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
             try:
-                state = compiling.result(limits.CONSTRAINT_AGAIN_S_MAX)
+                kept = compiling.result(limits.CONSTRAINT_AGAIN_S_MAX)
             except TimeoutError:
                 raise _given_up("") from None
-        return Matcher(state.deep_copy(), len(self._vocabulary.pieces), self._time)
+        size = len(self._vocabulary.pieces)
+        return Matcher(kept.state.deep_copy(), size, self._time, kept.pace)
 
     def close(self) -> None:
         """End the process in which constraints are tried; idempotent."""
@@ -213,7 +223,7 @@ class ConstraintCompiler:
             raise InvalidRequest(refused, "structured_outputs")
         return int(taken_bytes)
 
-    def _begin(self, constraint: Constraint, memory_bytes: int) -> "Future[Any]":  # Any: LLMatcher
+    def _begin(self, constraint: Constraint, memory_bytes: int) -> Future[_Kept]:
         """Compile it in a thread, and keep it; one thread for all who want it at once."""
         tokenizer = self._built_tokenizer()
         with self._lock:
@@ -224,11 +234,11 @@ class ConstraintCompiler:
 
         def work() -> None:
             try:
-                state = compile_grammar(tokenizer, constraint)
+                kept = _Kept(compile_grammar(tokenizer, constraint), memory_bytes, Pace())
                 with self._lock:
-                    self._compiled[constraint] = _Kept(state, memory_bytes)
+                    self._compiled[constraint] = kept
                     self._forget()
-                done.set_result(state)
+                done.set_result(kept)
             except MemoryError:
                 done.set_exception(_no_memory())
             except BaseException as error:
@@ -255,13 +265,13 @@ class ConstraintCompiler:
             finally:
                 threading.stack_size(usual)
 
-    def _cached(self, constraint: Constraint) -> Any:  # Any: LLMatcher
+    def _cached(self, constraint: Constraint) -> _Kept | None:
         with self._lock:
             kept = self._compiled.get(constraint)
             if kept is None:
                 return None
             self._compiled.move_to_end(constraint)
-            return kept.state
+            return kept
 
     def _forget(self) -> None:
         """Keep to the bounds; the newest one stays whatever its size. Called with the lock held."""
