@@ -41,7 +41,7 @@ ESTABLISHED = "01"
 WARM_TOKENS = 500
 ALONE_S, RAMP_S = 5.0, 2.0
 STALL_S_MAX = 120.0
-TOKENS = 16_000
+TOKENS = 4_500
 FLAGS = (
     *("--backend", "fake", "--max-num-seqs", str(READERS + 4), "--max-model-len", "16384"),
     *("--kv-tokens", "2000000", "--no-enable-prefix-caching"),

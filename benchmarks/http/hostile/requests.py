@@ -84,7 +84,7 @@ async def prompt_logprobs(target: Target) -> None:
 
 async def stalled_logprobs(target: Target) -> None:
     """Streams full of logprobs that nobody reads."""
-    asked = {"prompt": "x", "n": 4, "max_tokens": 3000, "logprobs": 20}
+    asked = {"prompt": "x", "n": 4, "max_tokens": 1000, "logprobs": 20}
     body = {**asked, "stream": True, "ignore_eos": True}
     request = target.request(f"POST {PATH}", json.dumps(body).encode())
 

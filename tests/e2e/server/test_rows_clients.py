@@ -66,7 +66,7 @@ def test_row_44_readers_that_stop(start: Start) -> None:
 
     The kernel may keep but little for them: by itself it would take a whole answer.
     """
-    count, long = 8, 50_000
+    count, long = 8, 8_000
     backend = FakeSettings(slots=32, eos_period=0, kv_tokens=16 * long, model_len_max=2 * long)
     settings = ServerSettings(model_names=(MODEL,), send_s_max=0.5, unsent_bytes_max=16_384)
     world = World(backend=backend, settings=settings, sequences=16, model_len=2 * long)
