@@ -23,7 +23,7 @@ from benchmarks.load import percentile
 CLIENTS = 32
 PAUSE_S_MAX = 2.0
 BACK_S_MAX = 5.0
-KILL_S_MAX = 60.0
+KILL_S_MAX = 150.0
 TICK_MS = 10.0
 SETTLE_S = 0.1
 """What was sent before a kill has arrived after this."""
