@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -49,19 +49,27 @@ class Door:
         return tokens
 
 
-@pytest.fixture
-def door() -> tuple[Callable[[Any], Door], list[Door]]:
-    """How to put a door before a backend, and the doors that were put."""
-    made: list[Door] = []
+Put = TypeVar("Put")
 
-    def wrap(backend: Any) -> Door:
-        made.append(Door(backend))
+
+def putting(kind: Callable[[Any], Put]) -> tuple[Callable[[Any], Put], list[Put]]:
+    """How to put one of a kind before a backend, and those that were put."""
+    made: list[Put] = []
+
+    def wrap(backend: Any) -> Put:
+        made.append(kind(backend))
         return made[-1]
 
     return wrap, made
 
 
 Doors = tuple[Callable[[Any], Door], list[Door]]
+
+
+@pytest.fixture
+def door() -> Doors:
+    """Doors, which are open at first."""
+    return putting(Door)
 
 
 def test_who_leaves_at_the_door_is_not_waited_for(start: Start, door: Doors) -> None:
@@ -323,19 +331,13 @@ class Counter(Door):
         return super().encode(texts)
 
 
-@pytest.fixture
-def counter() -> tuple[Callable[[Any], Counter], list[Counter]]:
-    """How to put one before a backend, and those that were put."""
-    made: list[Counter] = []
-
-    def wrap(backend: Any) -> Counter:
-        made.append(Counter(backend))
-        return made[-1]
-
-    return wrap, made
-
-
 Counters = tuple[Callable[[Any], Counter], list[Counter]]
+
+
+@pytest.fixture
+def counter() -> Counters:
+    """Counters of what is tokenised."""
+    return putting(Counter)
 
 
 def of_names(count: int) -> dict[str, Any]:
