@@ -141,7 +141,7 @@ async def _kills(report: Report, count: int) -> None:
             _judge(report, bodies, expected, got)
             report.check(f"{wanted} kills while requests ran", not is_killing)
         told = await server.metrics()
-        gone = outages(killed, beats)
+        gone = [each.seconds for each in outages(killed, beats)]
         report.say(
             f"{len(killed)} processes killed, {told['jitney:backend_losses_total']:.0f} losses "
             f"seen by the engine; {len(gone)} times nothing came, for {percentile(gone, 0.5):.1f} "

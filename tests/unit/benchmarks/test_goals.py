@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.http.arrivals import Answer, answer_status
-from benchmarks.http.kills_exact import miscounted, outages
+from benchmarks.http.kills_exact import Outage, miscounted, outages
 from benchmarks.http.ledger import Account, make_cases
 from benchmarks.http.options import Options, parse
 from benchmarks.http.overload import goodput
@@ -65,7 +65,10 @@ def test_goodput_is_what_was_answered_well_and_in_time() -> None:
 
 def test_kills_before_anything_came_again_are_one_outage() -> None:
     """Guards the time until the service is back: from the first of them, and not from the last."""
-    assert outages([10.0, 11.0, 20.0], [9.0, 10.05, 12.0, 20.5]) == [2.0, 0.5]
+    assert outages([10.0, 11.0, 20.0], [9.0, 10.05, 12.0, 20.5]) == [
+        Outage(2.0, 2),
+        Outage(0.5, 1),
+    ]
     assert outages([10.0], [9.0]) == []
 
 
