@@ -12,8 +12,9 @@ run, because this machine's speed is not its own. The last line is JSON.
     prefix      16 requests behind one 512-token system prompt, with and without reuse
     strategies  static, dynamic and continuous on answers of mixed length
 
-Run only when they are named, because the first takes about half an hour:
+Run only when they are named; `openvino` takes about half an hour:
 
+    mixes            decode-first and bounded-stall, long prompts beside short ones
     openvino         the OpenVINO backend against a bare loop, one slot, GenAI, llama-server and
                      llama.cpp
     openvino-prefix  as prefix, on the OpenVINO backend
@@ -41,6 +42,7 @@ from benchmarks.load import (
     serve,
     spread,
 )
+from benchmarks.mixes import measure_mixes
 from benchmarks.peer import Peer
 from benchmarks.reuse import LENGTH_MAX, measure_reuse
 from jitney.backends.fake import FakeBackend, FakeSettings
@@ -174,6 +176,15 @@ def strategies() -> Figures:
     }
 
 
+def mixes() -> Figures:
+    """48 requests of 24 to 1,400 tokens, 48 out, two a second; then all at once."""
+    path = model_path()
+    return {
+        name: measure_mixes(path, per_s=per_s)
+        for name, per_s in (("two_per_s", 2.0), ("at_once", None))
+    }
+
+
 def _mixed_jobs(count: int, *, seed: int) -> list[Job]:
     generator = random.Random(seed)
     jobs = random_jobs(count, 24, 1, seed=seed, vocabulary_size=VOCABULARY)
@@ -194,6 +205,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "strategies": strategies,
 }
 NAMED_SECTIONS: dict[str, Callable[[], Figures]] = {
+    "mixes": mixes,
     "openvino": openvino.compare,
     "openvino-prefix": openvino.reuse,
 }

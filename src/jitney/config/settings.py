@@ -228,7 +228,7 @@ class Settings:
         ),
     )
     mix: Mix = field(
-        default=Mix.DECODE_FIRST,
+        default=Mix.BOUNDED_STALL,
         metadata=about(
             Group.SCHEDULING,
             Choice(tuple(Mix), Mix),
@@ -249,7 +249,8 @@ class Settings:
         metadata=about(
             Group.SCHEDULING,
             Number(0.0, 60_000.0, above=True),
-            "The time between tokens that the mix bounded-stall keeps to.",
+            "The time between tokens that the mix bounded-stall keeps to, or twice what the "
+            "running sequences take by themselves where that is longer.",
         ),
     )
     overtake_s: float = field(

@@ -1,11 +1,14 @@
 """What a tick costs, learnt as it runs: seconds = a + b * decode tokens + c * prefill tokens.
 
-Least squares over recent ticks with exponential forgetting; three numbers, solved afresh when
-asked. Used by the `bounded-stall` mix and for the retry time of a full queue.
+Least squares of relative errors over recent ticks with exponential forgetting; three numbers,
+solved afresh when asked. Used by the `bounded-stall` mix and for the retry time of a full queue.
 """
 
 FORGET = 0.98
 RIDGE = 1e-6
+SPAN_UNKNOWN = 64
+"""Prefill tokens beside decodes before anything is known. Afterwards at most twice as many as
+recent ticks had: what a first long prompt costs is found out in small steps."""
 
 
 class CostModel:
@@ -16,6 +19,7 @@ class CostModel:
             [RIDGE if row == column else 0.0 for column in range(3)] for row in range(3)
         ]
         self._moment = [0.0, 0.0, 0.0]
+        self._span_recent = 0.0
         self.observed_count = 0
         self.tokens_per_s = 0.0
 
@@ -23,26 +27,34 @@ class CostModel:
         """A tick with so many tokens of each kind took so long."""
         if seconds <= 0.0:
             return
-        # Scaled so that the three columns are of one magnitude, else the solution is all noise.
-        features = (1.0, decode_count / 16, prefill_count / 256)
+        # Scaled so that the three columns are of one magnitude, else the solution is all noise;
+        # divided by the time, else one long prefill outweighs a hundred decodes.
+        features = (1.0 / seconds, decode_count / 16 / seconds, prefill_count / 256 / seconds)
         for row in range(3):
             for column in range(3):
                 self._normal[row][column] *= FORGET
                 self._normal[row][column] += features[row] * features[column]
             self._normal[row][row] += RIDGE * (1 - FORGET)
-            self._moment[row] = self._moment[row] * FORGET + features[row] * seconds
+            self._moment[row] = self._moment[row] * FORGET + features[row]
+        self._span_recent = max(prefill_count, FORGET * self._span_recent)
         self.observed_count += 1
         rate = (decode_count + prefill_count) / seconds
         weight = 0.1 if self.tokens_per_s else 1.0
         self.tokens_per_s += weight * (rate - self.tokens_per_s)
 
-    def prefill_within(self, seconds: float, decode_count: int) -> int | None:
-        """Prefill tokens that fit beside the decodes in so much time; None while it cannot tell."""
-        solved = _solve(self._normal, self._moment) if self.observed_count >= 8 else None
+    def prefill_within(self, seconds: float, decode_count: int) -> int:
+        """Prefill tokens that fit beside the decodes in so much time.
+
+        Where the decodes alone take more than half of it, what fits in twice their time: new
+        prompts get half of every tick, however slow the machine.
+        """
+        known = max(SPAN_UNKNOWN, int(2 * self._span_recent))
+        solved = _solve(self._normal, self._moment)
         if solved is None or solved[2] <= 0.0:
-            return None
-        left = seconds - max(0.0, solved[0]) - max(0.0, solved[1]) * decode_count / 16
-        return max(0, int(left / solved[2] * 256))
+            return known
+        decodes_s = max(0.0, solved[0] + solved[1] * decode_count / 16)
+        left_s = max(seconds, 2 * decodes_s) - decodes_s
+        return min(known, int(left_s / solved[2] * 256))
 
 
 def _solve(matrix: list[list[float]], vector: list[float]) -> list[float] | None:

@@ -58,7 +58,7 @@ PROMPT_CHARACTERS_MAX = 10_000_000
 """A text longer than this is refused before it is tokenised."""
 
 SLICE_CHARACTERS = 65_536
-SLICE_TEXTS = 1024
+SLICE_TEXTS = 256
 """Texts that are tokenised in one go: others have their turn after it, and work that nobody waits
 for any more ends there. Some ten milliseconds. A text of its own is never cut, for its tokens
 might be others then."""

@@ -50,9 +50,8 @@ def share_budget(
         case Mix.BOUNDED_STALL:
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
-            within = cost.prefill_within(budget.stall_s, decodes) if decodes else None
-            if within is not None:
-                left = min(left, max(within, PREFILL_MIN))
+            if decodes:
+                left = min(left, max(cost.prefill_within(budget.stall_s, decodes), PREFILL_MIN))
             return Share(decodes, _spans(wanted, left, budget.chunk))
         case _:
             assert_never(mix)

@@ -54,7 +54,7 @@ class SchedulerSettings:
     saved_bytes_max: int = 2**30
     strategy: Strategy = Strategy.CONTINUOUS
     policy: Policy = Policy.FIFO
-    mix: Mix = Mix.DECODE_FIRST
+    mix: Mix = Mix.BOUNDED_STALL
     group_wait_s_max: float = 0.05
     stall_s_target: float = 0.1
     overtake_s: float = 30.0

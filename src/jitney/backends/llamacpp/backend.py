@@ -189,10 +189,12 @@ class LlamaCppBackend:
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, one after the other."""
         model = self._living_model()
-        tokens: list[int] = []
-        for text, special in texts:
-            tokens += model.encode(checked_bytes(text), special=special)
-        return tokens
+        # llama.cpp compiles its patterns at each call, some 60 us, and what a chat template puts
+        # between messages comes again and again.
+        known: dict[Text, list[int]] = {}
+        for text in dict.fromkeys(texts):
+            known[text] = model.encode(checked_bytes(text[0]), special=text[1])
+        return [token for text in texts for token in known[text]]
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
