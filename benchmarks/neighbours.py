@@ -7,14 +7,11 @@ process, four sequences that decode, beside so many busy loops in turn, and prin
 
 import argparse
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+from benchmarks.busy import busy_loops
 from jitney.backends.neighbours import Neighbours
 from jitney.config import Settings, usable_cores
 from jitney.config.settings import BackendName
@@ -29,18 +26,6 @@ WARM_S = 2.0
 """What happens first is not counted: it takes a moment until others are seen."""
 NOWHERE = Path("/nonexistent")
 BACKENDS: tuple[BackendName, ...] = ("llamacpp", "openvino")
-
-
-@contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """So many processes that do nothing but compute."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def decode_speed(backend: Backend) -> float:

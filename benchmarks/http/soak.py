@@ -19,6 +19,7 @@ from benchmarks.http.report import Report
 from benchmarks.http.served import Footprint, Served, allow_files, served
 from benchmarks.http.soak_faults import FAULTS, LogReader, log_pipe
 from benchmarks.http.soak_load import KEYS, Load
+from benchmarks.http.wire import Connection
 
 MINUTES = 30.0
 FAULT_EVERY_S = 10.0
@@ -26,6 +27,7 @@ CLIENTS = 24
 CALM_S = 15.0
 """Load without faults, before what everything is compared with is noted."""
 
+CHATS, CHAT_MESSAGES = 8, 4000
 WARM_SHARE, WARM_MINUTES_MAX = 1 / 3, 5.0
 SLOPE_MIB_MAX = 0.5
 SLOPE_MINUTES_MIN = 5.0
@@ -70,6 +72,7 @@ def soak(report: Report) -> None:
 async def _soak(report: Report, server: Served, log: LogReader) -> None:
     minutes = report.options.minutes or MINUTES
     calm = await _loaded(server, CALM_S)
+    await _long_chats(server)
     await server.idle_s(IDLE_S_MAX, KEYS[0])
     before = server.footprint()
     report.say(f"at rest after {calm.ends['begun']} calls without faults: {before}")
@@ -95,6 +98,16 @@ async def _loaded(server: Served, seconds: float) -> Load:
     load.is_over = True
     await asyncio.gather(*clients)
     return load
+
+
+async def _long_chats(server: Served) -> None:
+    """So many at once that the second process for chat templates is there from now on."""
+    long = [{"role": "user", "content": "x<"}] * CHAT_MESSAGES
+    connections = [await Connection.open(server.port, KEYS[0]) for _ in range(CHATS)]
+    asked = (each.post("/v1/chat/completions", {"messages": long}) for each in connections)
+    await asyncio.gather(*asked)
+    for each in connections:
+        each.close()
 
 
 async def _break(server: Served, log: LogReader, seconds: float, done: Counter[str]) -> None:

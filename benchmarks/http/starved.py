@@ -3,20 +3,20 @@
 With twice as many busy loops as cores everything is slower, and every answer is right to the byte.
 With little memory above what it has, the server is given more than it can hold: each call gets an
 end, refusals among them, the process lives, and when there is memory again all is well. The
-limit is a control group (version 2) where one may be made, and one on the address space elsewhere.
+limit is a control group where one may be made, and one on the address space elsewhere.
 """
 
 import asyncio
 import contextlib
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.busy import busy_loops
+from benchmarks.http.hostile import confine
 from benchmarks.http.ledger import Crowd, make_cases
 from benchmarks.http.paced import program
 from benchmarks.http.report import Report
@@ -36,8 +36,6 @@ PATH = "/v1/completions"
 ANSWERS = frozenset({200, 400, 413, 429, 503})
 RESET = "reset"
 """Without memory for what comes in, a connection cannot be answered; its client sees its end."""
-
-GROUPS = Path("/sys/fs/cgroup")
 
 
 def starved(report: Report) -> None:
@@ -141,31 +139,14 @@ async def _hungry(server: Served, number: int, limit_s: float) -> str:
 
 
 @contextlib.contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """So many processes that do nothing, as fast as they can."""
-    command = [sys.executable, "-S", "-c", "while True: pass"]
-    loops = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-@contextlib.contextmanager
 def limited(pid: int, room_mib: int) -> Iterator[str]:
     """A process that may take so much more memory than it has; how that was done, in words."""
-    group = _group_of(pid)
-    if group is not None and _is_grouped(pid, group / f"starved-{pid}", room_mib):
-        try:
+    if confine.missing() is None:
+        with confine.confined([pid], room_mib):
             yield "a control group"
-        finally:
-            (group / "cgroup.procs").write_text(str(pid))
-            (group / f"starved-{pid}").rmdir()
         return
     before = resource.prlimit(pid, resource.RLIMIT_AS)
-    most = _kib(pid, "VmSize") * 1024 + (room_mib << 20)
+    most = _size_bytes(pid) + (room_mib << 20)
     resource.prlimit(pid, resource.RLIMIT_AS, (most, before[1]))
     try:
         yield "a limit on its address space"
@@ -174,28 +155,6 @@ def limited(pid: int, room_mib: int) -> Iterator[str]:
             resource.prlimit(pid, resource.RLIMIT_AS, before)
 
 
-def _is_grouped(pid: int, made: Path, room_mib: int) -> bool:
-    """Whether the process could be put into a group of its own, with so much room."""
-    try:
-        made.mkdir()
-        (made / "memory.max").write_text(str(_kib(pid, "VmRSS") * 1024 + (room_mib << 20)))
-        (made / "cgroup.procs").write_text(str(pid))
-    except OSError:
-        return False
-    return True
-
-
-def _group_of(pid: int) -> Path | None:
-    """The control group that a process is in, where the memory of one can be limited."""
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        if line.startswith("0::"):
-            group = GROUPS / line[3:].lstrip("/")
-            return group if (group / "memory.max").exists() else None
-    return None
-
-
-def _kib(pid: int, name: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    raise ValueError(f"no {name} for {pid}")
+def _size_bytes(pid: int) -> int:
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[0]
+    return int(pages) * resource.getpagesize()

@@ -17,8 +17,8 @@ from typing import Literal
 
 from jitney.backends.channel import Channel, ChannelClosed
 from jitney.backends.child import Child
+from jitney.backends.fifo_lock import FifoLock
 from jitney.backends.patience import Patience
-from jitney.backends.turns import TurnLock
 from jitney.backends.wire import (
     Done,
     Encode,
@@ -81,8 +81,8 @@ class ProcessBackend:
         # Says which process is the present one, and is held while a new one starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order in which they come.
-        self._texts = TurnLock()
-        self._constraints = TurnLock()
+        self._texts = FifoLock()
+        self._constraints = FifoLock()
         self._child: Child | None = None
         self._patience = Patience(spec.batch_s_max)
         self._unanswered: deque[_Sent] = deque()

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any  # Any: JSON, of which the function that sets up knows the shape
 
 from jitney.frames import ChannelClosed, Frames, MalformedFrame
+from jitney.guarded.memory import most_bytes
 
 EXIT_DONE = 0
 EXIT_NOT_SET_UP = 3
@@ -44,7 +45,6 @@ _NICER = 5
 _MEMORY_SHARE = 4
 """A crash with more than this part of its memory taken is put down to memory."""
 _PROC = Path("/proc")
-_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 Task = Callable[[Any], Any]
 
@@ -98,7 +98,7 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
         code = os.waitstatus_to_exitcode(status)
         number, start_bytes = _UNDER_WAY.unpack(under_way[:])
         if number:
-            grown = usage.ru_maxrss * _MAXRSS_BYTES - start_bytes
+            grown = most_bytes(usage) - start_bytes
             _send(frames, number, *_outcome_of_end(code, grown, bounds))
         elif code != EXIT_FULL:
             # With nothing to do it was ended from outside, or its socket ended.
@@ -116,7 +116,7 @@ class _Server:
 
     def serve(self) -> int:
         """The value is the exit status."""
-        start_bytes = _taken_bytes()
+        start_bytes = most_bytes()
         _limit_memory(self.bounds["memory_bytes"], is_final=True)
         try:
             for _ in range(self.bounds["tasks_max"]):
@@ -124,7 +124,7 @@ class _Server:
                 self.under_way[:] = _UNDER_WAY.pack(number, start_bytes)
                 self._answer(number, task)
                 self.under_way[:] = _UNDER_WAY.pack(0, 0)
-                if _taken_bytes() - start_bytes > self.bounds["growth_bytes_max"]:
+                if most_bytes() - start_bytes > self.bounds["growth_bytes_max"]:
                     # What it has freed may not have come back.
                     break
         except ChannelClosed:
@@ -196,11 +196,6 @@ def _limit_memory(more_bytes: int, *, is_final: bool = False) -> None:
     if hard != resource.RLIM_INFINITY:
         bound = min(bound, hard)
     resource.setrlimit(resource.RLIMIT_AS, (bound, bound if is_final else hard))
-
-
-def _taken_bytes() -> int:
-    """The most memory that this process ever took."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
 
 
 def _is_alone() -> bool:

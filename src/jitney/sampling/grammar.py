@@ -8,8 +8,6 @@ package works without it.
 
 import json
 import re
-import resource
-import sys
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -19,6 +17,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from jitney.core.backend import Vocabulary
 from jitney.core.params import CONSTRAINT_REFUSED, Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
+from jitney.guarded.memory import most_bytes
 
 # Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
 # its indentation, is all that anybody needs.
@@ -40,7 +39,6 @@ _LEXER_FUEL_MAX = 200_000
 _LEXER_STATES_MAX = 100_000
 """States of regexes that one completion reaches: 40 MB."""
 _SIMPLE = Constraint(ConstraintKind.JSON, '{"properties":{"a":{"const":1}},"required":["a"]}')
-_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 Trial = tuple[str | None, int]
 """Why a constraint is refused, if it is, and the memory that it took to compile."""
@@ -66,19 +64,14 @@ def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `to_set_up
         constraint = Constraint(ConstraintKind(task[0]), task[1])
         # What any constraint takes in a fresh process is not this one's.
         compile_grammar(built[0], _SIMPLE)
-        before = _memory_bytes()
+        before = most_bytes()
         try:
             compile_grammar(built[0], constraint)
         except InvalidRequest as error:
             return str(error), 0
-        return None, _memory_bytes() - before
+        return None, most_bytes() - before
 
     return tried
-
-
-def _memory_bytes() -> int:
-    """The most that this process ever took."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
 
 
 def to_set_up(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON

@@ -176,7 +176,7 @@ class Intake:
         Raises ClientLeft and Draining. How many wait is bounded by what may be served and held.
         """
         parsing = asyncio.get_running_loop().run_in_executor(self._parser, make)
-        leaving = asyncio.create_task(_wait_leaving(receive))
+        leaving = asyncio.create_task(wait_leaving(receive))
         try:
             either: set[asyncio.Future[Any]] = {parsing, leaving}  # Any: made, or nothing
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -204,7 +204,8 @@ def _timed_out(message: str) -> Refusal:
     return Refusal(408, message, code="request_timeout", headers={"connection": "close"})
 
 
-async def _wait_leaving(receive: Receive) -> None:
+async def wait_leaving(receive: Receive) -> None:
+    """Until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

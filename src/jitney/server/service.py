@@ -32,7 +32,7 @@ from jitney.engine.records import (
 )
 from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
 from jitney.server import limits
-from jitney.server.body import ClientLeft, Intake
+from jitney.server.body import ClientLeft, Intake, wait_leaving
 from jitney.server.door import Door, Stay
 from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
 from jitney.server.keys import Caller, KeyRing
@@ -168,7 +168,7 @@ class Service:
         """
         left_s = self.left_s(due_at)
         waiting = asyncio.create_task(self._door.make(stay, make))
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(wait_leaving(receive))
         try:
             either: set[asyncio.Task[Any]] = {waiting, leaving}  # Any: made, or nothing
             await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -384,11 +384,6 @@ class Service:
         room = self.model_len_max - prompt_count
         made_max = room if params.max_tokens is None else min(params.max_tokens, room)
         return prompt_count + params.n * made_max
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _late() -> DeadlineExceeded:

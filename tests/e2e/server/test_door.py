@@ -356,8 +356,8 @@ def test_names_of_control_tokens_are_one_message(
         "context_length_exceeded"
     )
     assert backend.calls == []
-    assert server.post(path, of_names(400)).status_code == 200
-    assert backend.calls == [801]
+    assert server.post(path, of_names(100)).status_code == 200
+    assert backend.calls == [201]
 
 
 def test_work_of_a_caller_who_left_is_given_up(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitney.backends.turns import TurnLock
+from jitney.backends.fifo_lock import FifoLock
 
 WAIT_S = 20.0
 
@@ -21,7 +21,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 def test_turns_are_given_in_the_order_in_which_they_are_asked_for() -> None:
     """Guards small texts: work in many pieces asks again at once, and then stands behind."""
-    lock = TurnLock()
+    lock = FifoLock()
     order: list[str] = []
 
     def work(name: str, pieces: int) -> None:
@@ -43,7 +43,7 @@ def test_turns_are_given_in_the_order_in_which_they_are_asked_for() -> None:
 
 def test_who_waits_too_long_gives_its_turn_up() -> None:
     """Guards against a turn that is given to nobody, after which all wait for ever."""
-    lock = TurnLock()
+    lock = FifoLock()
     assert lock.acquire(0.0)
     assert not lock.acquire(0.01)
     lock.release()
@@ -53,7 +53,7 @@ def test_who_waits_too_long_gives_its_turn_up() -> None:
 
 def test_who_is_interrupted_gives_its_turn_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the same when Ctrl-C ends the wait."""
-    lock = TurnLock()
+    lock = FifoLock()
     assert lock.acquire(0.0)
 
     class Interrupted:

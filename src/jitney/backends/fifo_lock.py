@@ -8,7 +8,7 @@ import threading
 from collections import deque
 
 
-class TurnLock:
+class FifoLock:
     """One holder at a time; whoever waits longest is next."""
 
     def __init__(self) -> None:
