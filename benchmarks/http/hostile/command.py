@@ -21,8 +21,8 @@ from dataclasses import replace
 from benchmarks.http.hostile.attack import Attack, Setup
 from benchmarks.http.hostile.judge import OK, OVER, Row, run_beside, skipped
 from benchmarks.http.hostile.registry import ATTACKS, chosen
-from benchmarks.http.hostile.stage import CALM_S, Stage, staged
 from benchmarks.http.hostile.table import HEAD, NOTES, calm_line, line, machine_line
+from benchmarks.http.hostile.watched import CALM_S, Watched, watched
 from benchmarks.http.served import allow_files, missing_here
 from benchmarks.http.wire import Json
 
@@ -33,7 +33,7 @@ FAKE_FLAGS = ("--max-model-len", "12000", "--kv-tokens", "262144")
 OTHER_FLAGS = ("--max-model-len", "8192", "--kv-tokens", "32768")
 
 
-class Theatre:
+class Runner:
     """One server at a time, of the setup that is wanted."""
 
     def __init__(
@@ -42,10 +42,10 @@ class Theatre:
         self.calm: list[dict[str, Json]] = []
         self._flags, self._say, self._calm_s = flags, say, calm_s
         self._stack = contextlib.ExitStack()
-        self._stage: Stage | None = None
+        self._server: Watched | None = None
         self._setup: Setup | None = None
 
-    def __enter__(self) -> "Theatre":
+    def __enter__(self) -> "Runner":
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -53,21 +53,23 @@ class Theatre:
 
     def close(self) -> None:
         """End what runs."""
-        self._stage = None
+        self._server = None
         self._stack.close()
 
-    def play(self, attack: Attack, seconds: float | None = None) -> Row:
+    def run(self, attack: Attack, seconds: float | None = None) -> Row:
         """Do one attack and judge it; a server that was hurt is not used again."""
         reason = attack.missing()
         if reason is not None:
             return skipped(attack, reason)
-        if self._stage is None or self._setup != attack.setup:
+        if self._server is None or self._setup != attack.setup:
             self.close()
-            self._stage = self._stack.enter_context(staged(attack.setup, self._flags, self._calm_s))
+            self._server = self._stack.enter_context(
+                watched(attack.setup, self._flags, self._calm_s)
+            )
             self._setup = attack.setup
-            self.calm.append(self._stage.calm)
-            self._say(calm_line(self._stage.calm))
-        row = run_beside(self._stage, attack, attack.seconds if seconds is None else seconds)
+            self.calm.append(self._server.calm)
+            self._say(calm_line(self._server.calm))
+        row = run_beside(self._server, attack, attack.seconds if seconds is None else seconds)
         if row.verdict != OK:
             self.close()
         return row
@@ -94,23 +96,23 @@ def main(arguments: list[str]) -> int:
     say = _quiet if given.json else _say
     for text in (*NOTES, machine_line(), "", HEAD):
         say(text)
-    with Theatre(("--backend", given.backend, *own, *flags), say) as theatre:
+    with Runner(("--backend", given.backend, *own, *flags), say) as runner:
         rows = []
         for attack in attacks:
-            rows.append(_tried(theatre, attack, given.seconds, given.tries))
+            rows.append(_tried(runner, attack, given.seconds, given.tries))
             say(line(rows[-1]))
         if given.json:
-            told = {"calm": theatre.calm, "attacks": [row.json() for row in rows]}
+            told = {"calm": runner.calm, "attacks": [row.json() for row in rows]}
             print(json.dumps(told))
     over = [row.attack for row in rows if row.verdict == OVER]
     say(f"{len(rows)} attacks, {len(over)} over: {', '.join(over) or 'none'}")
     return int(bool(over))
 
 
-def _tried(theatre: Theatre, attack: Attack, seconds: float | None, tries: int) -> Row:
+def _tried(runner: Runner, attack: Attack, seconds: float | None, tries: int) -> Row:
     """The first row that is well, or the last: chance on a busy machine does not repeat itself."""
     number = 1
-    while (row := theatre.play(attack, seconds)).verdict == OVER and number < tries:
+    while (row := runner.run(attack, seconds)).verdict == OVER and number < tries:
         number += 1
     return replace(row, tries=number)
 

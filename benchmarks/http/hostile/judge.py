@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 
 from benchmarks.http.hostile.attack import Attack, Bounds
 from benchmarks.http.hostile.processes import Peak, Taken, taken
-from benchmarks.http.hostile.stage import Stage
+from benchmarks.http.hostile.watched import Watched
 from benchmarks.http.wire import Json
 
 SETTLE_S_MAX = 10.0
@@ -57,22 +57,22 @@ def skipped(attack: Attack, reason: str) -> Row:
     return Row(attack=attack.name, verdict=SKIPPED, why=[reason])
 
 
-def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
+def run_beside(server: Watched, attack: Attack, seconds: float) -> Row:
     """Attack, let it settle, and judge."""
-    before = _at_rest(stage)
-    stage.bystander.take()
-    with Peak(stage.pid) as peak:
-        aftermath = stage.attack(attack, seconds)
-        after, settle_s = settled(stage, before, attack.bounds)
-    told = stage.bystander.take()
+    before = _at_rest(server)
+    server.bystander.take()
+    with Peak(server.pid) as peak:
+        aftermath = server.attack(attack, seconds)
+        after, settle_s = settled(server, before, attack.bounds)
+    told = server.bystander.take()
     above = {
-        name: max(0.0, told[name]["worst_ms"] - stage.calm[name]["worst_ms"])
+        name: max(0.0, told[name]["worst_ms"] - server.calm[name]["worst_ms"])
         for name in ("stream", "health", "chat")
     }
     failures = {name: told[name]["failures"] for name in above if told[name]["failures"]}
-    why = [] if stage.is_alive else ["the server is gone"]
+    why = [] if server.is_alive else ["the server is gone"]
     why += aftermath.faults + _slow(above, attack.bounds) + _failed(failures, attack.bounds)
-    why += left(before, after, attack.bounds) if stage.is_alive else []
+    why += left(before, after, attack.bounds) if server.is_alive else []
     if WRONG in aftermath.told:
         why.append(f"status {WRONG} was told")
     return Row(
@@ -94,16 +94,16 @@ def run_beside(stage: Stage, attack: Attack, seconds: float) -> Row:
     )
 
 
-def settled(stage: Stage, before: Taken, bounds: Bounds) -> tuple[Taken, float]:
+def settled(server: Watched, before: Taken, bounds: Bounds) -> tuple[Taken, float]:
     """What the server takes once it takes no more than before, or after a while; how long."""
     started = time.monotonic()
     looks: deque[Taken] = deque(maxlen=LOOKS)
     while True:
         time.sleep(LOOK_S)
-        looks.append(taken(stage.pid))
+        looks.append(taken(server.pid))
         now, waited_s = least(looks), time.monotonic() - started
         is_back = len(looks) == LOOKS and not left(before, now, bounds)
-        if is_back or waited_s >= SETTLE_S_MAX or not stage.is_alive:
+        if is_back or waited_s >= SETTLE_S_MAX or not server.is_alive:
             return now, waited_s
 
 
@@ -112,10 +112,10 @@ def least(looks: Iterable[Taken]) -> Taken:
     return Taken(*(min(values) for values in zip(*map(astuple, looks), strict=True)))
 
 
-def _at_rest(stage: Stage) -> Taken:
+def _at_rest(server: Watched) -> Taken:
     """What it takes now; threads of a pool that ended for want of work may come back."""
-    now = taken(stage.pid)
-    return replace(now, threads=max(now.threads, stage.warm.threads))
+    now = taken(server.pid)
+    return replace(now, threads=max(now.threads, server.warm.threads))
 
 
 def left(before: Taken, after: Taken, bounds: Bounds) -> list[str]:

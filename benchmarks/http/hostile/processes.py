@@ -9,6 +9,7 @@ from pathlib import Path
 LOOK_S = 0.05
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _WORKER = b"jitney.backends.worker"
+_GUARDED = b"jitney.guarded.child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,21 @@ def descendants(pid: int) -> list[int]:
 
 def worker_of(pid: int) -> int | None:
     """The process of a server's backend; none for a moment after it was killed."""
+    return next(iter(_running(pid, _WORKER)), None)
+
+
+def guarded_of(pid: int) -> list[int]:
+    """The processes in which a server works on texts of strangers."""
+    return _running(pid, _GUARDED)
+
+
+def _running(pid: int, module: bytes) -> list[int]:
+    found = []
     for each in descendants(pid):
         with contextlib.suppress(OSError):
-            if _WORKER in Path(f"/proc/{each}/cmdline").read_bytes():
-                return each
-    return None
+            if module in Path(f"/proc/{each}/cmdline").read_bytes():
+                found.append(each)
+    return found
 
 
 def taken(pid: int) -> Taken:

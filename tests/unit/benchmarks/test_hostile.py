@@ -10,7 +10,7 @@ import pytest
 from benchmarks.http.hostile import aggressor, confine
 from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd, status_of
 from benchmarks.http.hostile.bystander import Tally
-from benchmarks.http.hostile.command import Theatre, main
+from benchmarks.http.hostile.command import Runner, main
 from benchmarks.http.hostile.judge import OK, OVER, SKIPPED, left
 from benchmarks.http.hostile.processes import Taken
 from benchmarks.http.hostile.registry import ATTACKS, chosen, named
@@ -26,11 +26,11 @@ PATIENT = Bounds(gap_ms=60_000.0, health_ms=60_000.0, chat_ms=60_000.0)
 @pytest.mark.skipif(NOT_HERE is not None, reason=str(NOT_HERE))
 def test_a_server_that_stands_still_is_over_and_one_left_alone_is_ok() -> None:
     """Guards the table: a harness that sees nothing would call every server well."""
-    with Theatre(FLAGS, print, calm_s=0.5) as theatre:
+    with Runner(FLAGS, print, calm_s=0.5) as runner:
         alone = dataclasses.replace(named("nothing"), bounds=PATIENT)
-        row = theatre.play(alone, 0.5)
+        row = runner.run(alone, 0.5)
         assert (row.verdict, row.why) == (OK, [])
-        stopped = theatre.play(named("server-stopped"), 5.0)
+        stopped = runner.run(named("server-stopped"), 5.0)
     assert stopped.verdict == OVER
     assert any(why.startswith(("gap", "/health")) for why in stopped.why), stopped.why
     assert "server-stopped" in line(stopped)
@@ -40,8 +40,8 @@ def test_a_server_that_stands_still_is_over_and_one_left_alone_is_ok() -> None:
 def test_what_is_missing_is_skipped_with_its_reason() -> None:
     """Guards readers: an attack that was not done must not look like one that was withstood."""
     attack = dataclasses.replace(named("nothing"), missing=lambda: "there is no such thing here")
-    with Theatre(FLAGS, print) as theatre:
-        row = theatre.play(attack)
+    with Runner(FLAGS, print) as runner:
+        row = runner.run(attack)
     assert (row.verdict, row.why) == (SKIPPED, ["there is no such thing here"])
     assert "skipped: there is no such thing here" in line(row)
 

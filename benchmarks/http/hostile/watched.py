@@ -64,7 +64,7 @@ class Bystander:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Watched:
     """A server that runs, who stands beside it, and how that is when all is calm."""
 
     server: Served
@@ -116,7 +116,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iterator[Stage]:
+def watched(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iterator[Watched]:
     """A warm server with a bystander; both end with the block."""
     template = TEMPLATES[setup.template] if setup.template else None
     jitney = program(TICK_MS, 0.0, template=template, ends=False)
@@ -136,7 +136,7 @@ def staged(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Iter
         bystander.take()
         time.sleep(calm_s)
         warm = taken(server.process.pid)
-        yield Stage(server, bystander, bystander.take(), model_len, end_name, warm)
+        yield Watched(server, bystander, bystander.take(), model_len, end_name, warm)
 
 
 async def _warm(port: int) -> tuple[int, str]:
