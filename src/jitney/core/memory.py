@@ -83,7 +83,7 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks, and those that only cached prefixes hold, but for what was matched."""
-        obtainable = self.ledger.capacity - self._held_by(running)
+        obtainable = self.ledger.capacity - self.held_by(running)
         if match.holding is not None and match.holding.sequence is None:
             obtainable -= match.length // self._block
         return obtainable
@@ -164,7 +164,7 @@ class Memory:
         limit = self._settings.cache_tokens_max
         if limit is None:
             return
-        owned = self._held_by(running)
+        owned = self.held_by(running)
         while self._cached and (self.ledger.used - owned) * self._block > limit:
             self._evict_oldest(None)
 
@@ -185,7 +185,7 @@ class Memory:
 
     def cached_blocks(self, running: list[Sequence]) -> int:
         """Blocks that nothing but cached prefixes holds."""
-        return self.ledger.used - self._held_by(running)
+        return self.ledger.used - self.held_by(running)
 
     @property
     def holdings(self) -> dict[int, Holding]:
@@ -210,7 +210,8 @@ class Memory:
             assert ledger.length(holding.slot) == held, (holding.slot, held)
         self._index.check(list(self._holdings.values()))
 
-    def _held_by(self, running: list[Sequence]) -> int:
+    def held_by(self, running: list[Sequence]) -> int:
+        """Blocks that these sequences hold, what they share counted once."""
         return self.ledger.held_by([s.slot for s in running if s.slot is not None])
 
     def _saved_count(self, sequence: Sequence) -> int:

@@ -1,8 +1,9 @@
 """How a tick's token budget is split: pure functions, numbers in, span lengths out.
 
 A decode wants one token. A prefill wants many and gets at most a chunk of them. Under every mix
-a tick with work makes progress, and a prefill beside decodes gets at least PREFILL_MIN tokens or
-what the budget leaves, so that nobody starves (invariant 8).
+a tick with work makes progress, and the prefill beside decodes is at least PREFILL_MIN tokens or
+what the budget leaves, so that nobody starves (invariant 8). Tenants with a share have equal
+parts of it: one with long prompts does not keep the short ones of another waiting.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from jitney.core.cost import CostModel
 from jitney.core.settings import Mix
 
 PREFILL_MIN = 16
-"""`bounded-stall` lets prefill go on by this much even when the target is missed without it."""
+"""`bounded-stall` lets prefill go on by this much, and by as many tokens as there are decodes, even
+when the target is missed without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,14 @@ class Share:
 
     decode_count: int
     spans: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Tokens that a prefill wants, and the tenant who has a share in the prefill of a tick."""
+
+    tokens: int
+    sharer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +43,9 @@ class Budget:
 
 
 def share_budget(
-    mix: Mix, decode_count: int, wanted: list[int], budget: Budget, cost: CostModel
+    mix: Mix, decode_count: int, wanted: list[Wanted], budget: Budget, cost: CostModel
 ) -> Share:
-    """Split the budget between so many decodes and prefills that want these many tokens."""
+    """Split the budget between so many decodes and these prefills, the most senior first."""
     match mix:
         case Mix.DECODE_FIRST:
             decodes = min(decode_count, budget.tokens)
@@ -45,22 +55,41 @@ def share_budget(
             return Share(min(decode_count, budget.tokens - sum(spans)), spans)
         case Mix.BALANCED:
             half = budget.tokens // 2 if decode_count else 0
-            decodes = min(decode_count, max(half, budget.tokens - sum(wanted), 1))
+            left = budget.tokens - sum(each.tokens for each in wanted)
+            decodes = min(decode_count, max(half, left, 1))
             return Share(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.BOUNDED_STALL:
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
             if decodes:
-                left = min(left, max(cost.prefill_within(budget.stall_s, decodes), PREFILL_MIN))
+                least = max(PREFILL_MIN, decodes)
+                left = min(left, max(cost.prefill_within(budget.stall_s, decodes), least))
             return Share(decodes, _spans(wanted, left, budget.chunk))
         case _:
             assert_never(mix)
 
 
-def _spans(wanted: list[int], tokens: int, chunk: int) -> tuple[int, ...]:
+def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:
+    """What each prefill gets: tenants share alike, and within a tenant the senior ones go first."""
+    left = _portions(wanted, tokens, chunk)
     spans = []
     for want in wanted:
-        span = min(want, chunk, tokens)
+        span = min(want.tokens, chunk, left.get(want.sharer, 0))
         spans.append(span)
-        tokens -= span
+        if span:
+            left[want.sharer] -= span
     return tuple(spans)
+
+
+def _portions(wanted: list[Wanted], tokens: int, chunk: int) -> dict[str | None, int]:
+    """Tokens for each tenant: who wants less than an equal part leaves the rest to the others."""
+    totals: dict[str | None, int] = {}
+    for want in wanted:
+        # Where there are fewer tokens than tenants, those of the senior prefills have one each.
+        if want.sharer in totals or len(totals) < tokens:
+            totals[want.sharer] = totals.get(want.sharer, 0) + min(want.tokens, chunk)
+    portions = {}
+    for place, (sharer, total) in enumerate(sorted(totals.items(), key=lambda each: each[1])):
+        portions[sharer] = min(total, -(-tokens // (len(totals) - place)))
+        tokens -= portions[sharer]
+    return portions

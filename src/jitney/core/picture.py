@@ -40,7 +40,7 @@ class WaitReason(StrEnum):
     TRIAL = "trial"
     """It was there when the backend failed, again and again, and such run one at a time."""
     SHARE = "share"
-    """Its tenant runs as many as it may."""
+    """Its tenant runs as many as it may, or holds as much memory."""
     BUDGET = "budget"
     """Those who run fill the next batch."""
     TURN = "turn"
@@ -138,7 +138,7 @@ def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Wa
 def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason | None:
     if len(roster.running) >= settings.sequences_max:
         return WaitReason.SLOT
-    if roster.is_tick_full:
+    if roster.held_back is None:
         return WaitReason.BUDGET
     return None
 
@@ -146,13 +146,17 @@ def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason |
 def _reason(roster: Roster, sequence: Sequence) -> WaitReason:
     if not roster.gate.may_join(sequence):
         return WaitReason.GROUP
-    shares = roster.queue.shares
-    if sequence.request.share is not None and sequence.request.tenant in shares.full:
+    sharer, held_back = sequence.request.sharer, roster.held_back or frozenset()
+    if sharer in roster.queue.shares.full:
         return WaitReason.SHARE
+    if sharer in held_back:
+        return WaitReason.BUDGET
     suspect = limits.STRIKES_QUARANTINE
     if sequence.strikes >= suspect and any(other.strikes >= suspect for other in roster.running):
         return WaitReason.TRIAL
     match = roster.memory.find(sequence)
     if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
         return WaitReason.PREFIX
+    if sharer is not None and not roster.occupancy.has_room(sequence, match, roster.running):
+        return WaitReason.SHARE
     return WaitReason.NEXT if roster.has_memory(sequence, match) else WaitReason.MEMORY

@@ -94,11 +94,11 @@ class PartedLine:
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in its place."""
-        self._parts.setdefault(_part(sequence), RankedLine(self._policy)).add(sequence)
+        self._parts.setdefault(sequence.request.sharer, RankedLine(self._policy)).add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
-        part = _part(sequence)
+        part = sequence.request.sharer
         self._parts[part].remove(sequence)
         if self._parts[part].is_empty:
             del self._parts[part]
@@ -110,10 +110,6 @@ class PartedLine:
             return lines[0].ordered()
         # No two ranks are equal, so that sequences are never compared.
         return (each for _, each in heapq.merge(*(line.ranked() for line in lines)))
-
-
-def _part(sequence: Sequence) -> str | None:
-    return None if sequence.request.share is None else sequence.request.tenant
 
 
 class FairLine:

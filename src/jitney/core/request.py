@@ -56,3 +56,8 @@ class Request:
     share: Share | None = None
     wait_s_max: float | None = None
     total_s_max: float | None = None
+
+    @property
+    def sharer(self) -> str | None:
+        """The tenant against whose share it counts; None is nobody's, and bounded by no share."""
+        return None if self.share is None else self.tenant

@@ -5,7 +5,7 @@ scheduler's matter. Called by the scheduler only.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from jitney.core import limits
 from jitney.core.backend import Traits
@@ -19,13 +19,14 @@ from jitney.core.events import (
     StartEvent,
 )
 from jitney.core.memory import Memory
+from jitney.core.occupancy import Occupancy, spare
 from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
 from jitney.core.request import RequestId
 from jitney.core.sequence import Sequence, State
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.core.strategy import Gate
-from jitney.core.victim import choose_for_class, seniority
+from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
 """Waiting sequences looked at in one tick; those who wait for a prefix let others pass."""
@@ -47,6 +48,7 @@ class Roster:
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
+        self.occupancy = Occupancy(self.memory, settings.sequences_max)
         self.queue = WaitQueue(settings.policy, settings.overtake_s)
         self.gate = Gate(settings, counters)
         self.live: dict[RequestId, list[Sequence]] = {}
@@ -182,11 +184,21 @@ class Roster:
         self.deferred_count = 0
         if len(self.running) >= self._settings.sequences_max and not self.by_class:
             return False
-        if self.is_tick_full:
+        without = self.held_back
+        if without is None:
             return False
-        if self.queue.shares.held_back_count:
+        if self.queue.shares.waiting_count(without):
             self._counters.add("share_waits")
-        candidates, strangers_count = self._candidates(now)
+        while True:
+            crowded = self._look_through(now, without)
+            if isinstance(crowded, bool):
+                return crowded
+            # Its others wait for as long as it does, and those of other tenants pass.
+            without = without | {crowded}
+
+    def _look_through(self, now: float, without: Set[str]) -> bool | str:
+        """Admit or make place for the next one; or the tenant whose share of memory is used up."""
+        candidates, strangers_count = self._candidates(now, without)
         for looked_at, sequence in enumerate(candidates):
             self.deferred_count = strangers_count + looked_at
             if looked_at >= LOOKAHEAD:
@@ -197,22 +209,54 @@ class Roster:
             if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
                 self._counters.add("prefix_waits")
                 continue
+            sharer = sequence.request.sharer
+            if sharer is not None and not self.occupancy.has_room(sequence, match, self.running):
+                self._counters.add("share_waits")
+                return sharer
             # Nobody passes the one whose turn it is, or a large one would wait for ever.
             return self._make_place(sequence, match, now)
         self.deferred_count = self.queue.count
         return False
 
-    def _candidates(self, now: float) -> tuple[Iterable[Sequence], int]:
+    @property
+    def held_back(self) -> Set[str] | None:
+        """Tenants of whom nobody is admitted now; None is everybody.
+
+        Those who run as many as they may, and where those who run fill a tick, whoever prefills
+        already: a tenant that does not has its part of the tick.
+        """
+        full = self.queue.shares.full
+        if not self.is_tick_full:
+            return full
+        prefilling = {s.request.sharer for s in self.running if s.wanted_count > 1}
+        named = {sharer for sharer in prefilling if sharer is not None}
+        return full | named if named == prefilling else None
+
+    def choose_victim(self, sequence: Sequence) -> Sequence | None:
+        """Who is sent back when there is no memory for the sequence, if anyone can be.
+
+        One of a tenant beyond its share, and else one of its juniors. A sequence whose own tenant
+        is beyond its share takes from its own.
+        """
+        juniors = self.running[self.running.index(sequence) + 1 :]
+        beyond = self.occupancy.beyond(self.running)
+        sharer, by_class = sequence.request.sharer, self.by_class
+        if sharer in beyond:
+            own = [each for each in juniors if each.request.sharer == sharer]
+            return choose_for_memory(own, by_class=by_class)
+        spared = choose_for_memory(spare(self.running, beyond), by_class=by_class)
+        return spared or choose_for_memory(juniors, by_class=by_class)
+
+    def _candidates(self, now: float, without: Set[str]) -> tuple[Iterable[Sequence], int]:
         """Who may be admitted, the next one first; and how many others wait.
 
         Those wait for a group of their own, or for one of their tenant's to end.
         """
-        shares = self.queue.shares
+        waiting = self.queue.ordered(now, without)
         if self.gate.is_open:
-            return self.queue.ordered(now, shares.full), shares.held_back_count
+            return waiting, self.queue.shares.waiting_count(without)
         # A member that was sent back may stand behind any number of those.
         awaited_count = sum(member.state is State.WAITING for member in self.gate.members)
-        waiting = self.queue.ordered(now, shares.full)
         found = filter(self.gate.may_join, waiting) if awaited_count else ()
         return found, self.queue.count - awaited_count
 
@@ -229,7 +273,9 @@ class Roster:
             return self._displace(sequence, now, keeps_memory=True)
         if not self.has_memory(sequence, match):
             self._counters.add("kv_full")
-            return self._displace(sequence, now, keeps_memory=False)
+            return self._take_back(sequence, now) or self._displace(
+                sequence, now, keeps_memory=False
+            )
         if not self.memory.give_slot(sequence, match):
             return False
         self.queue.remove(sequence)
@@ -257,12 +303,31 @@ class Roster:
                 StartEvent(sequence.request.id, sequence.index, now, waited_s, sequence.computed)
             )
 
+    def _take_back(self, sequence: Sequence, now: float) -> bool:
+        """Send one back whose tenant holds more than its share; false if there is none."""
+        if sequence.request.sharer is None:
+            return False
+        beyond = spare(self.running, self.occupancy.beyond(self.running))
+        victim = choose_for_memory(
+            [each for each in beyond if each.has_progressed], by_class=self.by_class
+        )
+        if victim is None:
+            return False
+        self.send_back(victim, now, by=sequence)
+        return True
+
+    def send_back(self, victim: Sequence, now: float, *, by: Sequence) -> None:
+        """Give up a sequence's memory in favour of `by`; it is saved where that is possible."""
+        saved = self.memory.save(victim)
+        reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
+        self.preempt(victim, reason, now, by=by, keeps_memory=False)
+
     def _displace(self, sequence: Sequence, now: float, *, keeps_memory: bool) -> bool:
         """Send a running sequence of a lower class back to make place; false if there is none."""
         if not self.by_class:
             return False
         overtake_s = self._settings.overtake_s
-        victim = choose_for_class(self.running, sequence.priority, now, overtake_s)
+        victim = choose_for_class(self.running, sequence, now, overtake_s)
         if victim is None:
             return False
         if not keeps_memory:

@@ -19,15 +19,14 @@ from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry, Outcome, Sample
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
-from jitney.core.events import Event, FinishReason, PreemptReason, PromptEvent, TokenEvent
+from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, Occupant
-from jitney.core.mix import Budget, share_budget
+from jitney.core.mix import Budget, Wanted, share_budget
 from jitney.core.picture import Picture, draw
 from jitney.core.request import Request, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State, make_sequences
 from jitney.core.settings import SchedulerSettings
-from jitney.core.victim import choose_for_memory
 from jitney.errors import Draining, InvalidRequest, QueueFull
 
 RETRY_SHARE = 0.25
@@ -331,7 +330,11 @@ class Scheduler:
     def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""
         wanted = [_wanted(sequence) for sequence in running]
-        prefills = [want for want in wanted if want > 1]
+        prefills = [
+            Wanted(want, sequence.request.sharer)
+            for sequence, want in zip(running, wanted, strict=True)
+            if want > 1
+        ]
         decode_count = sum(want == 1 for want in wanted)
         share = share_budget(self._settings.mix, decode_count, prefills, self._budget, self._cost)
         # When not every decode has a place in this tick, they take turns.
@@ -357,13 +360,10 @@ class Scheduler:
         length = sequence.planned + span
         while not roster.memory.grow(sequence, length):
             self.counters.add("kv_full")
-            juniors = roster.running[roster.running.index(sequence) + 1 :]
-            victim = choose_for_memory(juniors, by_class=roster.by_class)
+            victim = roster.choose_victim(sequence)
             if victim is None:
                 return False
-            saved = roster.memory.save(victim)
-            reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
-            roster.preempt(victim, reason, now, by=sequence, keeps_memory=False)
+            roster.send_back(victim, now, by=sequence)
         return True
 
     def _settle(

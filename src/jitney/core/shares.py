@@ -34,7 +34,11 @@ class Shares:
     @property
     def held_back_count(self) -> int:
         """Sequences that wait because their tenant is full."""
-        return sum(self._held[tenant].waiting_count for tenant in self._full)
+        return self.waiting_count(self._full)
+
+    def waiting_count(self, tenants: Set[str]) -> int:
+        """Sequences of these tenants that wait."""
+        return sum(self.held(tenant).waiting_count for tenant in tenants)
 
     def held(self, tenant: str) -> Held:
         """What the tenant holds now."""

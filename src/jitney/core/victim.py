@@ -5,7 +5,8 @@ everyone after it: that is why preemption cannot go round in circles. A victim h
 since it was admitted, unless there is no other.
 """
 
-from jitney.core.request import Priority
+from collections import Counter
+
 from jitney.core.sequence import Sequence
 
 
@@ -35,19 +36,27 @@ def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence
 
 
 def choose_for_class(
-    running: list[Sequence], priority: Priority, now: float, overtake_s: float
+    running: list[Sequence], newcomer: Sequence, now: float, overtake_s: float
 ) -> Sequence | None:
-    """The one that a waiting request of this class may displace: of a lower class, not aged.
+    """The one that a waiting sequence may displace: of a lower class, not aged.
 
-    An aged sequence was admitted because it had waited long enough; it is not sent back.
+    An aged sequence was admitted because it had waited long enough; it is not sent back. Classes
+    are the callers' own claims, so nobody runs fewer than the one who displaces him.
     """
+    counts = Counter(sequence.request.sharer for sequence in running)
+    mine = newcomer.request.sharer
     lower = [
         sequence
         for sequence in running
-        if sequence.priority < priority
+        if sequence.priority < newcomer.priority
         and sequence.has_progressed
         and not sequence.is_in_flight
         and now - sequence.arrived_at <= overtake_s
+        and (
+            (theirs := sequence.request.sharer) == mine
+            or theirs is None
+            or counts[theirs] - 1 >= counts[mine] + 1
+        )
     ]
     if not lower:
         return None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.core.cost import CostModel
-from jitney.core.mix import PREFILL_MIN, Budget, share_budget
+from jitney.core.mix import PREFILL_MIN, Budget, Wanted, share_budget
 from jitney.core.settings import Mix
 
 
@@ -20,13 +20,15 @@ def slow_model() -> CostModel:
 @given(
     mix=st.sampled_from(list(Mix)),
     decode_count=st.integers(0, 20),
-    wanted=st.lists(st.integers(2, 2000), max_size=8),
+    wanted=st.lists(
+        st.builds(Wanted, st.integers(2, 2000), st.sampled_from((None, "a", "b"))), max_size=8
+    ),
     spare=st.integers(0, 600),
     chunk=st.integers(1, 512),
     is_slow=st.booleans(),
 )
 def test_every_mix_keeps_the_budget_and_makes_progress(
-    mix: Mix, decode_count: int, wanted: list[int], spare: int, chunk: int, is_slow: bool
+    mix: Mix, decode_count: int, wanted: list[Wanted], spare: int, chunk: int, is_slow: bool
 ) -> None:
     """Guards invariants 2 and 8: no tick too large, none empty while there is work."""
     budget = Budget(max(1, decode_count + len(wanted)) + spare, chunk, 0.05)
@@ -36,7 +38,7 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
     assert 0 <= share.decode_count <= decode_count
     assert len(share.spans) == len(wanted)
     for span, want in zip(share.spans, wanted, strict=True):
-        assert 0 <= span <= min(want, chunk)
+        assert 0 <= span <= min(want.tokens, chunk)
     assert share.decode_count + sum(share.spans) > 0 or not (decode_count or wanted)
     if wanted and mix is not Mix.PREFILL_FIRST:
         assert share.spans[0] > 0
@@ -55,15 +57,36 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
 )
 def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...]) -> None:
     """Guards the meaning of each name, at a budget that is not enough for all."""
-    share = share_budget(mix, 6, [50, 50], Budget(10, 8, 0.05), CostModel())
+    share = share_budget(mix, 6, [Wanted(50), Wanted(50)], Budget(10, 8, 0.05), CostModel())
     assert (share.decode_count, share.spans) == (decodes, spans)
 
 
 def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:
     """Guards the inter-token time, and the prompt that would miss it by its mere presence."""
-    share = share_budget(Mix.BOUNDED_STALL, 2, [1000], Budget(512, 512, 0.5), slow_model())
+    wanted = [Wanted(1000)]
+    share = share_budget(Mix.BOUNDED_STALL, 2, wanted, Budget(512, 512, 0.5), slow_model())
     assert PREFILL_MIN < share.spans[0] < 80
-    share = share_budget(Mix.BOUNDED_STALL, 2, [1000], Budget(512, 512, 0.0001), slow_model())
+    share = share_budget(
+        Mix.BOUNDED_STALL, 2, [Wanted(1000)], Budget(512, 512, 0.0001), slow_model()
+    )
     assert share.spans == (PREFILL_MIN,)
-    share = share_budget(Mix.BOUNDED_STALL, 0, [1000], Budget(512, 512, 0.0001), slow_model())
+    share = share_budget(
+        Mix.BOUNDED_STALL, 0, [Wanted(1000)], Budget(512, 512, 0.0001), slow_model()
+    )
     assert share.spans == (512,)
+
+
+def test_tenants_share_the_prefill_of_a_tick_alike() -> None:
+    """Guards short prompts: five long ones of another tenant kept them waiting for a minute."""
+    long = [Wanted(4000, "a")] * 5
+    for short, tokens, expected in ((40, 200, (160, 40)), (400, 200, (100, 100)), (400, 1, (1, 0))):
+        wanted = [*long, Wanted(short, "b")]
+        share = share_budget(Mix.DECODE_FIRST, 0, wanted, Budget(tokens, 512, 0.1), CostModel())
+        assert share.spans == (expected[0], 0, 0, 0, 0, expected[1])
+
+
+def test_prefill_goes_on_by_as_much_as_there_are_decodes() -> None:
+    """Guards new prompts where decodes alone take all of the time there is."""
+    budget = Budget(512, 512, 0.0001)
+    share = share_budget(Mix.BOUNDED_STALL, 40, [Wanted(1000)], budget, slow_model())
+    assert share.spans == (40,)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jitney.core.backend import Traits
+from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
 from jitney.core.picture import WaitReason
 from jitney.core.request import Priority, Request, RequestId, Share
@@ -148,3 +149,93 @@ def test_a_higher_class_does_not_lift_the_share() -> None:
     one.plan(0.0)
     assert running(one) == ["a0", "a1", "a2", "b"]
     one.check()
+
+
+def long_request(name: str, tenant: str, tokens: int, tokens_max: int = 8) -> Request:
+    """A prompt that nobody else has."""
+    params = SamplingParams(temperature=0.0, max_tokens=tokens_max)
+    prompt = tuple((ord(letter) * 31 + at) % 500 + 10 for at, letter in enumerate(name * tokens))
+    return replace(request(name, tenant), prompt=prompt[:tokens], params=params)
+
+
+def tight(kv_tokens: int, batch_tokens: int = 2048) -> Scheduler:
+    """Blocks of one token, so that memory is counted by hand."""
+    settings = SchedulerSettings(
+        model_len_max=60,
+        sequences_max=4,
+        batch_tokens_max=batch_tokens,
+        prefill_chunk=min(batch_tokens, 512),
+        reuse_prefixes=False,
+        watermark=0.0,
+    )
+    traits = replace(TRAITS, kv_tokens=kv_tokens, model_len_max=60, block_tokens=1)
+    return Scheduler(settings, traits, (9,))
+
+
+def tick(one: Scheduler, now: float = 0.0) -> Batch | None:
+    """One batch, of which every entry that wants a token gets one."""
+    batch = one.plan(now)
+    if batch is not None:
+        samples = tuple(Sample(token=5 if entry.wants_token else None) for entry in batch.entries)
+        one.apply(batch, Outcome(batch.number, samples, 0.01), now)
+    one.check()
+    return batch
+
+
+def test_a_tenant_that_fills_a_tick_does_not_keep_others_out() -> None:
+    """Guards a short prompt: five long ones of another tenant kept it waiting for a minute."""
+    one = tight(kv_tokens=4000, batch_tokens=40)
+    for number in range(5):
+        one.submit(long_request(f"a{number}", "a", 50), 0.0)
+    tick(one)
+    one.submit(long_request("b", "b", 10), 0.0)
+    assert one.picture(0.0).waiting[-1].reason is WaitReason.NEXT
+    batch = tick(one)
+    assert batch is not None
+    assert [entry.length for entry in batch.entries] == [10, 20, 10]
+    assert "b" in running(one)
+
+
+def test_a_tenant_at_its_share_of_memory_is_passed_over() -> None:
+    """Guards the others' memory: who has room in the queue and a place has none to run in."""
+    one = tight(kv_tokens=100)
+    for number in range(3):
+        one.submit(long_request(f"a{number}", "a", 30), 0.0)
+    one.submit(long_request("b", "b", 20), 0.0)
+    tick(one)
+    assert running(one) == ["a0", "a1", "b"]
+    assert [each.reason for each in one.picture(0.0).waiting] == [WaitReason.SHARE]
+
+
+def test_one_sequence_is_always_within_its_tenants_share() -> None:
+    """Guards a long request against waiting for ever."""
+    one = tight(kv_tokens=60)
+    one.submit(long_request("a", "a", 55), 0.0)
+    tick(one)
+    assert running(one) == ["a"]
+
+
+def test_memory_beyond_a_share_is_taken_back_for_who_arrives() -> None:
+    """Guards a new request: what another tenant grew beyond its share was never given back."""
+    one = tight(kv_tokens=100)
+    for number in range(3):
+        one.submit(long_request(f"a{number}", "a", 20, tokens_max=40), 0.0)
+    for _ in range(12):
+        tick(one)
+    assert len(running(one)) == 3
+    one.submit(long_request("b", "b", 20), 0.0)
+    tick(one)
+    assert running(one) == ["a0", "a1", "b"]
+    assert one.counters["preempted_saved"] == 1
+
+
+def test_a_tenant_beyond_its_share_takes_from_its_own() -> None:
+    """Guards a running stream: the least computed of all was sent back, however small."""
+    one = tight(kv_tokens=100)
+    for number in range(3):
+        one.submit(long_request(f"a{number}", "a", 20, tokens_max=40), 0.0)
+    one.submit(long_request("b", "b", 5, tokens_max=40), 0.0)
+    while one.counters["ended_finished"] == 0:
+        tick(one)
+        assert "b" in running(one)
+    assert one.counters["preempted_saved"] > 0

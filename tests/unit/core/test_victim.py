@@ -1,8 +1,25 @@
 """Who has to make room."""
 
-from jitney.core.request import Priority
+from dataclasses import replace
+
+from jitney.core.request import Priority, Share
+from jitney.core.sequence import Sequence
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 from tests.unit.core.sequences import running, sequence
+
+SHARE = Share(waiting_max=8, waiting_tokens_max=100, running_max=3)
+
+
+def newcomer(priority: Priority, tenant: str = "") -> Sequence:
+    """One that waits; of a tenant with a share, if one is named."""
+    made = sequence("z", priority=priority, tenant=tenant)
+    return shared(made) if tenant else made
+
+
+def shared(made: Sequence) -> Sequence:
+    """The same sequence, of a tenant with a share."""
+    made.request = replace(made.request, share=SHARE)
+    return made
 
 
 def test_the_cheapest_to_resume_is_preempted() -> None:
@@ -33,17 +50,30 @@ def test_nobody_in_flight_is_chosen() -> None:
     busy = running(sequence("a"), 0, computed=5, generated=1)
     busy.planned += 1
     assert choose_for_memory([busy], by_class=False) is None
-    assert choose_for_class([busy], Priority.CRITICAL, 0.0, 30.0) is None
+    assert choose_for_class([busy], newcomer(Priority.CRITICAL), 0.0, 30.0) is None
 
 
 def test_only_lower_classes_that_are_not_aged_are_displaced() -> None:
     """Guards both ends: equals are safe, and so is one that waited its time."""
     low = running(sequence("a", priority=Priority.LOW), 0, computed=5, generated=1)
-    assert choose_for_class([low], Priority.HIGH, now=10.0, overtake_s=30.0) is low
-    assert choose_for_class([low], Priority.LOW, now=10.0, overtake_s=30.0) is None
-    assert choose_for_class([low], Priority.HIGH, now=40.0, overtake_s=30.0) is None
+    assert choose_for_class([low], newcomer(Priority.HIGH), now=10.0, overtake_s=30.0) is low
+    assert choose_for_class([low], newcomer(Priority.LOW), now=10.0, overtake_s=30.0) is None
+    assert choose_for_class([low], newcomer(Priority.HIGH), now=40.0, overtake_s=30.0) is None
     unproven = running(sequence("b", priority=Priority.LOW), 1, computed=5)
-    assert choose_for_class([unproven], Priority.HIGH, now=10.0, overtake_s=30.0) is None
+    assert choose_for_class([unproven], newcomer(Priority.HIGH), now=10.0, overtake_s=30.0) is None
+
+
+def test_nobody_is_left_with_fewer_than_the_one_who_displaces_him() -> None:
+    """Guards other tenants against a class that is a caller's own claim."""
+    theirs = [
+        running(shared(sequence(name, tenant="b")), slot, computed=5, generated=1)
+        for slot, name in enumerate("abc")
+    ]
+    critical = newcomer(Priority.CRITICAL, "a")
+    assert choose_for_class(theirs[:1], critical, now=1.0, overtake_s=30.0) is None
+    assert choose_for_class(theirs[:2], critical, now=1.0, overtake_s=30.0) is theirs[1]
+    mine = running(shared(sequence("d", tenant="a")), 3, computed=9, generated=1)
+    assert choose_for_class([*theirs[:2], mine], critical, now=1.0, overtake_s=30.0) is mine
 
 
 def test_seniority_is_class_then_age() -> None:
