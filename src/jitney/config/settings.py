@@ -249,8 +249,7 @@ class Settings:
         metadata=about(
             Group.SCHEDULING,
             Number(0.0, 60_000.0, above=True),
-            "The time between tokens that the mix bounded-stall keeps to, or twice what the "
-            "running sequences take by themselves where that is longer.",
+            "The time between tokens that the mix bounded-stall keeps to.",
         ),
     )
     overtake_s: float = field(

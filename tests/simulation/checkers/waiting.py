@@ -3,8 +3,9 @@
 The rule of elders: no sequence gets its first slot before one that arrived more than `overtake_s`
 earlier and is still waiting for its own. Two exceptions: the elder waits by itself for a prefix of
 at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute for it; or its tenant
-runs its share of the places, and it waits for one of those to end. (One that is head of the line
-but has no room lets nobody pass either, so that is no exception.)
+has a share and something that runs, for which it waits: then those of other tenants pass, and of
+its own only if it runs its share of the places. (One that is head of the line but has no room lets
+nobody pass either, so that is no exception.)
 
 Deadlines: after `expire`, nobody lives whose time is over. Drain and idleness have bounds, too,
 which the simulator counts in turns and reports under this name.
@@ -67,7 +68,7 @@ class WaitingChecker:
             if at is None:
                 continue  # it ended before the news of its start came out
             for name, earlier in self._unserved.items():
-                if earlier + self._settings.overtake_s < at and not self._defers(name, start.at):
+                if earlier + self._settings.overtake_s < at and not self._defers(name, start):
                     raise Violation(
                         NAME,
                         f"{start.request_id} came {at - earlier:.3f} s after {name} and was "
@@ -77,14 +78,16 @@ class WaitingChecker:
             last = starts[-1].at
             self._beside = {at: names for at, names in self._beside.items() if at >= last}
 
-    def _defers(self, name: Name, at: float) -> bool:
+    def _defers(self, name: Name, start: StartEvent) -> bool:
         """Whether those beside it are its tenant's share, or compute a prefix for it."""
         mine = self._oracle.request(name)
-        beside = [self._oracle.request(other) for other in self._beside.get(at, ())]
-        its_own = sum(other.tenant == mine.tenant for other in beside)
-        if mine.share is not None and its_own >= mine.share.running_max:
+        others = self._beside.get(start.at, ())
+        its_own = sum(self._oracle.request(other).tenant == mine.tenant for other in others)
+        passer = self._oracle.request((start.request_id, start.index))
+        enough = mine.share.running_max if mine.share and passer.tenant == mine.tenant else 1
+        if mine.share is not None and its_own >= enough:
             return True
-        for other in self._beside.get(at, ()):
+        for other in others:
             theirs = self._oracle.request(other)
             is_shared = mine.id == theirs.id or (
                 self._settings.reuse_prefixes and mine.scope == theirs.scope
