@@ -9,12 +9,13 @@ queue.
 """
 
 FORGET = 0.98
-WEIGHT = 0.3
-"""Of a new tick in the cost of a prefill token: it grows as a prompt becomes longer."""
+PREFILL_FORGET = 0.8
+"""Faster: a token costs more as its prompt becomes longer."""
 
 TOKEN_S_MIN = 1e-7
 SPAN_UNKNOWN = 64
-"""Prefill tokens beside decodes while nothing is known of their cost."""
+"""Prefill tokens beside decodes while nothing is known of their cost. A tick with fewer says less
+of it, and one with more no more: in a large span each token is cheaper."""
 
 
 class CostModel:
@@ -24,7 +25,8 @@ class CostModel:
         # Sums of 1, x, x * x, y and x * y, for the decodes x and the seconds y of a tick, each
         # divided by the square of the seconds.
         self._sums = [0.0, 0.0, 0.0, 0.0, 0.0]
-        self._token_s: float | None = None
+        self._prefill_count = 0.0
+        self._prefill_s = 0.0
         self.tokens_per_s = 0.0
 
     def observe(self, decode_count: int, prefill_count: int, seconds: float) -> None:
@@ -32,9 +34,10 @@ class CostModel:
         if seconds <= 0.0:
             return
         if prefill_count:
-            token_s = (seconds - self._decodes_s(decode_count)) / prefill_count
-            before_s = token_s if self._token_s is None else self._token_s
-            self._token_s = max(TOKEN_S_MIN, before_s + WEIGHT * (token_s - before_s))
+            portion = min(1.0, SPAN_UNKNOWN / prefill_count)
+            beyond_s = seconds - self._decodes_s(decode_count)
+            self._prefill_count = PREFILL_FORGET * self._prefill_count + portion * prefill_count
+            self._prefill_s = PREFILL_FORGET * self._prefill_s + portion * beyond_s
         else:
             products = (1.0, decode_count, decode_count**2, seconds, decode_count * seconds)
             for index, product in enumerate(products):
@@ -45,9 +48,10 @@ class CostModel:
 
     def prefill_within(self, seconds: float, decode_count: int) -> int:
         """Prefill tokens that fit beside the decodes in so much time."""
-        if self._token_s is None:
+        if not self._prefill_count:
             return SPAN_UNKNOWN
-        return max(0, int((seconds - self._decodes_s(decode_count)) / self._token_s))
+        token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
+        return max(0, int((seconds - self._decodes_s(decode_count)) / token_s))
 
     def _decodes_s(self, decode_count: int) -> float:
         """What so many decodes take by themselves; nothing, while no tick has told."""

@@ -42,6 +42,16 @@ def test_prefill_in_every_tick_does_not_make_decodes_seem_dear() -> None:
         assert took_s <= 0.11
 
 
+def test_short_prompts_say_little_of_long_ones() -> None:
+    """Guards the first long prompt after short ones, whose cost is lost in the noise."""
+    cost = CostModel()
+    for number in range(20):
+        cost.observe(2, 0, 0.02)
+        cost.observe(2, 64, 0.02 + 0.032)
+        cost.observe(2, 2, 0.02 + 0.002 * (number % 2))
+    assert cost.prefill_within(0.1, 2) == pytest.approx(160, abs=32)
+
+
 def test_decodes_that_became_slower_unseen_are_charged_to_prefill() -> None:
     """Guards the direction of the error: it is for those who generate."""
     cost = CostModel()
