@@ -1,10 +1,19 @@
 """Attacks by what is asked for: well-formed requests at the limits of every field."""
 
 import asyncio
+import itertools
 import json
 import socket
 
-from benchmarks.http.hostile.attack import Attack, Bounds, Target, connected, crowd, status_of
+from benchmarks.http.hostile.attack import (
+    Attack,
+    Bounds,
+    Setup,
+    Target,
+    connected,
+    crowd,
+    status_of,
+)
 from benchmarks.http.wire import Json
 
 PATH = "/v1/completions"
@@ -35,6 +44,40 @@ async def different_prompts(target: Target) -> None:
         await target.post(PATH, {"prompt": [TOKEN + number] * tokens, "max_tokens": 16})
 
     await crowd(40, one, times=1)
+
+
+async def few_long_prompts(target: Target) -> None:
+    """Five long prompts that differ, again and again: their prefill fills every tick."""
+    fresh = itertools.count()
+
+    async def one(number: int) -> None:
+        prompt = [TOKEN + (next(fresh) + at * at) % 50 for at in range(target.model_len - 96)]
+        await target.post(PATH, {"prompt": prompt, "max_tokens": 1})
+
+    await crowd(5, one)
+
+
+async def memory_taken(target: Target) -> None:
+    """Completions that grow until they hold all memory there is."""
+
+    async def one(number: int) -> None:
+        prompt = [TOKEN + (number + at * at) % 50 for at in range(target.model_len // 4)]
+        tokens = target.model_len - len(prompt)
+        body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        await target.post(PATH, body)
+
+    await crowd(16, one)
+
+
+async def critical(target: Target) -> None:
+    """Requests of the highest class, as many as there are places."""
+
+    async def one(number: int) -> None:
+        prompt = [TOKEN + (number + at * at) % 50 for at in range(1000)]
+        body = {"prompt": prompt, "max_tokens": 300, "ignore_eos": True, "priority": "critical"}
+        await target.post(PATH, body)
+
+    await crowd(16, one)
 
 
 async def stop_strings(target: Target) -> None:
@@ -147,26 +190,40 @@ ATTACKS = (
         text="forty requests with the same prompt of 8,000 tokens",
         run=equal_prompts,
         seconds=30.0,
-        bounds=_SLOTS_TAKEN,
     ),
     Attack(
         name="different-prompts",
         text="forty requests with prompts of 8,000 tokens that differ",
         run=different_prompts,
         seconds=30.0,
-        bounds=_SLOTS_TAKEN,
+    ),
+    Attack(
+        name="few-long-prompts",
+        text="five callers with prompts that fill the context, over and over",
+        run=few_long_prompts,
+        seconds=10.0,
+    ),
+    Attack(
+        name="memory-taken",
+        text="sixteen completions that grow until memory is full",
+        run=memory_taken,
+        seconds=15.0,
+    ),
+    Attack(
+        name="critical",
+        text="sixteen callers of class critical, under the policy priority",
+        run=critical,
+        setup=Setup(flags=("--policy", "priority")),
     ),
     Attack(
         name="stop-strings",
         text="30 prompts x n 16 x 16 stop strings of 255 equal letters and another",
         run=stop_strings,
-        bounds=_SLOTS_TAKEN,
     ),
     Attack(
         name="stop-strings-running",
         text="16 completions searched for 16 long stop strings",
         run=stop_strings_running,
-        bounds=_SLOTS_TAKEN,
     ),
     Attack(
         name="queue-in-two-calls",
@@ -199,7 +256,6 @@ ATTACKS = (
         text="12 unread streams of four, with 20 logprobs a token",
         run=stalled_logprobs,
         seconds=20.0,
-        bounds=_SLOTS_TAKEN,
     ),
     Attack(
         name="logit-bias", text="1,024 biases, and 300 on 16", run=logit_bias, bounds=_SLOTS_TAKEN
@@ -208,12 +264,10 @@ ATTACKS = (
         name="context-limit",
         text="prompts that fill the context, eight at once",
         run=context_limit,
-        bounds=_SLOTS_TAKEN,
     ),
     Attack(
         name="short-streams",
         text="64 short streams",
         run=short_streams,
-        bounds=_SLOTS_TAKEN,
     ),
 )
