@@ -1,11 +1,13 @@
 """Attacks by constraints: schemas, regexes and grammars that take for ever to compile or follow."""
 
+import asyncio
 import itertools
 
 from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd
 from benchmarks.http.wire import Json
 
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 _ASKED: Json = {"messages": [{"role": "user", "content": "Answer."}], "max_tokens": 8}
 
 
@@ -100,6 +102,31 @@ async def deep_schema(target: Target) -> None:
     await crowd(len(schemas), lambda number: target.post(CHAT, _with_schema(schemas[number])))
 
 
+async def lost_grammars(target: Target) -> None:
+    """More compiled grammars wait than are kept; then twelve places become free at once."""
+    held = {"prompt": "Hold.", "max_tokens": 4000, "ignore_eos": True}
+
+    async def ask(number: int) -> None:
+        asked = {"prompt": "x", "max_tokens": 1, "structured_outputs": {"grammar": _ring(number)}}
+        await target.post(COMPLETIONS, asked)
+
+    async with asyncio.TaskGroup() as group:
+        holding = [group.create_task(target.post(COMPLETIONS, held)) for _ in range(12)]
+        await asyncio.sleep(0.5)
+        for number in range(80):
+            group.create_task(ask(number))
+        await asyncio.sleep(14.0)
+        for each in holding:
+            each.cancel()
+
+
+def _ring(number: int, rules: int = 3000) -> str:
+    """A grammar of 85 KB, each rule of which goes on to the next."""
+    start = " | ".join(f"r{at}" for at in range(rules))
+    lines = [f'r{at}: "a{number}{at}" r{(at + 1) % rules}' for at in range(rules)]
+    return "\n".join([f"start: {start}", *lines])
+
+
 def _all_of(number: int) -> Json:
     patterns = [f"^.*k{number}{at:06d}.*$" for at in range(60)]
     return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
@@ -145,6 +172,13 @@ ATTACKS = (
         name="choices-5000",
         text="5,000 choices, each time others",
         run=many_choices,
+        bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
+    ),
+    Attack(
+        name="lost-grammars",
+        text="80 grammars wait, more than are kept; then 12 are begun at once",
+        run=lost_grammars,
+        seconds=18.0,
         bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
     ),
     Attack(name="deep-schema", text="schemas of themselves, or huge", run=deep_schema),
