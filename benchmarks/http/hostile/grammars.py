@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 
-from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd
+from benchmarks.http.hostile.attack import Attack, Bounds, Setup, Target, crowd
 from benchmarks.http.wire import Json
 
 CHAT = "/v1/chat/completions"
@@ -21,6 +21,11 @@ async def ambiguous(target: Target) -> None:
 async def schema_all_of(target: Target) -> None:
     """A schema of 3 KB that no compiler ends with, from two."""
     await crowd(2, lambda number: target.post(CHAT, _with_schema(_all_of(number))))
+
+
+async def schema_all_of_crowd(target: Target) -> None:
+    """The same from eight, for a bystander who has a schema too."""
+    await crowd(8, lambda number: target.post(CHAT, _with_schema(_all_of(number))))
 
 
 async def schema_all_of_tool(target: Target) -> None:
@@ -182,4 +187,12 @@ ATTACKS = (
         bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
     ),
     Attack(name="deep-schema", text="schemas of themselves, or huge", run=deep_schema),
+    Attack(
+        name="schema-beside-schemas",
+        text="eight that never compile, beside questions with a schema that is compiled",
+        run=schema_all_of_crowd,
+        seconds=10.0,
+        setup=Setup(is_json_wanted=True),
+        bounds=Bounds(chat_ms=3000.0, because="one other constraint is compiled first, up to 2 s"),
+    ),
 )
