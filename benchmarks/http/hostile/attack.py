@@ -38,6 +38,8 @@ class Setup:
     """One of `templates.TEMPLATES`, in place of the model's own."""
     log: Literal["kept", "unread", "full"] = "kept"
     """Where its log goes: a file, a pipe that nobody reads, a disk without room."""
+    is_json_wanted: bool = False
+    """The bystander's question is answered by a schema, always the same."""
     memory_more_mib: int | None = None
     """A limit on memory, so much above what it takes at rest."""
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.http.hostile.bystander PORT KEY`: a calm caller, in a process of its own.
+"""`python -m benchmarks.http.hostile.bystander PORT KEY QUESTION`: a calm caller, in a process.
 
 It reads one long stream of tokens, asks for /health every 50 ms on a connection that it keeps
-(and every tenth time on a new one), and asks a short question every 200 ms. For each line on
+(and every tenth time on a new one), and asks its question every 200 ms. For each line on
 standard input it writes one of JSON: the worst of each since the line before, what is still under
 way included, and how late its own clock was, so that a machine without a free core is not taken
 for a server that stands still.
@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from benchmarks.http.hostile.attack import now
 from benchmarks.http.wire import DONE, Connection, Json
@@ -64,14 +65,15 @@ class Tally:
         return told
 
 
-async def watch(port: int, key: str, lines: asyncio.StreamReader) -> None:
+async def watch(port: int, key: str, question: Json, lines: asyncio.StreamReader) -> None:
     """Until the lines end."""
+    chat = partial(_chat, port, key, question)
     tallies = {name: Tally() for name in ("stream", "health", "chat", "late")}
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_again(tallies["stream"], lambda: _stream(port, key, tallies))),
             group.create_task(_again(tallies["health"], lambda: _health(port, tallies["health"]))),
-            group.create_task(_again(tallies["chat"], lambda: _chat(port, key, tallies["chat"]))),
+            group.create_task(_again(tallies["chat"], lambda: chat(tallies["chat"]))),
             group.create_task(_late(tallies["late"])),
         ]
         while await lines.readline():
@@ -130,15 +132,14 @@ async def _health(port: int, tally: Tally) -> None:
         connection.close()
 
 
-async def _chat(port: int, key: str, tally: Tally) -> None:
-    """One short question."""
-    body = {"messages": [{"role": "user", "content": "Which bus?"}], "max_tokens": 2}
+async def _chat(port: int, key: str, question: Json, tally: Tally) -> None:
+    """One question."""
     tally.begin()
     connection = None
     try:
         async with asyncio.timeout(REPLY_S_MAX):
             connection = await Connection.open(port, key)
-            reply = await connection.post(CHAT, body)
+            reply = await connection.post(CHAT, question)
         tally.end()
         _check(reply.status)
     finally:
@@ -161,7 +162,7 @@ def _check(status: int) -> None:
         raise ValueError(f"status {status}")
 
 
-async def main(port: int, key: str) -> None:
+async def main(port: int, key: str, question: Json) -> None:
     """Watch until standard input is closed."""
     with contextlib.suppress(OSError):
         # It measures, so it goes before what it measures; without the right to, it does not.
@@ -169,8 +170,8 @@ async def main(port: int, key: str) -> None:
     lines = asyncio.StreamReader()
     reading = asyncio.StreamReaderProtocol(lines)
     await asyncio.get_running_loop().connect_read_pipe(lambda: reading, sys.stdin)
-    await watch(port, key, lines)
+    await watch(port, key, question, lines)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])))

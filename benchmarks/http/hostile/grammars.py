@@ -1,11 +1,13 @@
 """Attacks by constraints: schemas, regexes and grammars that take for ever to compile or follow."""
 
+import asyncio
 import itertools
 
-from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd
+from benchmarks.http.hostile.attack import Attack, Bounds, Setup, Target, crowd
 from benchmarks.http.wire import Json
 
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 _ASKED: Json = {"messages": [{"role": "user", "content": "Answer."}], "max_tokens": 8}
 
 
@@ -19,6 +21,11 @@ async def ambiguous(target: Target) -> None:
 async def schema_all_of(target: Target) -> None:
     """A schema of 3 KB that no compiler ends with, from two."""
     await crowd(2, lambda number: target.post(CHAT, _with_schema(_all_of(number))))
+
+
+async def schema_all_of_crowd(target: Target) -> None:
+    """The same from eight, for a bystander who has a schema too."""
+    await crowd(8, lambda number: target.post(CHAT, _with_schema(_all_of(number))))
 
 
 async def schema_all_of_tool(target: Target) -> None:
@@ -100,6 +107,31 @@ async def deep_schema(target: Target) -> None:
     await crowd(len(schemas), lambda number: target.post(CHAT, _with_schema(schemas[number])))
 
 
+async def lost_grammars(target: Target) -> None:
+    """More compiled grammars wait than are kept; then twelve places become free at once."""
+    held = {"prompt": "Hold.", "max_tokens": 4000, "ignore_eos": True}
+
+    async def ask(number: int) -> None:
+        asked = {"prompt": "x", "max_tokens": 1, "structured_outputs": {"grammar": _ring(number)}}
+        await target.post(COMPLETIONS, asked)
+
+    async with asyncio.TaskGroup() as group:
+        holding = [group.create_task(target.post(COMPLETIONS, held)) for _ in range(12)]
+        await asyncio.sleep(0.5)
+        for number in range(80):
+            group.create_task(ask(number))
+        await asyncio.sleep(14.0)
+        for each in holding:
+            each.cancel()
+
+
+def _ring(number: int, rules: int = 3000) -> str:
+    """A grammar of 85 KB, each rule of which goes on to the next."""
+    start = " | ".join(f"r{at}" for at in range(rules))
+    lines = [f'r{at}: "a{number}{at}" r{(at + 1) % rules}' for at in range(rules)]
+    return "\n".join([f"start: {start}", *lines])
+
+
 def _all_of(number: int) -> Json:
     patterns = [f"^.*k{number}{at:06d}.*$" for at in range(60)]
     return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
@@ -147,5 +179,20 @@ ATTACKS = (
         run=many_choices,
         bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
     ),
+    Attack(
+        name="lost-grammars",
+        text="80 grammars wait, more than are kept; then 12 are begun at once",
+        run=lost_grammars,
+        seconds=18.0,
+        bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
+    ),
     Attack(name="deep-schema", text="schemas of themselves, or huge", run=deep_schema),
+    Attack(
+        name="schema-beside-schemas",
+        text="eight that never compile, beside questions with a schema that is compiled",
+        run=schema_all_of_crowd,
+        seconds=10.0,
+        setup=Setup(is_json_wanted=True),
+        bounds=Bounds(chat_ms=3000.0, because="one other constraint is compiled first, up to 2 s"),
+    ),
 )

@@ -35,6 +35,9 @@ WARMING = 12
 """At once of each kind: pools of threads fill up."""
 
 WARMING_S_MAX = 120.0
+_QUESTION: Json = {"messages": [{"role": "user", "content": "Which bus?"}], "max_tokens": 2}
+_SCHEMA: Json = {"name": "a", "schema": {"type": "object"}}
+_IN_JSON: Json = {"response_format": {"type": "json_schema", "json_schema": _SCHEMA}}
 _PAGES = ("/metrics", "/", "/debug/trace", "/openapi.json", "/health")
 
 
@@ -131,7 +134,7 @@ def watched(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Ite
         if setup.memory_more_mib is not None:
             pids = [server.process.pid, *descendants(server.process.pid)]
             stack.enter_context(confined(pids, setup.memory_more_mib))
-        bystander = stack.enter_context(_watching(server.port))
+        bystander = stack.enter_context(_watching(server.port, setup))
         time.sleep(calm_s / 2)  # its first stream and connections are made
         bystander.take()
         time.sleep(calm_s)
@@ -145,12 +148,11 @@ async def _warm(port: int) -> tuple[int, str]:
     Gives the context in tokens, and the name of the end token.
     """
     question = {"messages": [{"role": "user", "content": "Where to?"}], "max_tokens": 8}
-    shape = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     asked: tuple[tuple[str, Json], ...] = (
         ("/tokenize", {"prompt": "a bus " * 200_000}),
         ("/detokenize", {"tokens": [65] * 200_000}),
         ("/v1/chat/completions", {**question, "logprobs": True, "n": 2}),
-        ("/v1/chat/completions", {**question, "response_format": shape}),
+        ("/v1/chat/completions", {**question, **_IN_JSON}),
         # Long enough for a second process to be started for templates.
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x<"}] * 4000}),
         ("/v1/completions", {"prompt": "x", "max_tokens": 4, "stop": ["zq"], "stream": True}),
@@ -173,9 +175,11 @@ async def _once(port: int, path: str, body: Json | None) -> Reply:
 
 
 @contextlib.contextmanager
-def _watching(port: int) -> Iterator[Bystander]:
+def _watching(port: int, setup: Setup) -> Iterator[Bystander]:
+    question = {**_QUESTION, **(_IN_JSON if setup.is_json_wanted else {})}
+    told = [str(port), BYSTANDER_KEY, json.dumps(question)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.http.hostile.bystander", str(port), BYSTANDER_KEY],
+        [sys.executable, "-m", "benchmarks.http.hostile.bystander", *told],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

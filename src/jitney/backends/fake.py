@@ -145,6 +145,7 @@ class FakeBackend:
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch; after BackendFailed the memory is to be reset."""
         settings = self._settings
+        self._compiler.begin_batch()
         for operation in batch.operations:
             self._operate(operation)
         token_count = batch.token_count

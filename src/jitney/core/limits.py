@@ -40,8 +40,8 @@ CONSTRAINT_COMPILE_BYTES_MAX = 2**28
 The largest ones that are of use take a tenth of that memory."""
 
 CONSTRAINT_AGAIN_S_MAX = 0.1
-"""A constraint that is not kept any more is compiled again when its slot is opened, and all who are
-in the batch wait for it for so long. An ordinary one takes a tenth of that."""
+"""Constraints that are not kept any more are compiled again when their slots are opened, and all
+who are in the batch wait for so long, for all of them together. An ordinary one takes a tenth."""
 
 CONSTRAINT_TOKEN_S_MAX = 0.003
 CONSTRAINT_EXTRA_S_MAX = 0.15

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Backend, Text
-from jitney.core.params import SamplingParams
+from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat import Segment
@@ -95,13 +95,17 @@ class Entrance:
         prompt: tuple[int, ...],
         params: SamplingParams,
         options: RequestOptions | None = None,
+        is_wanted: Wanted = lambda: True,
     ) -> Request:
-        """A request with these prompt tokens. Raises a RequestError that says what to mend."""
+        """A request with these prompt tokens. Raises a RequestError that says what to mend.
+
+        A constraint is not compiled for somebody who has left: raises GivenUp.
+        """
         options = options or RequestOptions()
         self._check_prompt(prompt)
         self._check_params(params)
         if params.constraint is not None:
-            self._backend.prepare(params.constraint)
+            self.prepare(params.constraint, is_wanted)
         return Request(
             id=options.id or RequestId(uuid.uuid4().hex),
             prompt=prompt,
@@ -114,6 +118,12 @@ class Entrance:
             wait_s_max=options.wait_s_max,
             total_s_max=options.total_s_max,
         )
+
+    def prepare(self, constraint: Constraint, is_wanted: Wanted = lambda: True) -> None:
+        """Compile a constraint if it is wanted still. Raises GivenUp, or a RequestError."""
+        if not is_wanted():
+            raise GivenUp
+        self._backend.prepare(constraint)
 
     def _check_size(self, segments: tuple[Segment, ...]) -> None:
         """Refuse before it is tokenised, which would take its time for nothing."""

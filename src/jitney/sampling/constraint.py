@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,9 @@ class ConstraintCompiler:
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
         self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._under_way: dict[Constraint, Future[_Kept]] = {}
+        # What is left of the batch's time to compile again, and what was last waited for.
+        self._again_left_s = limits.CONSTRAINT_AGAIN_S_MAX
+        self._again: Future[_Kept] | None = None
         self._time = FollowTime()
         self._guarded = Guarded(
             set_up,
@@ -173,19 +176,19 @@ class ConstraintCompiler:
         if self._cached(constraint) is None:
             self._begin(constraint, self._tried_bytes(constraint)).result()
 
+    def begin_batch(self) -> None:
+        """There is time again to compile, unless what took too long is at work still."""
+        if self._again is None or self._again.done():
+            self._again_left_s = limits.CONSTRAINT_AGAIN_S_MAX
+
     def compile(self, constraint: Constraint) -> Matcher:
         """A matcher at the start of a completion, for a constraint that was prepared.
 
         It is compiled again if it is not kept any more, or was prepared in an earlier process.
-        Raises QueueFull when that takes so long that the others in the batch would wait for it.
+        Raises QueueFull when the time that a batch has for all of these is over. Called on the
+        thread that runs batches.
         """
-        kept = self._cached(constraint)
-        if kept is None:
-            compiling = self._begin(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
-            try:
-                kept = compiling.result(limits.CONSTRAINT_AGAIN_S_MAX)
-            except TimeoutError:
-                raise _given_up("") from None
+        kept = self._cached(constraint) or self._compiled_again(constraint)
         size = len(self._vocabulary.pieces)
         return Matcher(kept.state.deep_copy(), size, self._time, kept.pace)
 
@@ -222,6 +225,20 @@ class ConstraintCompiler:
         if refused is not None:
             raise InvalidRequest(refused, "structured_outputs")
         return int(taken_bytes)
+
+    def _compiled_again(self, constraint: Constraint) -> _Kept:
+        # Built once in a process, and not this constraint's time.
+        self._built_tokenizer()
+        if self._again_left_s <= 0.0:
+            raise _given_up("")
+        started_at = perf_counter()
+        self._again = self._begin(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
+        try:
+            return self._again.result(self._again_left_s)
+        except TimeoutError:
+            raise _given_up("") from None
+        finally:
+            self._again_left_s -= perf_counter() - started_at
 
     def _begin(self, constraint: Constraint, memory_bytes: int) -> Future[_Kept]:
         """Compile it in a thread, and keep it; one thread for all who want it at once."""

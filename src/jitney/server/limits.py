@@ -199,7 +199,7 @@ TRACE_SLICE_EVENTS = 64
 """Events that are written out in one go: about a millisecond, in which nothing else may run."""
 
 TRACE_S_MAX = 60.0
-"""For a trace to be read, since there is one at a time."""
+"""For a trace to be read, since a key has one at a time."""
 
 PAGE_TEXT_CHARACTERS = 16_384
 """Text of all slots on the page together: with hundreds of them each has a few words."""

@@ -61,7 +61,7 @@ backend is being started again, or no forward pass ends; needs no key |
 | `GET /version` | of the software |
 | `GET /metrics` | Prometheus |
 | `GET /debug/trace` | the last ticks and requests of the flight recorder, for Perfetto or \
-chrome://tracing, and with `whole=true` all that it holds; one at a time |
+chrome://tracing, and with `whole=true` all that it holds; one at a time for each key |
 | `GET /openapi.json` | this interface, for programs |
 | `GET /` | the page |
 

@@ -133,7 +133,7 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         )
     calling = tools.read_calling(body, service.template, service.vocabulary)
     if calling is None or not calling.is_enforced:
-        _check_tools(service, body.tools or [])
+        _check_tools(service, body.tools or [], visit.stay.waits)
     structured, blamed = _chat_structured(body, calling)
     segments = chat_segments(
         service, body.messages, body.tools if body.tool_choice != "none" else None,
@@ -206,11 +206,12 @@ class _Order:
         inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
         _check_count(service, prompts, params, self.visit.caller.share)
         _check_logprob_values(service, prompts, params)
-        options = self._options()
+        options, is_wanted = self._options(), self.visit.stay.waits
         requests = []
         for index, prompt in enumerate(prompts):
             name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
-            requests.append(service.entrance.make(prompt.tokens, params, replace(options, id=name)))
+            named = replace(options, id=name)
+            requests.append(service.entrance.make(prompt.tokens, params, named, is_wanted))
         stream_options = body.stream_options
         return Asked(
             id=base,
@@ -322,7 +323,7 @@ def _chat_structured(
     return None, "structured_outputs"
 
 
-def _check_tools(service: Service, offered: list[Tool]) -> None:
+def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> None:
     """Refuse schemas that could not be enforced, though nobody asks for it this time.
 
     A conversation that goes well under `auto` must not fail under `required`.
@@ -334,7 +335,7 @@ def _check_tools(service: Service, offered: list[Tool]) -> None:
             continue
         try:
             params = StructuredOutputsParams(json=function.parameters)
-            service.engine.backend.prepare(params.constraint())
+            service.entrance.prepare(params.constraint(), is_wanted)
         except InvalidRequest as error:
             raise InvalidRequest(f"the function {function.name}: {error}", "tools") from None
         if service.clock.now() - started_at > CONSTRAINT_COMPILE_S_MAX:

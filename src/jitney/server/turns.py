@@ -3,7 +3,9 @@
 A caller is a key; without keys all callers are one. Turns go round the lines, one each, and a line
 is done in the order in which it came; each caller has one line for small errands and one for large
 ones. One caller never has more than its `share` of the places, and large errands of whomever leave
-one: what is small never waits for all that is large.
+one: what is small never waits for all that is large. Where that share is not all of them, there are
+others, and a caller has one large errand at a time: constraints are compiled one after the other,
+and the large errand of another waits for one of them at most.
 """
 
 from collections import deque
@@ -22,6 +24,7 @@ class Turns(Generic[Errand]):
         self._places = places
         self._share = share
         self._large_max = max(places - 1, 1)
+        self._large_share = 1 if share < places else self._large_max
         # In the order of their turns: the one that had a turn goes to the end.
         self._waiting: dict[Line, deque[Errand]] = {}
         self._under_way: dict[Line, int] = {}
@@ -67,7 +70,8 @@ class Turns(Generic[Errand]):
         caller, is_large = line
         its_own = sum(self._under_way.get((caller, each), 0) for each in (False, True))
         large = sum(count for (_, each), count in self._under_way.items() if each)
-        return its_own < self._share and not (is_large and large >= self._large_max)
+        is_full = large >= self._large_max or self._under_way.get(line, 0) >= self._large_share
+        return its_own < self._share and not (is_large and is_full)
 
     def _tidy(self, line: Line) -> None:
         if not self._waiting[line]:

@@ -55,6 +55,25 @@ def asking(server: Running, name: str, **fields: Any) -> Iterator[None]:
         assert not thread.is_alive(), "the request did not end"
 
 
+def test_an_unread_trace_keeps_no_other_key_from_theirs(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the trace: one key that did not read had every other one refused."""
+
+    def endless(*_: object, **__: object) -> Iterator[bytes]:
+        while True:
+            yield b" " * 65_536
+
+    with monkeypatch.context() as patch, server.connect() as unread:
+        patch.setattr("jitney.server.page.routes.trace_slices", endless)
+        head = f"Host: localhost\r\nAuthorization: Bearer {KEYS['one']}"
+        unread.sendall(f"GET /debug/trace HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        assert unread.recv(4096).startswith(b"HTTP/1.1 200 ")
+        patch.undo()
+        check_error(server.get("/debug/trace", **headers("one")), 429)
+        assert server.get("/debug/trace", **headers("two")).status_code == 200
+
+
 def state(server: Running, name: str) -> Any:
     return server.get("/page/state?requests=true", **headers(name)).json()
 

@@ -13,6 +13,7 @@ import pytest
 from jitney.backends.fake import FakeSettings
 from jitney.core import limits as core_limits
 from jitney.core.backend import Text
+from jitney.core.params import Constraint
 from jitney.server import limits
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
@@ -33,10 +34,11 @@ SECRET = "a-secret-of-the-tests"
 
 
 class Door:
-    """A backend that tokenises nothing while the door is shut."""
+    """A backend that tokenises and compiles nothing while the door is shut."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
+        self.asked: list[str] = []
         self.is_open = threading.Event()
         self.is_open.set()
 
@@ -44,9 +46,15 @@ class Door:
         return getattr(self._backend, name)
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
+        self.asked.append("encode")
         assert self.is_open.wait(WAIT_S), "nobody opened"
         tokens: list[int] = self._backend.encode(texts)
         return tokens
+
+    def prepare(self, constraint: Constraint) -> None:
+        self.asked.append("prepare")
+        assert self.is_open.wait(WAIT_S), "nobody opened"
+        self._backend.prepare(constraint)
 
 
 Put = TypeVar("Put")
@@ -87,6 +95,39 @@ def test_who_leaves_at_the_door_is_not_waited_for(start: Start, door: Doors) -> 
     server.check_idle()
     assert server.service.engine.stats().completed_requests == 0
     assert server.service.engine.stats().cancelled_requests == 0
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("walk", "ride")
+]
+ASKED = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "begun"),
+    [
+        ("/v1/completions", {**SHORT, "structured_outputs": {"regex": "a+"}}, "encode"),
+        ("/v1/chat/completions", {**ASKED, "response_format": {"type": "json_object"}}, "encode"),
+        ("/v1/chat/completions", {**ASKED, "tools": TOOLS}, "prepare"),
+    ],
+)
+def test_nothing_is_compiled_for_who_left(
+    start: Start, door: Doors, path: str, body: dict[str, Any], begun: str
+) -> None:
+    """Guards those who wait to compile: what was begun is ended, and no more is begun."""
+    server = start(World(wrap=door[0]))
+    door[1][0].is_open.clear()
+    connection = server.connect()
+    connection.sendall(request_bytes(path, body, close=False))
+    wait_until(lambda: door[1][0].asked == [begun], "it did not begin")
+    connection.close()
+    wait_until(lambda: server.service.load == 0, "it is served though nobody waits")
+    door[1][0].is_open.set()
+    server.check_idle()
+    turns = server.service._door._turns
+    wait_until(lambda: not turns._under_way, "its work does not end")
+    assert door[1][0].asked == [begun]
 
 
 def test_time_at_the_door_is_part_of_the_story_and_of_the_latency(

@@ -185,3 +185,17 @@ def test_what_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(GivenUp):
         entrance.encode_text("x", lambda: False)
     assert len(backend.calls) == 3
+
+
+def test_no_constraint_is_compiled_for_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards those who wait for the compiler, which does one at a time."""
+    backend = Counting()
+    prepared: list[object] = []
+    monkeypatch.setattr(backend, "prepare", prepared.append)
+    entrance = Entrance(backend, 4096, lambda: 0)
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a+"))
+    with pytest.raises(GivenUp):
+        entrance.make((65,), params, is_wanted=lambda: False)
+    assert not prepared
+    entrance.make((65,), params)
+    assert len(prepared) == 1

@@ -238,3 +238,34 @@ def test_a_slow_one_is_not_waited_for_in_a_batch(
     go_on.set()
     compiler.prepare(regex("a+"))
     compiler.compile(regex("a+"))
+
+
+def test_a_batch_has_one_time_to_compile_again(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards everybody in the batch: twelve slots with lost constraints were twelve waits."""
+    monkeypatch.setattr(constraint, "_CACHED_MAX", 1)
+    lost = [regex(letter) for letter in "abc"]
+    for each in (*lost, regex("kept")):
+        compiler.prepare(each)
+    go_on, usual, begun = threading.Event(), grammar.compile_grammar, list[str]()
+
+    def slow(tokenizer: object, wanted: Constraint) -> object:
+        begun.append(wanted.text)
+        assert go_on.wait(60.0)
+        return usual(tokenizer, wanted)
+
+    monkeypatch.setattr(constraint, "compile_grammar", slow)
+    for _ in range(2):
+        compiler.begin_batch()
+        for each in lost:
+            with pytest.raises(QueueFull, match="given up for others"):
+                compiler.compile(each)
+        assert begun == ["a"], "neither in its batch nor in the next, as long as it is at work"
+        assert compiler.compile(regex("kept")).mask().sum() == 1
+    go_on.set()
+    assert compiler._again is not None
+    compiler._again.result(60.0)
+    compiler.begin_batch()
+    assert compiler.compile(lost[1]).mask().sum() == 1
+    assert begun == ["a", "b"]

@@ -87,4 +87,16 @@ def test_the_share_of_a_caller_counts_large_and_small_ones() -> None:
         turns.enter(("a", True), f"large {number}")
         turns.enter(A, f"small {number}")
     begun_now = [turns.begin() for _ in range(PLACES)]
-    assert begun_now == ["large 0", "small 0", "large 1", None]
+    assert begun_now == ["large 0", "small 0", "small 1", None]
+
+
+def test_a_large_errand_waits_for_one_of_another_caller() -> None:
+    """Guards a schema that is compiled already: three of another caller were compiled before it."""
+    turns: Turns[str] = Turns(PLACES, PLACES - 1)
+    for number in range(3):
+        turns.enter(("a", True), f"a{number}")
+    assert [turns.begin() for _ in range(2)] == ["a0", None]
+    turns.enter(("b", True), "b0")
+    assert [turns.begin() for _ in range(2)] == ["b0", None]
+    turns.end(("a", True))
+    assert turns.begin() == "a1"

@@ -172,6 +172,7 @@ class LlamaCppBackend:
         """Carry out a batch; after BackendFailed the memory is to be reset."""
         started = perf_counter()
         self._living_model()
+        self._compiler.begin_batch()
         for operation in batch.operations:
             self._memory.operate(operation)
         samples = self._run(batch) if batch.entries else []

@@ -11,8 +11,8 @@ runs.
 import asyncio
 import hashlib
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from importlib import resources
 
 from fastapi import APIRouter, Query, Request
@@ -52,8 +52,9 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
     """The page, what it asks for, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
     state = PageState(service, lookout)
-    # Held until it is sent: another one would take as long, and as much memory.
-    tracing = threading.Lock()
+    # Until it is sent: another one would take as long, and as much memory. One for each key, so
+    # that who does not read keeps nobody else from theirs.
+    tracing: set[Viewer] = set()
     for path, (name, kind) in FILES.items():
         router.add_api_route(path, _file_route(name, kind), methods=["GET", "HEAD"])
 
@@ -81,7 +82,8 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:
-        if not tracing.acquire(blocking=False):
+        viewer, now = _viewer(service, request), lookout.clock.now()
+        if viewer in tracing:
             raise Refusal(
                 429,
                 "A trace is being made already; try again in a moment.",
@@ -89,9 +91,9 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
                 type=RATE,
                 headers=retry_headers(1.0),
             )
-        viewer, now = _viewer(service, request), lookout.clock.now()
         slices = trace_slices(lookout.recorder, now, viewer, is_whole=whole)
-        return _Trace(slices, tracing.release)
+        tracing.add(viewer)
+        return _Trace(slices, partial(tracing.discard, viewer))
 
     return router
 
