@@ -23,6 +23,11 @@ KEEP_ALIVE_S = 30.0
 _PATH = "/v1/completions"
 _OPEN = f"POST {_PATH} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
 _ONE_BYTE_CHUNKS = b"1\r\nx\r\n" * 10_000
+_UNREAD_GETS = f"GET /page/page.css HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() * 18
+"""Answers of more than the server and the system hold for one who does not read."""
+
+_SMALL_CHUNKS = (b"10\r\n" + b"x" * 16 + b"\r\n") * 8000
+_CHUNKS = (b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 512
 _LINGER_NONE = struct.pack("ii", 1, 0)
 _HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(200))
 
@@ -40,6 +45,29 @@ async def chunks_after_401(target: Target) -> None:
             except OSError:
                 target.told["closed"] += 1
         await asyncio.sleep(0.05)
+
+
+async def body_behind_unread(target: Target) -> None:
+    """Answers that are not taken, then chunks that nobody reads: those before are waited for."""
+    while True:
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.connect((HOST, target.port))
+        # With so low a limit next to nothing is read.
+        _, writer = await asyncio.open_connection(sock=made, limit=1)
+        try:
+            begun = f"{_OPEN}Transfer-Encoding: chunked\r\n\r\n".encode()
+            for part in (_UNREAD_GETS, begun, _SMALL_CHUNKS):
+                writer.write(part)
+                await asyncio.sleep(0.4)
+            while True:
+                writer.write(_CHUNKS)
+                await writer.drain()
+                target.told["512 KB taken"] += 1
+        except OSError:
+            target.told["cut"] += 1
+        finally:
+            writer.close()
 
 
 async def early_answer_then_byte(target: Target) -> None:
@@ -223,6 +251,13 @@ ATTACKS = (
         name="chunks-after-401",
         text="one connection without a key: chunks of one byte for ever after the refusal",
         run=chunks_after_401,
+        needs_key=False,
+        seconds=8.0,
+    ),
+    Attack(
+        name="body-behind-unread",
+        text="one connection without a key: answers left unread, then a body that never ends",
+        run=body_behind_unread,
         needs_key=False,
         seconds=8.0,
     ),
