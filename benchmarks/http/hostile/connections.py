@@ -123,6 +123,36 @@ async def _trickle(target: Target, beginning: bytes) -> None:
     await crowd(200, one)
 
 
+async def late_together(target: Target) -> None:
+    """Kept connections with one byte of the next head on all at once: their time ends together."""
+    kept: list[asyncio.StreamWriter] = []
+
+    async def one(_: int) -> None:
+        reader, writer = await asyncio.open_connection(HOST, target.port)
+        writer.write(f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        target.told[status_of(await reader.read(4096))] += 1
+        kept.append(writer)
+
+    await crowd(4, one, times=250)
+    for writer in kept:
+        writer.write(b"G")
+    await asyncio.Event().wait()
+
+
+async def large_beside_small(target: Target) -> None:
+    """150 who ask again and again, and 50 whose heads are as large as they may be."""
+    small = f"GET /v1/models HTTP/1.1\r\nHost: {HOST}\r\n".encode()
+    large = small + b"".join(b"x-%03d: %b\r\n" % (at, b"a" * 118) for at in range(125))
+
+    async def one(number: int) -> None:
+        async with connected(target) as (reader, writer):
+            while not is_closed(reader):
+                writer.write((large if number < 50 else small) + b"\r\n")
+                target.told[status_of(await reader.readuntil(b"}}"))] += 1
+
+    await crowd(200, one)
+
+
 async def huge_headers(target: Target) -> None:
     """Headers just below, at and far above every limit."""
     heads = (
@@ -275,6 +305,19 @@ ATTACKS = (
         run=slow_headers,
         needs_key=False,
         seconds=6.0,
+    ),
+    Attack(
+        name="late-together",
+        text="1,000 kept connections whose time for the next head ends at one moment",
+        run=late_together,
+        needs_key=False,
+        seconds=18.0,
+    ),
+    Attack(
+        name="large-beside-small",
+        text="50 repeat heads of 16 KB, 150 small ones",
+        run=large_beside_small,
+        needs_key=False,
     ),
     Attack(
         name="huge-headers",

@@ -90,6 +90,9 @@ up to 256 KB of it. Beyond it, whoever brings more than a short request is told 
 STEPS_PER_REQUEST = 10
 """What a request counts for, because it is answered too."""
 
+STEPS_PER_END = 4
+"""What a connection counts for that is ended because its time is over."""
+
 CHUNKS_PER_STEP = 16
 
 HEADER_S_MAX = 10.0

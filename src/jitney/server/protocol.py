@@ -304,22 +304,29 @@ class GuardedProtocol(H11Protocol):
         self._stop_timer()
         limit_s = _limit_s(state)
         if limit_s is not None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(limit_s, self._give_up)
+            self._timer = self.loop.call_later(limit_s, self._be_late)
 
     def _stop_timer(self) -> None:
+        self._rounds.leave(self._give_up)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give_up(self) -> None:
+    def _be_late(self) -> None:
+        """The time is over, perhaps for thousands at once: they are seen off in turns."""
         self._timer = None
+        self._rounds.wait(self._give_up, is_begun=True)
+
+    def _give_up(self) -> None:
         if self.transport.is_closing():
             return
+        self._rounds.take(limits.STEPS_PER_END)
         if self.state is State.HEAD and self.flow.is_held:
             # It waits for us, in a line that is short enough to end.
-            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._give_up)
+            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._be_late)
         elif self.state is State.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
+            self._rounds.take(limits.STEPS_PER_REQUEST)
             self._write_refusal(Refusal(408, message, code="request_timeout"))
             self.linger()
         else:

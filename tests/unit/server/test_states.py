@@ -1,6 +1,7 @@
 """Every state of a connection has an end that no byte puts off: a transport and timers of ours."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -92,14 +93,14 @@ class Connection:
     """A client's side of a connection to an app that answers at once, at /whole when the body is
     there, at /late when that is asked for, and at /never not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: Loop | None = None, rounds: Rounds | None = None) -> None:
         self.is_due = asyncio.Event()
         config = uvicorn.Config(
             self._app, interface="asgi3", log_config=None, ws="none", lifespan="off"
         )
         config.load()
-        self.loop, self.transport = Loop(), Transport()
-        self.rounds = Rounds(self.loop)
+        self.loop, self.transport = loop or Loop(), Transport()
+        self.rounds = rounds or Rounds(self.loop)
         self.protocol = GuardedProtocol(config, ServerState(), {}, self.loop, rounds=self.rounds)
         self.protocol.connection_made(self.transport)
 
@@ -154,10 +155,12 @@ def test_every_state_ends_by_itself(
         assert timer is not None
         assert timer.seconds == seconds
         timer.end()
+        await asyncio.sleep(0)
         if connection.protocol.state is State.LINGER and state is not State.LINGER:
             last = connection.loop.timers[-1]
             assert last.is_on
             last.end()
+            await asyncio.sleep(0)
         assert connection.transport.is_closed
         assert connection.transport.written.startswith(answer)
         assert bool(answer) == bool(connection.transport.written)
@@ -178,6 +181,46 @@ def test_whoever_waits_for_us_is_not_late() -> None:
         assert connection.transport.written == b""
         for _ in range(20):
             await asyncio.sleep(0)
+        assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
+        assert connection.protocol.state is State.IDLE
+
+    asyncio.run(live())
+
+
+def test_those_who_are_late_together_are_ended_in_turns() -> None:
+    """Guards everybody else: one round ends no more of them than it has steps for."""
+
+    async def live() -> None:
+        loop = Loop()
+        rounds = Rounds(loop)
+        late = [Connection(loop, rounds) for _ in range(100)]
+        for each in late:
+            each.protocol.data_received(b"G")
+        for timer in list(loop.timers):
+            timer.end()
+        counts = []
+        for _ in range(20):
+            counts.append(sum(each.transport.is_half_closed for each in late))
+            await asyncio.sleep(0)
+        more = [after - before for before, after in itertools.pairwise(counts)]
+        steps = limits.STEPS_PER_END + limits.STEPS_PER_REQUEST
+        assert max(more) <= limits.STEPS_PER_ROUND // steps + 1
+        assert counts[0] == 0
+        assert counts[-1] == len(late)
+
+    asyncio.run(live())
+
+
+def test_who_is_late_and_comes_before_its_turn_is_served() -> None:
+    """Guards a request that is whole when its connection would be ended."""
+
+    async def live() -> None:
+        connection = Connection()
+        await connection.send(b"GET /now HT")
+        timer = connection.loop.timer
+        assert timer is not None
+        timer.end()
+        await connection.send(b"TP/1.1\r\nHost: x\r\n\r\n")
         assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
         assert connection.protocol.state is State.IDLE
 
