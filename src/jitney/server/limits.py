@@ -109,7 +109,7 @@ BODY_BYTES_SPARED = 16_384
 """The beginning of each body, which does not count among the bytes that are held: what the large
 ones take up is no reason to refuse an ordinary request. Bounded by the number of bodies."""
 
-UNREAD_BYTES_MAX = 1_048_576
+BODY_UNREAD_BYTES_MAX = 1_048_576
 """Of one body, between its connection and whoever reads it. No more is taken from 64 KB on, so that
 it is less than half of this by itself."""
 

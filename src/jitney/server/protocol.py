@@ -245,7 +245,7 @@ class GuardedProtocol(H11Protocol):
         """Whether more of a body is there than may be before somebody reads it."""
         # While the client does not take the answers before, nobody will.
         is_stuck = self.flow.write_paused
-        bytes_max = limits.BODY_BYTES_SPARED if is_stuck else limits.UNREAD_BYTES_MAX
+        bytes_max = limits.BODY_BYTES_SPARED if is_stuck else limits.BODY_UNREAD_BYTES_MAX
         return self.cycle is not None and len(self.cycle.body) > bytes_max
 
     def _drop_unread(self) -> None:

@@ -289,7 +289,7 @@ def test_a_body_that_nobody_reads_is_left_with_the_client() -> None:
             if transport.is_reading:
                 await connection.send(usual * 256)
             counts.append(len(protocol.cycle.body))
-        assert counts[-1] == counts[10] < limits.UNREAD_BYTES_MAX // 2
+        assert counts[-1] == counts[10] < limits.BODY_UNREAD_BYTES_MAX // 2
         assert not transport.is_closed
         connection.is_due.set()
         await connection.send(b"0\r\n\r\n")
@@ -320,8 +320,8 @@ def test_one_connection_keeps_little_whatever_goes_wrong() -> None:
 
     async def live() -> None:
         connection = Connection()
-        await connection.send(POST % (b"/late", 10 * limits.UNREAD_BYTES_MAX))
-        for _ in range(limits.UNREAD_BYTES_MAX // 32_768):
+        await connection.send(POST % (b"/late", 10 * limits.BODY_UNREAD_BYTES_MAX))
+        for _ in range(limits.BODY_UNREAD_BYTES_MAX // 32_768):
             await connection.send(b"x" * 32_768)
         assert not connection.transport.is_closed
         await connection.send(b"x")
