@@ -23,6 +23,11 @@ KEEP_ALIVE_S = 30.0
 _PATH = "/v1/completions"
 _OPEN = f"POST {_PATH} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
 _ONE_BYTE_CHUNKS = b"1\r\nx\r\n" * 10_000
+_UNREAD_GETS = f"GET /page/page.css HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() * 18
+"""Answers of more than the server and the system hold for one who does not read."""
+
+_SMALL_CHUNKS = (b"10\r\n" + b"x" * 16 + b"\r\n") * 8000
+_CHUNKS = (b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 512
 _LINGER_NONE = struct.pack("ii", 1, 0)
 _HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(200))
 
@@ -40,6 +45,29 @@ async def chunks_after_401(target: Target) -> None:
             except OSError:
                 target.told["closed"] += 1
         await asyncio.sleep(0.05)
+
+
+async def body_behind_unread(target: Target) -> None:
+    """Answers that are not taken, then chunks that nobody reads: those before are waited for."""
+    while True:
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.connect((HOST, target.port))
+        # With so low a limit next to nothing is read.
+        _, writer = await asyncio.open_connection(sock=made, limit=1)
+        try:
+            begun = f"{_OPEN}Transfer-Encoding: chunked\r\n\r\n".encode()
+            for part in (_UNREAD_GETS, begun, _SMALL_CHUNKS):
+                writer.write(part)
+                await asyncio.sleep(0.4)
+            while True:
+                writer.write(_CHUNKS)
+                await writer.drain()
+                target.told["512 KB taken"] += 1
+        except OSError:
+            target.told["cut"] += 1
+        finally:
+            writer.close()
 
 
 async def early_answer_then_byte(target: Target) -> None:
@@ -91,6 +119,36 @@ async def _trickle(target: Target, beginning: bytes) -> None:
                 writer.write(b"x")
                 await asyncio.sleep(1.0)
             target.told["closed"] += 1
+
+    await crowd(200, one)
+
+
+async def late_together(target: Target) -> None:
+    """Kept connections with one byte of the next head on all at once: their time ends together."""
+    kept: list[asyncio.StreamWriter] = []
+
+    async def one(_: int) -> None:
+        reader, writer = await asyncio.open_connection(HOST, target.port)
+        writer.write(f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        target.told[status_of(await reader.read(4096))] += 1
+        kept.append(writer)
+
+    await crowd(4, one, times=250)
+    for writer in kept:
+        writer.write(b"G")
+    await asyncio.Event().wait()
+
+
+async def large_beside_small(target: Target) -> None:
+    """150 who ask again and again, and 50 whose heads are as large as they may be."""
+    small = f"GET /v1/models HTTP/1.1\r\nHost: {HOST}\r\n".encode()
+    large = small + b"".join(b"x-%03d: %b\r\n" % (at, b"a" * 118) for at in range(125))
+
+    async def one(number: int) -> None:
+        async with connected(target) as (reader, writer):
+            while not is_closed(reader):
+                writer.write((large if number < 50 else small) + b"\r\n")
+                target.told[status_of(await reader.readuntil(b"}}"))] += 1
 
     await crowd(200, one)
 
@@ -227,6 +285,13 @@ ATTACKS = (
         seconds=8.0,
     ),
     Attack(
+        name="body-behind-unread",
+        text="one connection without a key: answers left unread, then a body that never ends",
+        run=body_behind_unread,
+        needs_key=False,
+        seconds=8.0,
+    ),
+    Attack(
         name="early-answer-then-byte",
         text="100 refused bodies, one more byte of each, then silence beyond the keep-alive time",
         run=early_answer_then_byte,
@@ -240,6 +305,19 @@ ATTACKS = (
         run=slow_headers,
         needs_key=False,
         seconds=6.0,
+    ),
+    Attack(
+        name="late-together",
+        text="1,000 kept connections whose time for the next head ends at one moment",
+        run=late_together,
+        needs_key=False,
+        seconds=18.0,
+    ),
+    Attack(
+        name="large-beside-small",
+        text="50 repeat heads of 16 KB, 150 small ones",
+        run=large_beside_small,
+        needs_key=False,
     ),
     Attack(
         name="huge-headers",

@@ -28,6 +28,7 @@ HEADS = {
         _GET + (b"Connection: " + b"," * 240 + b"x\r\n") * 60 + b"\r\n",
     ),
     "head-long": ("16 KB of one header", _GET + b"X:" + b" a" * 8000 + b"\r\n\r\n"),
+    "other-versions": ("HTTP/9.9", _GET.replace(b"1.1", b"9.9") + b"\r\n"),
     "tiny-headers": ("45,000 headers of one letter", _GET + b"a:b\r\n" * 45_000 + b"\r\n"),
     "tiny-trailers": (
         "45,000 trailers of one letter",

@@ -90,6 +90,9 @@ up to 256 KB of it. Beyond it, whoever brings more than a short request is told 
 STEPS_PER_REQUEST = 10
 """What a request counts for, because it is answered too."""
 
+STEPS_PER_END = 4
+"""What a connection counts for that is ended because its time is over."""
+
 CHUNKS_PER_STEP = 16
 
 HEADER_S_MAX = 10.0
@@ -105,6 +108,10 @@ Whoever sends slowly, in whatever number, keeps no place from those who do not."
 BODY_BYTES_SPARED = 16_384
 """The beginning of each body, which does not count among the bytes that are held: what the large
 ones take up is no reason to refuse an ordinary request. Bounded by the number of bodies."""
+
+BODY_UNREAD_BYTES_MAX = 1_048_576
+"""Of one body, between its connection and whoever reads it. No more is taken from 64 KB on, so that
+it is less than half of this by itself."""
 
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""

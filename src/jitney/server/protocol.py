@@ -104,6 +104,7 @@ class GuardedProtocol(H11Protocol):
         self._stop_timer()
         self._rounds.leave(self.handle_events)
         super().connection_lost(exc)
+        self._drop_unread()
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or of the next one."""
@@ -129,6 +130,9 @@ class GuardedProtocol(H11Protocol):
         if self.cycle is not None and self.cycle.transport is self.transport:
             # The cycle would close it while its client still sends.
             self.cycle.transport = _Parting(self.transport, self)  # type: ignore[assignment]
+        if self._has_too_much:
+            self.transport.abort()
+            return
         if self.conn.is_behind and not self._is_lingering:
             self._wait_round()
         else:
@@ -151,6 +155,8 @@ class GuardedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """The next request may have come already."""
         self.server_state.total_requests += 1
+        # Nobody asks for the body any more, and an idle connection would keep it.
+        self.cycle.body.clear()
         if self._is_lingering or self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -185,7 +191,7 @@ class GuardedProtocol(H11Protocol):
             cycle.waiting_for_100_continue = False
             cycle.message_event.set()
         self._rounds.leave(self.handle_events)
-        self.conn.forget()
+        self._drop_unread()
         self.flow.release()
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -233,6 +239,21 @@ class GuardedProtocol(H11Protocol):
         """Whether a request was read whole, and its answer is not complete."""
         cycle = self.cycle
         return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    @property
+    def _has_too_much(self) -> bool:
+        """Whether more of a body is there than may be before somebody reads it."""
+        # While the client does not take the answers before, nobody will.
+        is_stuck = self.flow.write_paused
+        bytes_max = limits.BODY_BYTES_SPARED if is_stuck else limits.BODY_UNREAD_BYTES_MAX
+        return self.cycle is not None and len(self.cycle.body) > bytes_max
+
+    def _drop_unread(self) -> None:
+        """Keep nothing that nobody reads. What is left refers to itself, and the collector, which
+        comes seldom, would be waited for."""
+        self.conn.forget()
+        if self.cycle is not None:
+            self.cycle.body.clear()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or too much of it, and close."""
@@ -283,22 +304,29 @@ class GuardedProtocol(H11Protocol):
         self._stop_timer()
         limit_s = _limit_s(state)
         if limit_s is not None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(limit_s, self._give_up)
+            self._timer = self.loop.call_later(limit_s, self._be_late)
 
     def _stop_timer(self) -> None:
+        self._rounds.leave(self._give_up)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give_up(self) -> None:
+    def _be_late(self) -> None:
+        """The time is over, perhaps for thousands at once: they are seen off in turns."""
         self._timer = None
+        self._rounds.wait(self._give_up, is_begun=True)
+
+    def _give_up(self) -> None:
         if self.transport.is_closing():
             return
+        self._rounds.take(limits.STEPS_PER_END)
         if self.state is State.HEAD and self.flow.is_held:
             # It waits for us, in a line that is short enough to end.
-            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._give_up)
+            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._be_late)
         elif self.state is State.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
+            self._rounds.take(limits.STEPS_PER_REQUEST)
             self._write_refusal(Refusal(408, message, code="request_timeout"))
             self.linger()
         else:
@@ -311,7 +339,8 @@ def _crowded(message: str, *, code: str) -> Refusal:
 
 
 class _Flow(FlowControl):
-    """uvicorn's, which reads on whenever a body is asked for, also when there is a line."""
+    """uvicorn's, which stops when a body is not read (`read_paused`), beside a line of our own
+    (`is_held`): nothing is taken from the connection while either is so."""
 
     is_held = False
 
@@ -319,18 +348,20 @@ class _Flow(FlowControl):
         """Take nothing more from the connection until it is released."""
         self.is_held = True
         # Whatever is noted: uvicorn reads on behind its back when a request has ended.
-        self.read_paused = True
         self._transport.pause_reading()
 
     def release(self) -> None:
-        """Take more again, if it was held."""
+        """Take more again, if it was held, and its body is read."""
         if self.is_held:
             self.is_held = False
-            self.resume_reading()
+            if not self.read_paused:
+                self._transport.resume_reading()
 
     def resume_reading(self) -> None:
-        """Take more, unless it is held."""
-        if not self.is_held:
+        """The body is read: take more, unless it is held."""
+        if self.is_held:
+            self.read_paused = False
+        else:
             super().resume_reading()
 
 

@@ -2,7 +2,7 @@
 
 Whoever sends much, in whatever small parts, has it read a little in each round; in between are
 everybody else's streams, and those who have come meanwhile: there is a line for those who begin
-and one for those who go on, and they take turns. Event loop.
+and one for those who go on, and each has half of what is done. Event loop.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,8 @@ class Rounds:
         self._first: dict[Callable[[], None], int] = {}
         self._again: dict[Callable[[], None], int] = {}
         self._held_bytes = 0
+        self._ahead = 0
+        """Steps that those who begin had more than those who go on, since both wait."""
         self._is_called = False
 
     @property
@@ -64,12 +66,20 @@ class Rounds:
         self._left = min(self._left, 0) + limits.STEPS_PER_ROUND
         try:
             while not self.is_over and (self._first or self._again):
-                for line in (self._first, self._again):
-                    if line and not self.is_over:
-                        read = next(iter(line))
-                        self.leave(read)
-                        read()
+                self._call_next()
         finally:
             # One that fails must not keep the others waiting.
             if self._first or self._again or self._left < limits.STEPS_PER_ROUND:
                 self._call()
+
+    def _call_next(self) -> None:
+        """One of those who wait, of the line that has had less."""
+        if not (self._first and self._again):
+            self._ahead = 0
+        is_first = bool(self._first) and (self._ahead <= 0 or not self._again)
+        read, left = next(iter(self._first if is_first else self._again)), self._left
+        self.leave(read)
+        read()
+        # Whoever does nothing in its turn has had it too.
+        steps = max(1, left - self._left)
+        self._ahead += steps if is_first else -steps

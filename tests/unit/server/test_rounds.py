@@ -65,6 +65,28 @@ def test_those_who_begin_do_not_wait_for_all_who_go_on() -> None:
     assert not rounds.is_crowded
 
 
+def test_the_two_lines_share_steps_and_not_turns() -> None:
+    """Guards small requests: beside large ones as many are read as take as long."""
+    loop = Loop()
+    rounds, counts = Rounds(loop), {1: 0, 64: 0}
+
+    def sender(steps: int) -> Callable[[], None]:
+        def go_on() -> None:
+            counts[steps] += 1
+            rounds.take(steps)
+            rounds.wait(go_on, is_begun=steps > 1)
+
+        return go_on
+
+    for steps in (1, 64):
+        for _ in range(3):
+            rounds.wait(sender(steps), is_begun=steps > 1)
+    for _ in range(10):
+        loop.turn()
+    assert counts[1] >= 64 * (counts[64] - 1)
+    assert counts[64] >= 10 * limits.STEPS_PER_ROUND // 128 - 1
+
+
 def test_what_was_too_much_is_missing_in_the_next_round() -> None:
     """Guards the bound where one step is a large one."""
     loop = Loop()

@@ -1,6 +1,7 @@
 """Every state of a connection has an end that no byte puts off: a transport and timers of ours."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from jitney.server.rounds import Rounds
 
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 CHUNKED = b"POST /now HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED_LATE = CHUNKED.replace(b"/now", b"/late")
 LONG = limits.REST_BYTES_MAX + 1
 
 
@@ -26,6 +28,7 @@ class Transport(asyncio.Transport):
         self.written = b""
         self.is_closed = False
         self.is_half_closed = False
+        self.is_reading = True
 
     def write(self, data: Any) -> None:  # Any: as asyncio has it
         assert not self.is_half_closed, "nothing comes after the end"
@@ -46,9 +49,11 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.is_closed
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_reading = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.is_reading = True
 
 
 class Timer:
@@ -86,13 +91,16 @@ class Loop:
 
 class Connection:
     """A client's side of a connection to an app that answers at once, at /whole when the body is
-    there, and at /never not at all."""
+    there, at /late when that is asked for, and at /never not at all."""
 
-    def __init__(self) -> None:
-        config = uvicorn.Config(self._app, log_config=None, ws="none", lifespan="off")
+    def __init__(self, loop: Loop | None = None, rounds: Rounds | None = None) -> None:
+        self.is_due = asyncio.Event()
+        config = uvicorn.Config(
+            self._app, interface="asgi3", log_config=None, ws="none", lifespan="off"
+        )
         config.load()
-        self.loop, self.transport = Loop(), Transport()
-        self.rounds = Rounds(self.loop)
+        self.loop, self.transport = loop or Loop(), Transport()
+        self.rounds = rounds or Rounds(self.loop)
         self.protocol = GuardedProtocol(config, ServerState(), {}, self.loop, rounds=self.rounds)
         self.protocol.connection_made(self.transport)
 
@@ -101,8 +109,9 @@ class Connection:
         for _ in range(10):
             await asyncio.sleep(0)
 
-    @staticmethod
-    async def _app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/late":
+            await self.is_due.wait()
         message = await receive() if scope["path"] != "/now" else {}
         while message.get("more_body") or scope["path"] == "/never":
             message = await receive()
@@ -146,10 +155,12 @@ def test_every_state_ends_by_itself(
         assert timer is not None
         assert timer.seconds == seconds
         timer.end()
+        await asyncio.sleep(0)
         if connection.protocol.state is State.LINGER and state is not State.LINGER:
             last = connection.loop.timers[-1]
             assert last.is_on
             last.end()
+            await asyncio.sleep(0)
         assert connection.transport.is_closed
         assert connection.transport.written.startswith(answer)
         assert bool(answer) == bool(connection.transport.written)
@@ -170,6 +181,46 @@ def test_whoever_waits_for_us_is_not_late() -> None:
         assert connection.transport.written == b""
         for _ in range(20):
             await asyncio.sleep(0)
+        assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
+        assert connection.protocol.state is State.IDLE
+
+    asyncio.run(live())
+
+
+def test_those_who_are_late_together_are_ended_in_turns() -> None:
+    """Guards everybody else: one round ends no more of them than it has steps for."""
+
+    async def live() -> None:
+        loop = Loop()
+        rounds = Rounds(loop)
+        late = [Connection(loop, rounds) for _ in range(100)]
+        for each in late:
+            each.protocol.data_received(b"G")
+        for timer in list(loop.timers):
+            timer.end()
+        counts = []
+        for _ in range(20):
+            counts.append(sum(each.transport.is_half_closed for each in late))
+            await asyncio.sleep(0)
+        more = [after - before for before, after in itertools.pairwise(counts)]
+        steps = limits.STEPS_PER_END + limits.STEPS_PER_REQUEST
+        assert max(more) <= limits.STEPS_PER_ROUND // steps + 1
+        assert counts[0] == 0
+        assert counts[-1] == len(late)
+
+    asyncio.run(live())
+
+
+def test_who_is_late_and_comes_before_its_turn_is_served() -> None:
+    """Guards a request that is whole when its connection would be ended."""
+
+    async def live() -> None:
+        connection = Connection()
+        await connection.send(b"GET /now HT")
+        timer = connection.loop.timer
+        assert timer is not None
+        timer.end()
+        await connection.send(b"TP/1.1\r\nHost: x\r\n\r\n")
         assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
         assert connection.protocol.state is State.IDLE
 
@@ -221,5 +272,80 @@ def test_nothing_is_kept_of_what_comes_after_the_last_answer() -> None:
         assert connection.transport.is_half_closed
         connection.protocol.shutdown()
         assert connection.transport.is_closed
+
+    asyncio.run(live())
+
+
+def test_a_body_that_nobody_reads_is_left_with_the_client() -> None:
+    """Guards memory: a connection that is behind is read on, but not what its reader leaves."""
+
+    async def live() -> None:
+        connection = Connection()
+        transport, protocol = connection.transport, connection.protocol
+        tiny, usual = b"10\r\n" + b"x" * 16 + b"\r\n", b"3e8\r\n" + b"x" * 1000 + b"\r\n"
+        await connection.send(CHUNKED_LATE + tiny * 8000)
+        counts = []
+        for _ in range(100):
+            if transport.is_reading:
+                await connection.send(usual * 256)
+            counts.append(len(protocol.cycle.body))
+        assert counts[-1] == counts[10] < limits.BODY_UNREAD_BYTES_MAX // 2
+        assert not transport.is_closed
+        connection.is_due.set()
+        await connection.send(b"0\r\n\r\n")
+        assert transport.is_reading
+        assert transport.written.startswith(b"HTTP/1.1 200 ")
+
+    asyncio.run(live())
+
+
+def test_who_takes_no_answers_has_no_long_body_kept() -> None:
+    """Guards memory: answers that nobody takes are waited for, and no body is read meanwhile."""
+
+    async def live(size: int) -> bool:
+        connection = Connection()
+        connection.protocol.pause_writing()
+        await connection.send(POST % (b"/now", LONG) + b"x" * size)
+        is_cut = connection.transport.is_closed
+        connection.protocol.connection_lost(None)
+        await asyncio.sleep(0)
+        return is_cut
+
+    assert not asyncio.run(live(limits.BODY_BYTES_SPARED))
+    assert asyncio.run(live(limits.BODY_BYTES_SPARED + 1))
+
+
+def test_one_connection_keeps_little_whatever_goes_wrong() -> None:
+    """Guards memory: a bound of its own, should a pause be forgotten."""
+
+    async def live() -> None:
+        connection = Connection()
+        await connection.send(POST % (b"/late", 10 * limits.BODY_UNREAD_BYTES_MAX))
+        for _ in range(limits.BODY_UNREAD_BYTES_MAX // 32_768):
+            await connection.send(b"x" * 32_768)
+        assert not connection.transport.is_closed
+        await connection.send(b"x")
+        assert connection.transport.is_closed
+        connection.protocol.connection_lost(None)
+
+    asyncio.run(live())
+
+
+def test_nothing_is_kept_of_a_body_that_nobody_will_read() -> None:
+    """Guards memory: an answer, or the client's leaving, frees it without the collector."""
+
+    async def live() -> None:
+        connection = Connection()
+        protocol = connection.protocol
+        await connection.send(POST % (b"/now", 1000) + b"x" * 1000)
+        assert protocol.state is State.IDLE
+        assert len(protocol.cycle.body) == 0
+        connection.rounds.take(limits.STEPS_PER_ROUND - limits.STEPS_PER_REQUEST - 2)
+        protocol.data_received(POST % (b"/late", LONG) + b"x" * LONG)
+        assert protocol.cycle.body
+        assert protocol.conn.held_count
+        protocol.connection_lost(None)
+        assert len(protocol.cycle.body) == protocol.conn.held_count == 0
+        await asyncio.sleep(0)
 
     asyncio.run(live())
