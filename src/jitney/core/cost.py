@@ -4,8 +4,8 @@ The first two are a line through ticks without prefill, by least squares of rela
 exponential forgetting. The third is what ticks with prefill took beyond that line, per token. One
 fit of all three would not do: while every tick carries the same prefill it cannot tell the parts
 apart. Where decodes have become slower unseen, prefill is taken to be dearer than it is, and
-callers who generate are spared. Used by the `bounded-stall` mix and for the retry time of a full
-queue.
+callers who generate are spared; where they have become faster, spans grow step by step. Used by
+the `bounded-stall` mix and for the retry time of a full queue.
 """
 
 FORGET = 0.98
@@ -13,9 +13,14 @@ PREFILL_FORGET = 0.8
 """Faster: a token costs more as its prompt becomes longer."""
 
 TOKEN_S_MIN = 1e-7
+"""Less is noise: a token of the smallest model on the fastest machine takes longer."""
+
 SPAN_UNKNOWN = 64
-"""Prefill tokens beside decodes while nothing is known of their cost. A tick with fewer says less
-of it, and one with more no more: in a large span each token is cheaper."""
+"""Prefill tokens beside decodes while nothing is known of their cost."""
+
+SPAN_TELLING = 64
+"""A tick with fewer prefill tokens says less of their cost. One with more says no more, because in
+a large span each token is cheaper."""
 
 
 class CostModel:
@@ -27,6 +32,7 @@ class CostModel:
         self._sums = [0.0, 0.0, 0.0, 0.0, 0.0]
         self._prefill_count = 0.0
         self._prefill_s = 0.0
+        self._span = 0
         self.tokens_per_s = 0.0
 
     def observe(self, decode_count: int, prefill_count: int, seconds: float) -> None:
@@ -34,10 +40,11 @@ class CostModel:
         if seconds <= 0.0:
             return
         if prefill_count:
-            portion = min(1.0, SPAN_UNKNOWN / prefill_count)
-            beyond_s = seconds - self._decodes_s(decode_count)
+            portion = min(1.0, SPAN_TELLING / prefill_count)
+            beyond_s = max(0.0, seconds - self._decodes_s(decode_count))
             self._prefill_count = PREFILL_FORGET * self._prefill_count + portion * prefill_count
             self._prefill_s = PREFILL_FORGET * self._prefill_s + portion * beyond_s
+            self._span = prefill_count if decode_count else self._span
         else:
             products = (1.0, decode_count, decode_count**2, seconds, decode_count * seconds)
             for index, product in enumerate(products):
@@ -51,7 +58,9 @@ class CostModel:
         if not self._prefill_count:
             return SPAN_UNKNOWN
         token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
-        return max(0, int((seconds - self._decodes_s(decode_count)) / token_s))
+        fitting = max(0, int((seconds - self._decodes_s(decode_count)) / token_s))
+        # By doubling at most: decodes may have become faster unseen, and prefill seem free.
+        return min(fitting, max(SPAN_UNKNOWN, 2 * self._span))
 
     def _decodes_s(self, decode_count: int) -> float:
         """What so many decodes take by themselves; nothing, while no tick has told."""

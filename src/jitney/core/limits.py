@@ -43,6 +43,10 @@ CONSTRAINT_AGAIN_S_MAX = 0.1
 """Constraints that are not kept any more are compiled again when their slots are opened, and all
 who are in the batch wait for so long, for all of them together. An ordinary one takes a tenth."""
 
+CONSTRAINTS_LOST_S_MAX = 1.0
+"""The same in the first batch of a process: one that takes the place of another has lost all that
+were compiled, and streams that go on need theirs. In any other process none is lost by then."""
+
 CONSTRAINT_TOKEN_S_MAX = 0.003
 CONSTRAINT_EXTRA_S_MAX = 0.15
 """All who are in the batch wait while constraints are followed: the processor's time that they may

@@ -9,7 +9,7 @@ only.
 from collections.abc import Iterable, Set
 
 from jitney.core.memory import Memory
-from jitney.core.prefix import Match
+from jitney.core.prefix import NO_MATCH, Match
 from jitney.core.request import Request
 from jitney.core.sequence import Sequence
 
@@ -28,17 +28,22 @@ class Occupancy:
         if blocks_max is None or not own:
             return True
         held = self._memory.held_by(own) + self._memory.blocks_promised(own)
-        return held + self._memory.blocks_wanted(sequence, match) <= blocks_max
+        # What only a cached prefix holds is the tenant's from then on.
+        is_held = match.holding is not None and match.holding.sequence in own
+        wanted = self._memory.blocks_wanted(sequence, match if is_held else NO_MATCH)
+        return held + wanted <= blocks_max
 
     def beyond(self, running: list[Sequence]) -> Set[str]:
         """Tenants who hold more than their share, with more than one sequence."""
+        by_sharer: dict[str, list[Sequence]] = {}
+        for sequence in running:
+            if sequence.request.sharer is not None:
+                by_sharer.setdefault(sequence.request.sharer, []).append(sequence)
         found = set()
-        for sharer in {sequence.request.sharer for sequence in running}:
-            own = _of(sharer, running)
+        for sharer, own in by_sharer.items():
             blocks_max = self._blocks_max(own[0].request)
-            if sharer is None or blocks_max is None or len(own) == 1:
-                continue
-            if self._memory.held_by(own) > blocks_max:
+            assert blocks_max is not None, "a sharer has a share"
+            if len(own) > 1 and self._memory.held_by(own) > blocks_max:
                 found.add(sharer)
         return found
 
@@ -52,7 +57,7 @@ class Occupancy:
 def spare(running: Iterable[Sequence], tenants: Set[str]) -> list[Sequence]:
     """The sequences of these tenants but for the most senior one of each, in order of seniority.
 
-    That one is not sent back for others: every tenant goes on with something.
+    That one is not sent back because of its tenant: every tenant goes on with something.
     """
     seen: set[str] = set()
     found = []

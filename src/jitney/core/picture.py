@@ -115,8 +115,14 @@ def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Wa
     shown: list[Waiting] = []
     everyone = _reason_for_all(roster, settings)
     is_blocked = False
+    crowded: set[str | None] = set()
     for sequence in islice(roster.queue.ordered(now), WAITING_SHOWN_MAX):
+        sharer = sequence.request.sharer
         reason = everyone or _reason(roster, sequence)
+        if sharer in crowded and reason in (WaitReason.MEMORY, WaitReason.NEXT):
+            reason = WaitReason.SHARE
+        if sharer is not None and reason is WaitReason.SHARE:
+            crowded.add(sharer)
         if everyone is None and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             if is_blocked:
                 reason = WaitReason.TURN

@@ -29,7 +29,7 @@ from jitney.core.strategy import Gate
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
-"""Waiting sequences looked at in one tick; those who wait for a prefix let others pass."""
+"""Waiting sequences looked at for one place; those who wait for a prefix let others pass."""
 
 _ENDINGS = {
     FinishReason.STOP: "ended_finished",
@@ -55,6 +55,8 @@ class Roster:
         self.running: list[Sequence] = []
         self.deferred_count = 0
         """Those passed over at the last admission: they wait for something other than room."""
+        self._crowded: set[str] = set()
+        """Tenants that were seen to have no share of the memory left, in this admission."""
         self._events: list[Event] = []
         self._order = 0
 
@@ -76,10 +78,12 @@ class Roster:
     def admit(self, now: float, *, drains: bool) -> None:
         """Let the waiting run, as far as strategy, policy, places and memory allow."""
         self.gate.open(now, self.queue.count, self.queue.oldest(), drains)
+        self._crowded.clear()
         while self.queue.count and self._admit_one(now):
             pass
-        # Those of a tenant at its share join no group that others travel in already.
-        if self.queue.count == self.queue.shares.held_back_count:
+        # Those whom a share holds back join no group that others travel in already.
+        held_back = (self.held_back or self.queue.shares.full) | self._crowded
+        if self.queue.count == self.queue.shares.waiting_count(held_back):
             self.gate.close()
 
     @property
@@ -187,32 +191,29 @@ class Roster:
         without = self.held_back
         if without is None:
             return False
+        without = without | self._crowded
         if self.queue.shares.waiting_count(without):
             self._counters.add("share_waits")
-        while True:
-            crowded = self._look_through(now, without)
-            if isinstance(crowded, bool):
-                return crowded
-            # Its others wait for as long as it does, and those of other tenants pass.
-            without = without | {crowded}
-
-    def _look_through(self, now: float, without: Set[str]) -> bool | str:
-        """Admit or make place for the next one; or the tenant whose share of memory is used up."""
         candidates, strangers_count = self._candidates(now, without)
-        for looked_at, sequence in enumerate(candidates):
+        looked_at = 0
+        for sequence in candidates:
+            sharer = sequence.request.sharer
+            if sharer in self._crowded:
+                continue
             self.deferred_count = strangers_count + looked_at
             if looked_at >= LOOKAHEAD:
                 return False
+            looked_at += 1
             if self._is_quarantined(sequence):
                 continue
             match = self.memory.find(sequence)
             if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
                 self._counters.add("prefix_waits")
                 continue
-            sharer = sequence.request.sharer
             if sharer is not None and not self.occupancy.has_room(sequence, match, self.running):
-                self._counters.add("share_waits")
-                return sharer
+                # Its others wait for as long as it does, and those of other tenants pass.
+                self._crowded.add(sharer)
+                continue
             # Nobody passes the one whose turn it is, or a large one would wait for ever.
             return self._make_place(sequence, match, now)
         self.deferred_count = self.queue.count

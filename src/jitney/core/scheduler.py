@@ -136,7 +136,8 @@ class Scheduler:
         generates, by a span for one that has just arrived, was preempted, or lost its memory in
         a crash. First the waiting are admitted, so that they are part of this very batch; then
         the mix splits the budget; then each sequence, the most senior first, obtains the memory
-        for its span, at the expense of cached prefixes and, at the worst, of its juniors.
+        for its span, at the expense of cached prefixes and, at the worst, of its juniors,
+        or of a tenant that holds more than its share.
         """
         self._roster.admit(now, drains=self._drains)
         entries: list[Entry] = []
@@ -355,7 +356,7 @@ class Scheduler:
         return chosen
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
-        """Memory for the sequence's span, if need be from its juniors; false if it has to wait."""
+        """Memory for the sequence's span, if need be from others; false if it has to wait."""
         roster = self._roster
         length = sequence.planned + span
         while not roster.memory.grow(sequence, length):

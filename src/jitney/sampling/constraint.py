@@ -147,7 +147,8 @@ class ConstraintCompiler:
         self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._under_way: dict[Constraint, Future[_Kept]] = {}
         # What is left of the batch's time to compile again, and what was last waited for.
-        self._again_left_s = limits.CONSTRAINT_AGAIN_S_MAX
+        self._again_left_s = limits.CONSTRAINTS_LOST_S_MAX
+        self._is_first_batch = True
         self._again: Future[_Kept] | None = None
         self._time = FollowTime()
         self._guarded = Guarded(
@@ -178,8 +179,10 @@ class ConstraintCompiler:
 
     def begin_batch(self) -> None:
         """There is time again to compile, unless what took too long is at work still."""
-        if self._again is None or self._again.done():
+        is_ready = self._again is None or self._again.done()
+        if is_ready and not self._is_first_batch:
             self._again_left_s = limits.CONSTRAINT_AGAIN_S_MAX
+        self._is_first_batch = False
 
     def compile(self, constraint: Constraint) -> Matcher:
         """A matcher at the start of a completion, for a constraint that was prepared.

@@ -47,9 +47,9 @@ def test_short_prompts_say_little_of_long_ones() -> None:
     cost = CostModel()
     for number in range(20):
         cost.observe(2, 0, 0.02)
-        cost.observe(2, 64, 0.02 + 0.032)
         cost.observe(2, 2, 0.02 + 0.002 * (number % 2))
-    assert cost.prefill_within(0.1, 2) == pytest.approx(160, abs=32)
+        cost.observe(2, 64, 0.02 + 0.064)
+    assert cost.prefill_within(0.1, 2) == pytest.approx(80, abs=8)
 
 
 def test_decodes_that_became_slower_unseen_are_charged_to_prefill() -> None:
@@ -63,10 +63,24 @@ def test_decodes_that_became_slower_unseen_are_charged_to_prefill() -> None:
 
 def test_prefill_that_costs_nothing_is_not_bounded() -> None:
     """Guards fast machines, and the division."""
+    cost, spans = CostModel(), []
+    for _ in range(8):
+        cost.observe(4, 0, 0.01)
+        spans.append(cost.prefill_within(0.1, 4))
+        cost.observe(4, spans[-1], 0.01)
+    assert spans == [64, 128, 256, 512, 1024, 2048, 4096, 8192]
+
+
+def test_decodes_that_became_faster_unseen_loosen_the_bound_by_little() -> None:
+    """Guards the other direction: prefill seemed free, and ticks of a second followed."""
     cost = CostModel()
-    for number in range(20):
-        cost.observe(4, number % 2 * 500, 0.01)
-    assert cost.prefill_within(0.1, 4) > 100_000
+    for _ in range(20):
+        cost.observe(4, 0, 0.09)
+    for _ in range(50):
+        span = cost.prefill_within(0.1, 4)
+        took_s = 0.02 + 0.0005 * span
+        cost.observe(4, span, took_s)
+        assert took_s < 0.25
 
 
 def test_the_retry_time_has_a_rate() -> None:

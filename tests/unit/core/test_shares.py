@@ -239,3 +239,49 @@ def test_a_tenant_beyond_its_share_takes_from_its_own() -> None:
         tick(one)
         assert "b" in running(one)
     assert one.counters["preempted_saved"] > 0
+
+
+def test_a_tenant_sent_back_for_its_memory_does_not_return_at_once() -> None:
+    """Guards a newcomer: a cached prefix was not counted, and its owner came back before him."""
+    settings = SchedulerSettings(model_len_max=200, sequences_max=4, watermark=0.0)
+    traits = replace(TRAITS, kv_tokens=400, model_len_max=200, block_tokens=1, can_save=False)
+    one = Scheduler(settings, traits, (9,))
+    head = long_request("h", "a", 100, tokens_max=2)
+    one.submit(head, 0.0)
+    while one.has_work:
+        tick(one)
+    one.submit(long_request("k", "a", 139, tokens_max=60), 0.0)
+    tick(one)
+    longer = replace(head, id=RequestId("m"), prompt=(*head.prompt, *range(600, 661)))
+    one.submit(replace(longer, params=SamplingParams(temperature=0.0, max_tokens=30)), 0.0)
+    tick(one)
+    one.submit(long_request("n", "b", 150), 1.0)
+    for _ in range(3):
+        tick(one, 1.0)
+    assert running(one) == ["k", "n"]
+
+
+def test_the_picture_says_that_all_of_a_crowded_tenant_wait_for_its_share() -> None:
+    """Guards whoever asks why: a small request behind a large one of its tenant was `next`."""
+    one = tight(kv_tokens=100)
+    for name, count in (("c", 30), ("d", 30), ("e", 40), ("f", 2)):
+        one.submit(long_request(name, "a", count), 0.0)
+    tick(one)
+    assert running(one) == ["c", "d"]
+    assert [each.reason for each in one.picture(0.0).waiting] == [WaitReason.SHARE] * 2
+
+
+def test_who_is_held_back_by_memory_joins_no_group_on_its_way() -> None:
+    """Guards groups: what a share holds back departs with the next one."""
+    settings = SchedulerSettings(
+        model_len_max=60, sequences_max=4, strategy=Strategy.STATIC, watermark=0.0
+    )
+    traits = replace(TRAITS, kv_tokens=100, model_len_max=60, block_tokens=1)
+    one = Scheduler(settings, traits, (9,))
+    for name in "cde":
+        one.submit(long_request(name, "a", 30), 0.0)
+    tick(one, 2.0)
+    assert running(one) == ["c", "d"]
+    one.submit(long_request("f", "b", 5), 2.0)
+    tick(one, 2.0)
+    assert running(one) == ["c", "d"]

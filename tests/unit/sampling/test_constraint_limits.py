@@ -269,3 +269,15 @@ def test_a_batch_has_one_time_to_compile_again(
     compiler.begin_batch()
     assert compiler.compile(lost[1]).mask().sum() == 1
     assert begun == ["a", "b"]
+
+
+def test_the_first_batch_of_a_process_has_more_time(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards streams that go on after a crash: their constraints are lost all at once."""
+    monkeypatch.setattr(limits, "CONSTRAINT_AGAIN_S_MAX", 0.0)
+    compiler.begin_batch()
+    assert compiler.compile(regex("prepared in the process before")).mask().sum() == 1
+    compiler.begin_batch()
+    with pytest.raises(QueueFull, match="given up for others"):
+        compiler.compile(regex("another one"))

@@ -28,7 +28,7 @@ class Transport(asyncio.Transport):
         self.written = b""
         self.is_closed = False
         self.is_half_closed = False
-        self.is_reading = True
+        self.reads = True
 
     def write(self, data: Any) -> None:  # Any: as asyncio has it
         assert not self.is_half_closed, "nothing comes after the end"
@@ -50,10 +50,10 @@ class Transport(asyncio.Transport):
         return self.is_closed
 
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self.reads = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self.reads = True
 
 
 class Timer:
@@ -286,14 +286,14 @@ def test_a_body_that_nobody_reads_is_left_with_the_client() -> None:
         await connection.send(CHUNKED_LATE + tiny * 8000)
         counts = []
         for _ in range(100):
-            if transport.is_reading:
+            if transport.reads:
                 await connection.send(usual * 256)
             counts.append(len(protocol.cycle.body))
         assert counts[-1] == counts[10] < limits.BODY_UNREAD_BYTES_MAX // 2
         assert not transport.is_closed
         connection.is_due.set()
         await connection.send(b"0\r\n\r\n")
-        assert transport.is_reading
+        assert transport.reads
         assert transport.written.startswith(b"HTTP/1.1 200 ")
 
     asyncio.run(live())
