@@ -95,12 +95,26 @@ OF_THE_PSEUDO_CODE = (
     _plant(
         "a prompt is not cut into chunks",
         "capacity",
-        ("core/mix.py", "span = min(want, chunk, tokens)", "span = min(want, tokens)"),
+        (
+            "core/mix.py",
+            "span = min(want.tokens, chunk, left.get(want.sharer, 0))",
+            "span = min(want.tokens, left.get(want.sharer, 0))",
+        ),
+        ("core/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
     ),
     _plant(
         "the budget is not applied to prefill",
         "capacity",
-        ("core/mix.py", "span = min(want, chunk, tokens)", "span = min(want, chunk)"),
+        (
+            "core/mix.py",
+            "span = min(want.tokens, chunk, left.get(want.sharer, 0))",
+            "span = min(want.tokens, chunk)",
+        ),
+        (
+            "core/mix.py",
+            "        if span:\n            left",
+            "        if want.sharer in left:\n            left",
+        ),
         _BUDGET_ASSERT,
     ),
 )

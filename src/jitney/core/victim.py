@@ -7,6 +7,7 @@ since it was admitted, unless there is no other.
 
 from collections import Counter
 
+from jitney.core.request import Priority
 from jitney.core.sequence import Sequence
 
 
@@ -41,7 +42,8 @@ def choose_for_class(
     """The one that a waiting sequence may displace: of a lower class, not aged.
 
     An aged sequence was admitted because it had waited long enough; it is not sent back. Classes
-    are the callers' own claims, so nobody runs fewer than the one who displaces him.
+    are the callers' own claims, so nobody runs fewer than the one who displaces him, unless he
+    claims to be of less weight than is usual.
     """
     counts = Counter(sequence.request.sharer for sequence in running)
     mine = newcomer.request.sharer
@@ -55,6 +57,7 @@ def choose_for_class(
         and (
             (theirs := sequence.request.sharer) == mine
             or theirs is None
+            or sequence.priority < Priority.NORMAL
             or counts[theirs] - 1 >= counts[mine] + 1
         )
     ]

@@ -48,12 +48,14 @@ run()
 """
 """A server whose backend fails, and cannot be started again."""
 IN_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Makes standard input the terminal that the process belongs to."""
+"""Makes standard input the terminal that the process belongs to, whatever ran these tests: under
+nohup the signal would be ignored."""
 DROPPED = re.compile(r"^jitney:log_lines_dropped_total (\d+)", re.MULTILINE)
 TOLD = re.compile(r"WARNING (\d+) lines of the log were dropped")
 

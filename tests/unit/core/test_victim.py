@@ -72,6 +72,9 @@ def test_nobody_is_left_with_fewer_than_the_one_who_displaces_him() -> None:
     critical = newcomer(Priority.CRITICAL, "a")
     assert choose_for_class(theirs[:1], critical, now=1.0, overtake_s=30.0) is None
     assert choose_for_class(theirs[:2], critical, now=1.0, overtake_s=30.0) is theirs[1]
+    low = shared(sequence("l", tenant="b", priority=Priority.LOW))
+    low = running(low, 4, computed=5, generated=1)
+    assert choose_for_class([low], critical, now=1.0, overtake_s=30.0) is low
     mine = running(shared(sequence("d", tenant="a")), 3, computed=9, generated=1)
     assert choose_for_class([*theirs[:2], mine], critical, now=1.0, overtake_s=30.0) is mine
 
