@@ -39,7 +39,7 @@ IS_ARM = platform.machine() in ("aarch64", "arm64")
 ROWS_MANY = 8
 """Rows of a pass from which llama.cpp's kernels on ARM are those of a whole prompt."""
 
-LENGTH = 32
+LENGTH = 24
 WAIT_S = 240.0
 
 SYSTEM = "You are the driver of a small bus that never stops moving, and you answer in a sentence. "

@@ -197,7 +197,7 @@ def test_row_30_many_schemas(start: Start, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.chdir(tmp_path)
     with start(World()).client() as client:
-        for at in range(1000):
+        for at in range(400):
             schema = {
                 "type": "object",
                 "properties": {f"x{at}": {"const": at}},
