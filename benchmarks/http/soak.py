@@ -27,7 +27,7 @@ CLIENTS = 24
 CALM_S = 15.0
 """Load without faults, before what everything is compared with is noted."""
 
-CHATS, CHAT_MESSAGES = 8, 4000
+CHATS, CHAT_MESSAGES = 8, 30_000
 WARM_SHARE, WARM_MINUTES_MAX = 1 / 3, 5.0
 SLOPE_MIB_MAX = 0.5
 SLOPE_MINUTES_MIN = 5.0
@@ -103,7 +103,7 @@ async def _loaded(server: Served, seconds: float) -> Load:
 async def _long_chats(server: Served) -> None:
     """So many at once that the second process for chat templates is there from now on."""
     long = [{"role": "user", "content": "x<"}] * CHAT_MESSAGES
-    connections = [await Connection.open(server.port, KEYS[0]) for _ in range(CHATS)]
+    connections = [await Connection.open(server.port, KEYS[at % 2]) for at in range(CHATS)]
     asked = (each.post("/v1/chat/completions", {"messages": long}) for each in connections)
     await asyncio.gather(*asked)
     for each in connections:

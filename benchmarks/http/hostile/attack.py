@@ -54,6 +54,8 @@ class Bounds:
     """None: a new question may wait or be refused."""
     memory_mib: float = MEMORY_MIB
     """What memory may stay, of the server and of its children."""
+    processes: int = 0
+    """Processes that may be started and stay, with their files and threads."""
     may_fail: frozenset[str] = frozenset()
     """Which of stream, health and chat may fail outright."""
     because: str = ""

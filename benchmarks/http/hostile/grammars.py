@@ -11,6 +11,9 @@ COMPLETIONS = "/v1/completions"
 _ASKED: Json = {"messages": [{"role": "user", "content": "Answer."}], "max_tokens": 8}
 
 
+_KEPT = Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB")
+
+
 async def ambiguous(target: Target) -> None:
     """Twelve completions of a grammar that has more readings with each character."""
     grammar = 'start: e "~~~~~~"\ne: e e | /./ | e e e | '
@@ -164,6 +167,7 @@ ATTACKS = (
         text="1,000 schemas, each a new one, from four",
         run=new_schemas,
         seconds=8.0,
+        bounds=_KEPT,
     ),
     Attack(name="long-regexes", text="regexes that grow when compiled", run=long_regexes),
     Attack(name="growing-grammars", text="grammars without end", run=growing_grammars),
@@ -177,14 +181,14 @@ ATTACKS = (
         name="choices-5000",
         text="5,000 choices, each time others",
         run=many_choices,
-        bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
+        bounds=_KEPT,
     ),
     Attack(
         name="lost-grammars",
         text="80 grammars wait, more than are kept; then 12 are begun at once",
         run=lost_grammars,
         seconds=18.0,
-        bounds=Bounds(memory_mib=256.0, because="compiled constraints are kept, up to 256 MiB"),
+        bounds=_KEPT,
     ),
     Attack(name="deep-schema", text="schemas of themselves, or huge", run=deep_schema),
     Attack(

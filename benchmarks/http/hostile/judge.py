@@ -20,6 +20,8 @@ MEMORY_SHARE = 0.10
 
 POOL_THREADS = 6
 """Threads of pools that are started when all others of a pool are busy for the first time."""
+PROCESS_FILES, PROCESS_THREADS = 6, 2
+"""What a process for templates has open, with its parent\'s end of it."""
 
 OK, OVER, SKIPPED = "ok", "over", "skipped"
 WRONG = "500"
@@ -127,9 +129,15 @@ def left(before: Taken, after: Taken, bounds: Bounds) -> list[str]:
     ):
         if now > was + max(MEMORY_SHARE * was, bounds.memory_mib):
             why.append(f"memory of {name} {was:.0f} to {now:.0f} MiB")
-    for name in ("files", "threads", "processes"):
+    count = bounds.processes
+    more = {
+        "files": count * PROCESS_FILES,
+        "threads": POOL_THREADS + count * PROCESS_THREADS,
+        "processes": count,
+    }
+    for name, most in more.items():
         was, now = getattr(before, name), getattr(after, name)
-        if now > was + (POOL_THREADS if name == "threads" else 0):
+        if now > was + most:
             why.append(f"{name} {was} to {now}")
     return why
 

@@ -37,7 +37,10 @@ ATTACKS = (
             seconds=6.0,
             bounds=Bounds(
                 chat_ms=5000.0,
-                because="chats of one model share its template, which takes turns",
+                memory_mib=60.0,
+                processes=2,
+                because="chats of one model share its template, which takes turns, and has a "
+                "second process from then on",
             ),
         )
         for name in TEMPLATES

@@ -20,7 +20,7 @@ from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.handle import Handle
 from jitney.errors import DeadlineExceeded, Draining, QueueFull
 from jitney.server import limits, sse
-from jitney.server.errors import SERVER, Refusal, refusal_of
+from jitney.server.errors import SERVER, ClientLeft, Refusal, refusal_of
 from jitney.server.keys import Caller
 from jitney.server.middleware import told
 from jitney.server.replies import Shape
@@ -330,6 +330,8 @@ class EventStream(Response):
                     await send_body(piece)
                 placed = await anext(self._deltas, None)
             return answering.closing()
+        except ClientLeft:
+            return b""
         except Exception as error:
             return sse.frame(told(error, answering.http_id).body)
 

@@ -20,7 +20,7 @@ from starlette.types import Message, Receive
 
 from jitney.errors import Draining
 from jitney.server import fields, limits
-from jitney.server.errors import INVALID, Refusal
+from jitney.server.errors import INVALID, ClientLeft, Refusal
 from jitney.server.parse import parse_object
 from jitney.server.wire import Strict
 
@@ -215,10 +215,6 @@ async def _received(receive: Receive) -> Message:
     if message["type"] == "http.disconnect":
         raise ClientLeft
     return message
-
-
-class ClientLeft(Exception):
-    """The client closed the connection: there is nobody to answer."""
 
 
 def _too_large(bytes_max: int) -> Refusal:

@@ -187,3 +187,7 @@ def sentence(text: str) -> str:
     """A message that begins with a capital where it begins with an article, not with a name."""
     is_plain = text.split(" ", 1)[0] in ("a", "an", "the", "each", "no", "it")
     return text[0].upper() + text[1:] if is_plain else text
+
+
+class ClientLeft(Exception):
+    """The client closed the connection: there is nobody to answer."""

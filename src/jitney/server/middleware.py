@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jitney.engine.answer import Usage
 from jitney.errors import JitneyError, NoRoom
 from jitney.server import limits
-from jitney.server.body import ClientLeft
-from jitney.server.errors import Refusal, hides_message, refusal_of, unexpected
+from jitney.server.errors import ClientLeft, Refusal, hides_message, refusal_of, unexpected
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")

@@ -37,7 +37,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
-from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
+from jitney.server.errors import UNAVAILABLE, ClientLeft, Refusal, retry_headers
 from jitney.server.files import connections_max
 from jitney.server.rounds import Rounds
 from jitney.server.strict import StrictConnection
@@ -201,11 +201,14 @@ class GuardedProtocol(H11Protocol):
         """Send one more piece of a chunked body; False when the client is behind: await it then.
 
         Each layer that a response passes on its way out costs as much as the write itself.
+        Raises ClientLeft: whoever did not read for long may have left a lot, not to be made now.
         """
         assert piece, "an empty piece would be the end of the body"
+        if self.transport.is_closing():
+            raise ClientLeft
         if self.flow.write_paused:
             return False
-        if not self._is_lingering and not self.transport.is_closing():
+        if not self._is_lingering:
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 

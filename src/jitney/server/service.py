@@ -32,9 +32,9 @@ from jitney.engine.records import (
 )
 from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
 from jitney.server import limits
-from jitney.server.body import ClientLeft, Intake, wait_leaving
+from jitney.server.body import Intake, wait_leaving
 from jitney.server.door import Door, Stay
-from jitney.server.errors import UNAVAILABLE, Refusal, retry_headers
+from jitney.server.errors import UNAVAILABLE, ClientLeft, Refusal, retry_headers
 from jitney.server.keys import Caller, KeyRing
 from jitney.server.settings import ServerSettings
 from jitney.text.chat import ChatTemplate

@@ -14,7 +14,9 @@ import pytest
 
 from jitney.backends.fake import FakeSettings
 from jitney.core.batch import Batch, Outcome
+from jitney.engine.answer import Delta
 from jitney.server import limits
+from jitney.server.answering import Answering
 from jitney.server.protocol import GuardedProtocol
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
@@ -123,6 +125,38 @@ def test_a_reader_that_stops_and_reads_on_misses_nothing(
     assert made == expected
     assert ways[0]
     assert ways[-1]
+
+
+def test_what_a_reader_left_unread_is_not_made_for_nobody(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards everyone else: twelve who had read nothing left, and all of it was written out."""
+    made: list[bool] = []
+    chunks = Answering.chunks
+
+    def counted(answering: Answering, placed: tuple[int, Delta]) -> bytes:
+        made.append(True)
+        return chunks(answering, placed)
+
+    monkeypatch.setattr(Answering, "chunks", counted)
+    settings = ServerSettings(model_names=(MODEL,), unsent_bytes_max=16_384)
+    server = start(World(backend=replace(SLOW, tick_s=0.002), settings=settings))
+    body = {"prompt": "a", "stream": True, "logprobs": 5, "max_tokens": 1000, "ignore_eos": True}
+    body["n"] = 4
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((server.host, server.port))
+        connection.sendall(request_bytes("/v1/completions", body))
+        wait_until(lambda: is_behind(server, made), "everything was read")
+        before = len(made)
+    server.check_idle()
+    assert len(made) <= before + 2
+
+
+def is_behind(server: Running, made: list[bool]) -> bool:
+    """Whether many more tokens are there than were written out."""
+    stats = server.service.engine.stats()
+    return stats.completion_tokens > len(made) + 500
 
 
 def dechunked(body: bytes) -> bytes:
