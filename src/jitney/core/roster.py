@@ -79,8 +79,10 @@ class Roster:
         """Let the waiting run, as far as strategy, policy, places and memory allow."""
         self.gate.open(now, self.queue.count, self.queue.oldest(), drains)
         self._crowded.clear()
+        copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):
-            pass
+            if self._counters["copied_tokens"] >= copied_max:
+                break
         # Those whom a share holds back join no group that others travel in already.
         held_back = (self.held_back or self.queue.shares.full) | self._crowded
         if self.queue.count == self.queue.shares.waiting_count(held_back):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
@@ -285,3 +286,18 @@ def test_who_is_held_back_by_memory_joins_no_group_on_its_way() -> None:
     one.submit(long_request("f", "b", 5), 2.0)
     tick(one, 2.0)
     assert running(one) == ["c", "d"]
+
+
+def test_long_prefixes_are_copied_to_few_in_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards those who generate: a copy moves bytes, and many wait for one prefix together."""
+    monkeypatch.setattr(limits, "COPIED_TOKENS_MAX", 60)
+    settings = SchedulerSettings(model_len_max=100, sequences_max=8)
+    one = Scheduler(settings, replace(TRAITS, slots_max=16), (9,))
+    for name in "abcdefg":
+        one.submit(replace(long_request("same", "t", 50), id=RequestId(name), share=None), 0.0)
+    tick(one)
+    assert running(one) == ["a"]
+    tick(one)
+    assert running(one) == ["a", "b", "c"]
+    tick(one)
+    assert running(one) == ["a", "b", "c", "d", "e"]
