@@ -132,6 +132,10 @@ def _usable(
 ) -> int:
     common = depth * PREFIX_CHUNK + chain.tail(holding.chain, depth)
     held_count = holding.length if is_computed else holding.known_count
+    spanned, theirs = chain.spanned, holding.chain.spanned
+    if spanned != theirs:
+        # Beyond that, one of them has in a span what the other has by itself (invariant 4).
+        common = min(common, spanned, theirs)
     return min(common, held_count, length_max)
 
 

@@ -100,7 +100,7 @@ class OpenVinoBackend:
             model_len_max=settings.model_len_max,
             block_tokens=BLOCK_TOKENS,
             kv_bytes_per_token=-(-model.block_bytes // BLOCK_TOKENS),
-            exact=False,
+            batch_invariant=False,
         )
 
     @property

@@ -1,0 +1,157 @@
+"""The passes in which llama.cpp computes a batch, where each slot has cells of its own. Pure.
+
+Each pass is one `llama_decode` whose rows are of one kind: a piece of a prompt, or one token for
+each of many sequences. Kernels are chosen by the number of rows, so a `Shape` says how many are
+computed alike, and a pass is filled up to that: with tokens of the prompt before the piece, which
+come out as they were, or with tokens that are taken back afterwards (invariant 4).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from jitney.backends.shapes import rows_missing
+from jitney.backends.spans import Span
+
+FILLER = 0
+"""Any token will do where nobody looks at what comes out."""
+
+GAP_MAX = 2
+"""The library computes neighbouring slots in one pass and starts another one at each gap. A gap of
+up to this many slots is filled: a row costs about a third of what another pass does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many rows are computed alike."""
+
+    rows_group: int = 1
+    """Rows of a pass, and those whose logits are wanted, are a multiple of this."""
+    span_rows_min: int = 1
+    """A piece of a prompt has at least so many rows."""
+    span_rows_max: int = 512
+    """And at most so many: larger ones are no faster and take more work space."""
+    decodes_differ: bool = False
+    """Whether a token of its own is rounded otherwise than one in a piece of a prompt."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one `llama_decode` is fed, row by row."""
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
+    """Rows whose logits are computed."""
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    """Which of the wanted ones is which row of the answer."""
+    taken_back: list[tuple[int, int]] = field(default_factory=list)
+    """What is cut off afterwards: a slot, and the tokens that it keeps."""
+    cut_first: tuple[int, int] | None = None
+    """What is cut off before, to be computed once more."""
+
+    def add(self, slot: int, start: int, tokens: Sequence[int]) -> None:
+        """Rows of one slot, from a position on."""
+        self.tokens += tokens
+        self.positions += range(start, start + len(tokens))
+        self.slots += [slot] * len(tokens)
+
+
+def plan_passes(spans: Sequence[Span], held: Callable[[int], int], shape: Shape) -> Iterator[Pass]:
+    """The passes of a batch, one after the other; `held` says how many tokens a slot holds.
+
+    Prompts come first: the logits of the last pass need not be copied, and decodes have most.
+    """
+    decodes = []
+    ends: dict[int, int] = {}
+    for span in spans:
+        if _is_decode(span, shape):
+            decodes.append(span)
+        else:
+            ends[span.entry.slot] = span.entry.end
+            yield from _prompt_passes(span, shape)
+    if decodes:
+        yield _decode_pass(decodes, lambda slot: ends.get(slot) or held(slot), shape)
+
+
+def whole_pass(spans: Sequence[Span]) -> Pass:
+    """All of a batch as it is: what is done where all slots share one pool."""
+    made = Pass()
+    for span in spans:
+        made.add(span.entry.slot, span.entry.start, span.tokens)
+        made.wanted += range(len(made.tokens) - len(span.rows), len(made.tokens))
+    made.kept = [(row, row) for row in range(len(made.wanted))]
+    return made
+
+
+def _is_decode(span: Span, shape: Shape) -> bool:
+    if len(span.tokens) > 1:
+        return False
+    sampler = span.state.sampler
+    is_prompt = sampler is not None and span.entry.start < sampler.sampling.prompt_count
+    return not (shape.decodes_differ and is_prompt)
+
+
+def _prompt_passes(span: Span, shape: Shape) -> Iterator[Pass]:
+    """The pieces of a span, whose last tokens have rows in the answer."""
+    count = len(span.tokens)
+    without = count - len(span.rows)
+    for at in range(0, count, shape.span_rows_max):
+        end = min(at + shape.span_rows_max, count)
+        rows = span.rows[max(at - without, 0) : max(end - without, 0)]
+        yield _piece(span, at, end, rows, shape)
+
+
+def _piece(span: Span, at: int, end: int, rows: range, shape: Shape) -> Pass:
+    """The tokens `at` to `end` of a span, filled up; the last of them are these rows."""
+    slot, start, count = span.entry.slot, span.entry.start + at, end - at
+    size = max(count + rows_missing(count, shape.rows_group), shape.span_rows_min)
+    along = min(size - count, start)
+    tokens = [*_before(span, at, along), *span.tokens[at:end]]
+    made = Pass(cut_first=(slot, start - along) if along else None)
+    made.add(slot, start - along, [*tokens, *[FILLER] * (size - len(tokens))])
+    if len(tokens) < size:
+        made.taken_back.append((slot, start + count))
+    if rows:
+        wanted = len(rows) + rows_missing(len(rows), shape.rows_group)
+        first = max(0, len(tokens) - wanted)
+        made.wanted = list(range(first, first + wanted))
+        offset = len(tokens) - len(rows) - first
+        made.kept = [(offset + each, row) for each, row in enumerate(rows)]
+    return made
+
+
+def _before(span: Span, at: int, count: int) -> list[int]:
+    """The last tokens, so many of them, before that place of a span."""
+    missing = max(0, count - at)
+    held = span.state.tokens
+    return [*held[len(held) - missing :], *span.tokens[at - (count - missing) : at]]
+
+
+def _decode_pass(spans: Sequence[Span], held: Callable[[int], int], shape: Shape) -> Pass:
+    """One token for each span, and one for each slot that fills a group or a gap."""
+    by_slot = {span.entry.slot: span for span in spans}
+    made = Pass()
+    for slot in _filled(sorted(by_slot), shape.rows_group):
+        span = by_slot.get(slot)
+        if span is None:
+            length = held(slot)
+            made.add(slot, length, [FILLER])
+            made.taken_back.append((slot, length))
+        else:
+            made.add(slot, span.entry.start, span.tokens)
+            made.kept += [(len(made.tokens) - 1, row) for row in span.rows]
+    if made.kept:
+        made.wanted = list(range(len(made.tokens)))
+    return made
+
+
+def _filled(slots: list[int], group: int) -> list[int]:
+    """These slots, those of the groups that they stand in, and those in small gaps between."""
+    groups = sorted({slot // group for slot in slots})
+    whole = [each * group + at for each in groups for at in range(group)]
+    for slot, after in pairwise(whole.copy()):
+        if after - slot - 1 <= GAP_MAX:
+            whole += range(slot + 1, after)
+    return sorted(whole)
