@@ -126,12 +126,12 @@ def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:
     """Tokens of completions a second, measured in this process: what the child does."""
     backend = load(name, settings)
     try:
-        return _Course(backend, sequences).speed()
+        return Course(backend, sequences).speed()
     finally:
         backend.close()
 
 
-class _Course:
+class Course:
     """The passes of one trial, in order.
 
     Of each kind the fastest counts: first ones set up what later ones use, and whatever else runs

@@ -3,13 +3,15 @@
 A slot is a sequence of the library. `execute` and `reset` run on the engine thread; `encode` and
 `prepare` on any. Promises BackendFailed on every violated precondition, before native code sees
 it, and one fault per row that cannot be sampled. Logits depend a little on what else is in the
-batch, because kernels are chosen by its size: `traits.exact` is false.
+batch, because kernels are chosen by its size, unless its passes have a shape in which all is
+computed alike (`passes`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any  # Any: numbers as a trial wrote them down
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +140,7 @@ class LlamaCppBackend:
 
     def __init__(self, settings: LlamaCppSettings) -> None:
         self._settings = settings
+        self._shape = settings.shape
         self._model: Model | None = None
         model = _load_model(settings)
         heads, key, value = model.head_sizes()
@@ -203,6 +206,11 @@ class LlamaCppBackend:
         """In this process it lives until it is closed."""
         self._living_model()
 
+    def use_shape(self, shape: Mapping[str, Any]) -> None:
+        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        self._shape = Shape(**shape)
+        assert self._settings.slots % self._shape.rows_group == 0, shape
+
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, one after the other."""
         model = self._living_model()
@@ -238,7 +246,7 @@ class LlamaCppBackend:
         self._choose_threads()
         passes: Iterable[Pass] = [whole_pass(spans)]
         if self._settings.is_split:
-            passes = plan_passes(spans, self._held, self._settings.shape)
+            passes = plan_passes(spans, self._held, self._shape)
         logits = self._compute(passes, spans[-1].rows.stop)
         keep_tokens(spans)
         return sample_spans(spans, logits)
