@@ -246,7 +246,8 @@ class LlamaCppBackend:
         self._choose_threads()
         passes: Iterable[Pass] = [whole_pass(spans)]
         if self._settings.is_split:
-            passes = plan_passes(spans, self._held, self._shape)
+            room = self._settings.slot_tokens_max
+            passes = plan_passes(spans, self._held, room, self._shape)
         logits = self._compute(passes, spans[-1].rows.stop)
         keep_tokens(spans)
         return sample_spans(spans, logits)

@@ -6,7 +6,7 @@ computed alike, and a pass is filled up to that: with tokens of the prompt befor
 come out as they were, or with tokens that are taken back afterwards (invariant 4).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -58,7 +58,9 @@ class Pass:
         self.slots += [slot] * len(tokens)
 
 
-def plan_passes(spans: Sequence[Span], held: Callable[[int], int], shape: Shape) -> Iterator[Pass]:
+def plan_passes(
+    spans: Sequence[Span], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
+) -> Iterator[Pass]:
     """The passes of a batch, one after the other; `held` says how many tokens a slot holds.
 
     Prompts come first: the logits of the last pass need not be copied, and decodes have most.
@@ -72,7 +74,12 @@ def plan_passes(spans: Sequence[Span], held: Callable[[int], int], shape: Shape)
             ends[span.entry.slot] = span.entry.end
             yield from _prompt_passes(span, shape)
     if decodes:
-        yield _decode_pass(decodes, lambda slot: ends.get(slot) or held(slot), shape)
+
+        def held_now(slot: int) -> int:
+            return ends.get(slot) or held(slot)
+
+        slots = _filled(decodes, held_now, slot_tokens_max, shape.rows_group)
+        yield _decode_pass(decodes, {slot: held_now(slot) for slot in slots})
 
 
 def whole_pass(spans: Sequence[Span]) -> Pass:
@@ -129,14 +136,13 @@ def _before(span: Span, at: int, count: int) -> list[int]:
     return [*held[len(held) - missing :], *span.tokens[at - (count - missing) : at]]
 
 
-def _decode_pass(spans: Sequence[Span], held: Callable[[int], int], shape: Shape) -> Pass:
-    """One token for each span, and one for each slot that fills a group or a gap."""
+def _decode_pass(spans: Sequence[Span], held: Mapping[int, int]) -> Pass:
+    """One token for each span, and one to be taken back for each other slot, by what it holds."""
     by_slot = {span.entry.slot: span for span in spans}
     made = Pass()
-    for slot in _filled(sorted(by_slot), shape.rows_group):
+    for slot, length in held.items():
         span = by_slot.get(slot)
         if span is None:
-            length = held(slot)
             made.add(slot, length, [FILLER])
             made.taken_back.append((slot, length))
         else:
@@ -147,11 +153,14 @@ def _decode_pass(spans: Sequence[Span], held: Callable[[int], int], shape: Shape
     return made
 
 
-def _filled(slots: list[int], group: int) -> list[int]:
-    """These slots, those of the groups that they stand in, and those in small gaps between."""
-    groups = sorted({slot // group for slot in slots})
-    whole = [each * group + at for each in groups for at in range(group)]
-    for slot, after in pairwise(whole.copy()):
-        if after - slot - 1 <= GAP_MAX:
-            whole += range(slot + 1, after)
-    return sorted(whole)
+def _filled(
+    spans: Sequence[Span], held: Callable[[int], int], slot_tokens_max: int, group: int
+) -> list[int]:
+    """The slots of these spans, of the groups that they stand in, and of small gaps between."""
+    groups = sorted({span.entry.slot // group for span in spans})
+    slots = [each * group + at for each in groups for at in range(group)]
+    for slot, after in pairwise(slots.copy()):
+        gap = range(slot + 1, after)
+        if len(gap) <= GAP_MAX and all(held(each) < slot_tokens_max for each in gap):
+            slots += gap
+    return sorted(slots)
