@@ -125,7 +125,10 @@ def _shape(told: Values, settings: Settings) -> Values:
     """The rows of a pass in which all is computed alike; tried once and remembered."""
     if settings.batch_invariant == "off":
         return {}
-    shapes = [{"rows_min": rows, "head_rows_min": head} for rows, head in _rows_tried(told)]
+    shapes = [
+        {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
+        for rows, head in _rows_tried(told)
+    ]
     facts = [
         sorted((name, value) for name, value in told.items() if name in SHAPE_FACTS),
         [shapes, probes.builds(usable.DISTRIBUTIONS), asdict(read_processor())],

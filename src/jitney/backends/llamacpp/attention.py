@@ -17,13 +17,17 @@ from jitney.backends.llamacpp.passes import Shape
 
 _log = logging.getLogger("jitney")
 
+LONE_TOKENS_MAX = 255
+"""The fused kernel cuts a sequence that is alone and has 512 cells among its threads; cells are
+counted in steps of 256. It has another way for 64 rows and more of one sequence."""
+
 SHAPES = {
     "on": (
-        # 64 rows and more have a kernel of their own, and so has a single one.
-        Shape(rows_group=2, span_rows_min=2, span_rows_max=60),
+        Shape(span_rows_max=60, lone_tokens_max=LONE_TOKENS_MAX),
         Shape(rows_group=4, span_rows_min=4, span_rows_max=60),
     ),
     "off": (
+        Shape(),
         Shape(span_rows_min=2, decodes_differ=True),
         Shape(span_rows_min=8, decodes_differ=True),
         Shape(rows_group=4, span_rows_min=8, decodes_differ=True),

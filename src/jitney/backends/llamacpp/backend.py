@@ -82,6 +82,7 @@ class LlamaCppSettings:
     rows_group: int = 1
     span_rows_min: int = 1
     span_rows_max: int = PASS_TOKENS_MAX
+    lone_tokens_max: int = 0
     decodes_differ: bool = False
     """What the rows of a pass are to be, so that each is computed alike: see `Shape`."""
     batch_invariant: bool = False
@@ -114,13 +115,14 @@ class LlamaCppSettings:
             rows_group=self.rows_group,
             span_rows_min=self.span_rows_min,
             span_rows_max=self.span_rows_max,
+            lone_tokens_max=self.lone_tokens_max,
             decodes_differ=self.decodes_differ,
         )
 
     @property
     def slots_native(self) -> int:
         """Slots that the library has: they stand in whole groups."""
-        return self.slots + rows_missing(self.slots, self.rows_group)
+        return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
 
     @property
     def is_split(self) -> bool:

@@ -31,6 +31,8 @@ class Shape:
     """A piece of a prompt has at least so many rows."""
     span_rows_max: int = 512
     """And at most so many: larger ones are no faster and take more work space."""
+    lone_tokens_max: int = 0
+    """A token is computed alone only in a sequence of at most so many tokens; 0 is no limit."""
     decodes_differ: bool = False
     """Whether a token of its own is rounded otherwise than one in a piece of a prompt."""
 
@@ -78,7 +80,7 @@ def plan_passes(
         def held_now(slot: int) -> int:
             return ends.get(slot) or held(slot)
 
-        slots = _filled(decodes, held_now, slot_tokens_max, shape.rows_group)
+        slots = _filled(decodes, held_now, slot_tokens_max, shape)
         yield _decode_pass(decodes, {slot: held_now(slot) for slot in slots})
 
 
@@ -104,8 +106,9 @@ def _prompt_passes(span: Span, shape: Shape) -> Iterator[Pass]:
     """The pieces of a span, whose last tokens have rows in the answer."""
     count = len(span.tokens)
     without = count - len(span.rows)
-    for at in range(0, count, shape.span_rows_max):
-        end = min(at + shape.span_rows_max, count)
+    # Equal pieces: a small rest would cost nearly as much as a large one.
+    pieces = -(-count // shape.span_rows_max)
+    for at, end in pairwise(count * piece // pieces for piece in range(pieces + 1)):
         rows = span.rows[max(at - without, 0) : max(end - without, 0)]
         yield _piece(span, at, end, rows, shape)
 
@@ -154,9 +157,12 @@ def _decode_pass(spans: Sequence[Span], held: Mapping[int, int]) -> Pass:
 
 
 def _filled(
-    spans: Sequence[Span], held: Callable[[int], int], slot_tokens_max: int, group: int
+    spans: Sequence[Span], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
 ) -> list[int]:
     """The slots of these spans, of the groups that they stand in, and of small gaps between."""
+    group = shape.rows_group
+    if len(spans) == 1 and 0 < shape.lone_tokens_max <= held(spans[0].entry.slot):
+        group = max(group, 2)
     groups = sorted({span.entry.slot // group for span in spans})
     slots = [each * group + at for each in groups for at in range(group)]
     for slot, after in pairwise(slots.copy()):

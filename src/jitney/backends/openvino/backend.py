@@ -54,6 +54,8 @@ class OpenVinoSettings:
     """A pass has at least so many rows."""
     head_rows_min: int = 1
     """Logits are computed for at least so many of them."""
+    decodes_differ: bool = False
+    """Whether a token of its own is rounded otherwise than one in a span."""
     batch_invariant: bool = False
     """Whether everything is computed alike that way."""
 
@@ -112,7 +114,7 @@ class OpenVinoBackend:
             block_tokens=BLOCK_TOKENS,
             kv_bytes_per_token=-(-model.block_bytes // BLOCK_TOKENS),
             batch_invariant=settings.batch_invariant,
-            decodes_differ=settings.batch_invariant,
+            decodes_differ=settings.decodes_differ,
         )
 
     @property
