@@ -15,7 +15,7 @@ from jitney.errors import InvalidRequest, QueueFull
 from jitney.guarded import Busy, Gone
 from jitney.sampling import constraint, grammar
 from jitney.sampling.constraint import ConstraintCompiler, FollowTime, Matcher
-from tests.e2e.server.processes import children, is_alive, memory_bytes
+from tests.e2e.server.processes import children, memory_bytes, wait_until_gone
 
 END = 256
 VOCABULARY = Vocabulary(
@@ -147,7 +147,7 @@ def test_closing_leaves_no_process(compiler: ConstraintCompiler) -> None:
     pids = processes(compiler)
     compiler.close()
     compiler.close()
-    assert not any(is_alive(pid) for pid in pids)
+    assert wait_until_gone(*pids)
 
 
 def test_a_constraint_that_takes_long_to_follow_fails_alone(compiler: ConstraintCompiler) -> None:
