@@ -32,10 +32,15 @@ def test_an_interrupt_in_a_callback_is_raised_at_the_end() -> None:
     # The C library's own `raise`: the signal is there before the callback is entered.
     callback = Callback(lambda: entered.append(1))
     press = ctypes.PyDLL(None)["raise"]
-    with pytest.raises(KeyboardInterrupt), interrupts_held():
-        press(int(signal.SIGINT))
-        callback()
-        entered.append(2)
+
+    def work() -> None:
+        with interrupts_held():
+            press(int(signal.SIGINT))
+            callback()
+            entered.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert entered == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
