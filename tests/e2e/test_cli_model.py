@@ -98,7 +98,7 @@ def test_a_bad_model_file_is_one_sentence(
     cases = {
         "text.gguf": (b"hello, I am a text\n" * 50, "not a GGUF"),
         "empty.gguf": (b"", "empty"),
-        "header.gguf": (content[:30], "damaged header"),
+        "header.gguf": (content[:30], "cut short"),
         "cut.gguf": (content[: len(content) * 2 // 3], "cut short"),
     }
     for name, (damaged, told) in cases.items():
