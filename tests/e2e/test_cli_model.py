@@ -133,6 +133,18 @@ def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
         assert process.stderr.read() == b""
 
 
+def test_sigterm_ends_a_run_with_a_sentence(endless: Path) -> None:
+    """Guards whoever finds half an answer in a file: it says why, and the status is the usual."""
+    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
+                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == -signal.SIGTERM
+        assert process.stderr.read() == b"jitney: ended by SIGTERM before it was done.\n"
+
+
 def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
     """Guards `jitney run ... | head`: no complaint about a broken pipe."""
     with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
