@@ -145,7 +145,8 @@ class LLM:
                 f"and got {type(messages).__name__}.",
                 "messages",
             )
-        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        _check_not_empty(messages)
+        is_one = isinstance(messages[0], Mapping)
         conversations = [messages] if is_one else list(messages)
         params = _params_for(len(conversations), sampling_params)
         prompts = [
@@ -166,6 +167,7 @@ class LLM:
             )
         if not isinstance(messages, list | tuple):
             raise InvalidRequest("a conversation is a list of messages.", "messages")
+        _check_not_empty(messages)
         listed = [dict(each) if isinstance(each, Mapping) else each for each in messages]
         segments = template.render(listed, add_generation_prompt)
         text = "".join(segment.text for segment in segments)
@@ -249,6 +251,15 @@ class LLM:
     def _shaped(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
         vocabulary = self.engine.backend.vocabulary
         return handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
+
+
+def _check_not_empty(messages: Sequence[object]) -> None:
+    if not messages:
+        raise InvalidRequest(
+            'there are no messages; give one at least, such as {"role": "user", "content": '
+            '"hello"}.',
+            "messages",
+        )
 
 
 def _read_options(request_id: RequestId, given: SubmitOptions) -> RequestOptions:

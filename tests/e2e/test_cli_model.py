@@ -98,7 +98,7 @@ def test_a_bad_model_file_is_one_sentence(
     cases = {
         "text.gguf": (b"hello, I am a text\n" * 50, "not a GGUF"),
         "empty.gguf": (b"", "empty"),
-        "header.gguf": (content[:30], "damaged header"),
+        "header.gguf": (content[:30], "cut short"),
         "cut.gguf": (content[: len(content) * 2 // 3], "cut short"),
     }
     for name, (damaged, told) in cases.items():
@@ -131,6 +131,18 @@ def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 130
         assert process.stderr.read() == b""
+
+
+def test_sigterm_ends_a_run_with_a_sentence(endless: Path) -> None:
+    """Guards whoever finds half an answer in a file: it says why, and the status is the usual."""
+    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
+                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == -signal.SIGTERM
+        assert process.stderr.read() == b"jitney: ended by SIGTERM before it was done.\n"
 
 
 def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:

@@ -172,7 +172,6 @@ def test_several_conversations_are_answered_in_order(llm: LLM) -> None:
 def test_nothing_to_do_is_no_mistake(llm: LLM) -> None:
     """Guards scripts whose input happens to be empty."""
     assert llm.generate([]) == []
-    assert llm.chat([]) == []
 
 
 def test_a_handle_streams_and_has_a_result_in_the_same_shape(llm: LLM) -> None:

@@ -32,6 +32,13 @@ def test_messages_of_another_type_are_refused(llm: LLM, given: Any) -> None:
         llm.chat(given)
 
 
+@pytest.mark.parametrize("given", [[], [[]], [[{"role": "user", "content": "a"}], []]], ids=str)
+def test_a_conversation_without_messages_is_refused(llm: LLM, given: Any) -> None:
+    """Guards against an empty result nobody asked for; over HTTP it is refused as well."""
+    with pytest.raises(InvalidRequest, match="there are no messages"):
+        llm.chat(given)
+
+
 def _ask(llm: LLM, answers: Any) -> None:
     asks: list[Callable[[], object]] = [
         lambda: llm.generate("a"),

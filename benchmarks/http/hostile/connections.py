@@ -318,6 +318,11 @@ ATTACKS = (
         text="50 repeat heads of 16 KB, 150 small ones",
         run=large_beside_small,
         needs_key=False,
+        bounds=Bounds(
+            health_ms=600.0,
+            because="200 callers have a request in line at all times, and each is answered in turn "
+            "in some 1.5 ms",
+        ),
     ),
     Attack(
         name="huge-headers",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from jitney.cli.asking import Asked, ask_all
+from jitney.cli.ending import tells_of_end
 from jitney.cli.failures import FAILED, say, sentence_of
 from jitney.cli.figures import answer_line, error_line, run_figures
 from jitney.cli.flags import Given
@@ -42,7 +43,7 @@ def call(options: RunOptions, given: Given) -> int:
     )
     params = sampling(options)
     clock = SystemClock()
-    with opened(given) as llm:
+    with tells_of_end(), opened(given) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
         told = _Told(texts)

@@ -102,13 +102,15 @@ def _choices(choices: Iterable[str]) -> Constraint:
 
 
 def _sized(kind: ConstraintKind, text: str) -> Constraint:
+    is_grammar = kind in (ConstraintKind.LARK, ConstraintKind.GBNF)
+    name = "grammar" if is_grammar else kind.value
     if not isinstance(text, str) or not text:
-        raise InvalidRequest(f"{kind} takes a non-empty string.", "structured_outputs")
+        raise InvalidRequest(f"{name} takes a non-empty string.", "structured_outputs")
     is_regex = kind is ConstraintKind.REGEX
     length_max = limits.REGEX_CHARACTERS_MAX if is_regex else limits.CONSTRAINT_CHARACTERS_MAX
     if len(text) > length_max:
         raise InvalidRequest(
-            f"the {kind} constraint has {len(text)} characters; the limit is {length_max}.",
+            f"the {name} constraint has {len(text)} characters; the limit is {length_max}.",
             "structured_outputs",
         )
     return Constraint(kind, text)

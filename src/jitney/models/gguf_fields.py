@@ -93,11 +93,14 @@ class Fields:
         self._check_magic()
         tensors = self.number(UNSIGNED64)
         keys = self.number(UNSIGNED64)
-        # A key takes at least 13 bytes and a tensor 24, so these counts would not fit the file.
-        if keys > min(KEYS_MAX, self.size // 13):
+        if keys > KEYS_MAX:
             raise self.damaged(f"it claims {keys} keys")
-        if tensors > min(TENSORS_MAX, self.size // 24):
+        if tensors > TENSORS_MAX:
             raise self.damaged(f"it claims {tensors} tensors")
+        # A key takes at least 13 bytes and a tensor 24, or these counts would not fit the file.
+        end = self.at + keys * 13 + tensors * 24
+        if end > self.size:
+            raise self.cut_short(end)
         return FieldCounts(tensors=tensors, keys=keys)
 
     def metadata(self, count: int, *, whole: frozenset[str] = frozenset()) -> dict[str, Value]:
@@ -174,11 +177,12 @@ class Fields:
     def _length(self) -> int:
         length = self.number(UNSIGNED64)
         if length > self.size:
-            raise self._overrun(self.at, length)
+            raise self._overrun(self.at + length, length)
         return length
 
     def _overrun(self, end: int, length: int) -> ModelError:
-        if length > self.size:
+        # Of a file that was cut short early, a usual length is more than what is left.
+        if length > max(self.size, ARRAY_WHOLE_MAX):
             return self.damaged(f"it claims a text or array of {length} bytes or more")
         return self.cut_short(end)
 

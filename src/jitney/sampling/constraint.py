@@ -27,9 +27,9 @@ from jitney.sampling.grammar import (
     STACK_BYTES,
     build_tokenizer,
     compile_grammar,
-    reason_in,
     refusal,
     set_up,
+    stopped,
     to_set_up,
 )
 
@@ -107,14 +107,14 @@ class Matcher:
         with self._timed(max(len(fresh), 1)):
             is_taken = not fresh or self._state.consume_tokens(fresh)
         if not is_taken:
-            raise refusal(f"the completion left it ({reason_in(self._state.get_error())})")
+            raise stopped(self._state.get_error(), "the completion left it")
 
     def mask(self) -> NDArray[np.bool_]:
         """True for each token that may follow; the end tokens too when the text may end here."""
         with self._timed(0):
             bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
         if self._state.is_error():
-            raise refusal(f"it cannot go on ({reason_in(self._state.get_error())})")
+            raise stopped(self._state.get_error(), "it cannot go on")
         return np.unpackbits(bits, count=self._vocabulary_size, bitorder="little").view(np.bool_)
 
     @contextlib.contextmanager

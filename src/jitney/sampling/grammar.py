@@ -27,6 +27,11 @@ _JSON_DEFAULTS = {"whitespace_pattern": _WHITESPACE}
 _JSON_OVERRIDES = {"lenient": False, "coerce_one_of": False}
 _LARK = re.compile(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))")
 _REASON_CHARACTERS_MAX = 240
+_NAME_CHARACTERS_MAX = 80
+_TOO_MUCH = "too many"
+"""What the library says of each bound that it meets."""
+_OUTSIDE = re.compile(r"Resource '(.*?)' is not present in a registry")
+"""What it says of a reference to another document, which nobody fetches."""
 
 STACK_BYTES = 2**29
 """The compiler goes down one level for each rule of a chain; as many as a text can hold must not
@@ -140,8 +145,8 @@ def _compiled(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenize
         raise refusal(f"it cannot be enforced to the letter ({reason_in(warnings[0])})")
     # The first mask shows a language without a single text, such as that of `root ::= root`.
     bits = state.compute_bitmask()
-    if state.is_error() and "too many" in state.get_error():
-        raise refusal(f"it is too large ({reason_in(state.get_error())})")
+    if state.is_error() and _TOO_MUCH in state.get_error():
+        raise stopped(state.get_error(), "")
     if state.is_error() or not any(bits):
         raise refusal("no text satisfies it")
     return state
@@ -180,8 +185,20 @@ def refusal(reason: str) -> InvalidRequest:
     return InvalidRequest(f"{CONSTRAINT_REFUSED}: {reason}.", "structured_outputs")
 
 
+def stopped(error: str, otherwise: str) -> InvalidRequest:
+    """The error for a constraint that was given up; `otherwise` says what else it means."""
+    reason = reason_in(error)
+    if _TOO_MUCH in error:
+        return refusal(f"it is too complex ({reason}); make it simpler")
+    return refusal(f"{otherwise} ({reason})")
+
+
 def reason_in(error: str) -> str:
     """The part of llguidance's message that says what is wrong, on one line."""
+    outside = _OUTSIDE.search(error)
+    if outside is not None:
+        name = outside[1].removeprefix("json-schema:///")[:_NAME_CHARACTERS_MAX]
+        return f"{name!r} is another document; a $ref leads to a place in the schema itself (#/...)"
     reason = error.split("\n<", 1)[0].split(". Enable", 1)[0].rsplit("error: ", 1)[-1].strip()
     reason = " ".join(reason.split("\n", 1)[0].split()) or "it cannot be compiled"
     return reason[:_REASON_CHARACTERS_MAX].rstrip(".")

@@ -102,11 +102,17 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         refusal = not_found()
     elif error.status_code == 405:
-        refusal = Refusal(405, "This path does not take that method.", code="method_not_allowed")
+        refusal = _wrong_method((error.headers or {}).get("Allow", ""))
     else:
         refusal = Refusal(error.status_code, "The request cannot be served.", code="http_error")
     refusal.headers.update(error_headers(error.headers))
     return _Answer(refusal)
+
+
+def _wrong_method(allowed: str) -> Refusal:
+    """`allowed` is what the framework lists: a set, so in any order."""
+    methods = " or ".join(sorted(allowed.split(", ")))
+    return Refusal(405, f"This path takes {methods} only.", code="method_not_allowed")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

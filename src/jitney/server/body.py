@@ -247,6 +247,9 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     message = _message(found)
     if found["type"] in _OBJECT_TYPES and param is not None and len(names) > 1:
         return _refusal(f"{param} must be an object.", "invalid_type", param)
+    if found["type"] == "string_type" and len(places) == 1:
+        # A text and nothing else; of a field of several forms, the place names the form as well.
+        return _refusal(f"{param} must be a string.", "invalid_type", param)
     is_told = top != "response_format" or len(names) == 1
     if top in _EXPECTED and is_told and found["type"] != "value_error":
         return _refusal(f"{top} must be {_EXPECTED[top]}.", "invalid_value", top)

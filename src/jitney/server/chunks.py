@@ -8,8 +8,9 @@ import re
 
 from jitney.server import limits
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\r\n\0]*)?")
-"""Not more digits than fit a machine's word."""
+_SIZE = re.compile(rb"([0-9A-Fa-f]++)(?:[ \t]*;[^\r\n\0]*)?")
+_DIGITS_MAX = 15
+"""Not more than fit a machine's word."""
 
 
 class BadChunk(Exception):
@@ -79,6 +80,8 @@ class Chunks:
         found = _SIZE.fullmatch(held, start, end)
         if found is None:
             raise BadChunk("The size of a chunk is not a number.")
+        if len(found[1]) > _DIGITS_MAX:
+            raise BadChunk(f"The size of a chunk is too large: over {_DIGITS_MAX} digits.")
         self.count += 1
         self._left = int(found[1], 16)
         self._is_last = self._left == 0

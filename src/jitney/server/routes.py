@@ -262,4 +262,6 @@ def _name(service: Service, token: int | None) -> str | None:
 
 def not_found() -> Refusal:
     """The answer to a path that leads nowhere."""
-    return Refusal(404, "There is nothing at this path.", code="not_found")
+    return Refusal(
+        404, "There is nothing at this path; /openapi.json lists those there are.", code="not_found"
+    )

@@ -192,7 +192,11 @@ class Lifecycle:
             if self._server is not None:
                 self._server.force_exit = True
             return
-        _log.info("asked to stop: finishing what runs")
+        _log.info(
+            "asked to stop: finishing what runs, for %g s at most; Ctrl-C or SIGTERM again ends it "
+            "at once",
+            self._service.settings.shutdown_s,
+        )
         self._service.drain()
         self._asked.set()
 

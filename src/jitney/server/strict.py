@@ -113,7 +113,9 @@ class StrictConnection(h11.Connection):
         if head[0] < 0x21 or not are_lines(head):
             raise self._refused(self.refusal)
         is_long = end < 0 and len(held) >= limits.HEADER_BYTES_MAX
-        if max(head.find(b"\r\n"), 0) > limits.ADDRESS_BYTES_MAX + _LINE_BYTES:
+        line_end = head.find(b"\r\n")
+        # A line that is too long already is not waited for.
+        if (line_end if line_end >= 0 else len(head)) > limits.ADDRESS_BYTES_MAX + _LINE_BYTES:
             raise self._refused(Refusal(414, "The address is too long.", code="uri_too_long"))
         is_wide = head.count(b"\n") - 2 > limits.HEADERS_MAX
         if is_long or is_wide or head.count(b",") > limits.HEADER_COMMAS_MAX:
@@ -123,7 +125,7 @@ class StrictConnection(h11.Connection):
             return False
         if head.translate(None, _HEAD_BYTES):
             raise self._refused(self.refusal)
-        if not head[: head.find(b"\r\n")].endswith(_VERSIONS):
+        if not head[:line_end].endswith(_VERSIONS):
             raise self._refused(_no_http("A request's first line ends in HTTP/1.1 or HTTP/1.0."))
         super().receive_data(bytes(head))
         self._head_bytes = len(head)

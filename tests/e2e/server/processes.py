@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,16 @@ def backend_of(server: int) -> int:
 def is_alive(pid: int, proc: Path = PROC) -> bool:
     """Whether there is such a process, and it has not ended."""
     return any(not each.is_zombie for each in _listed(proc, pid))
+
+
+def wait_until_gone(*pids: int) -> bool:
+    """Whether all of them have ended, within half a minute: one that is killed takes a moment."""
+    pause = threading.Event()
+    for _ in range(600):
+        if not any(is_alive(pid) for pid in pids):
+            return True
+        pause.wait(0.05)
+    return False
 
 
 def memory_bytes(pid: int, proc: Path = PROC) -> int:

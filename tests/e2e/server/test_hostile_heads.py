@@ -36,12 +36,27 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> bytearray:
         (GET + b"X:" + SPACES[:2000] + b"\rx\r\n\r\n", 400),
         (GET + b"a:b\r\n" * (limits.HEADERS_MAX + 1) + b"\r\n", 431),
         (GET + b"a:" + b"b" * limits.HEADER_BYTES_MAX + b"\r\n\r\n", 431),
+        (GET.replace(b" HTTP", b"a" * 12_000 + b" HTTP") + b"\r\n", 414),
+        (GET.replace(b" HTTP", b"a" * 100_000 + b" HTTP") + b"\r\n", 414),
         (b"\x16\x03\x01\x02\x00\x01", 400),
         (GET.replace(b"1.1", b"2.0") + b"\r\n", 400),
         (GET.replace(b"1.1", b"1.2") + b"\r\n", 400),
         (GET.replace(b"1.1", b"0.9") + b"\r\n", 400),
     ],
-    ids=["nul", "delete", "tab", "return", "many", "long", "tls", "2.0", "1.2", "0.9"],
+    ids=[
+        "nul",
+        "delete",
+        "tab",
+        "return",
+        "many",
+        "long",
+        "address",
+        "longer address",
+        "tls",
+        "2.0",
+        "1.2",
+        "0.9",
+    ],
 )
 def test_headers_that_are_refused_are_not_read(
     server: Running, fed: bytearray, content: bytes, status: int

@@ -132,13 +132,15 @@ def test_row_5_a_character_set_is_no_other_type(server: Running) -> None:
 def test_row_6_unknown_paths_and_methods(server: Running) -> None:
     """Guards the shape of what the framework refuses."""
     with server.client() as client:
-        check_error(client.get("/nowhere"), 404)
+        assert "/openapi.json lists" in check_error(client.get("/nowhere"), 404)["message"]
         check_error(client.post("/v1/chat/completions/"), 404)
         wrong = client.get("/v1/completions")
-        assert check_error(wrong, 405)["code"] == "method_not_allowed"
+        error = check_error(wrong, 405)
+        assert error["code"] == "method_not_allowed"
+        assert error["message"] == "This path takes POST only."
         assert wrong.headers["allow"] == "POST"
         check_error(client.request("TRACE", "/v1/completions"), 405)
-        check_error(client.delete("/health"), 405)
+        assert "takes GET" in check_error(client.delete("/health"), 405)["message"]
 
 
 MESSAGES: list[tuple[Any, str]] = [

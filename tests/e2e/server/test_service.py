@@ -331,6 +331,8 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
         assert process.wait(WAIT_S) == 0
         assert not is_alive(worker)
     log = (tmp_path / "log").read_text()
+    # Whoever waits is told for how long, and how not to.
+    assert "for 30 s at most; Ctrl-C or SIGTERM again ends it at once" in log
     assert "left behind" not in log
     assert "Traceback" not in log
     assert "the backend is closed" not in log, "a stop that was wanted is no failure"

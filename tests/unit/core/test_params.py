@@ -112,6 +112,14 @@ def test_a_constraint_is_exactly_one_thing(given: dict[str, Any]) -> None:
         StructuredOutputsParams(**given)
 
 
+def test_a_mistake_in_a_grammar_names_its_field() -> None:
+    """Guards the caller, who wrote `grammar`: which language it is in is for us to find out."""
+    with pytest.raises(InvalidRequest, match=r"^grammar takes a non-empty string\.$"):
+        StructuredOutputsParams(grammar="")
+    with pytest.raises(InvalidRequest, match=r"^the grammar constraint has"):
+        StructuredOutputsParams(grammar="root ::= " + " " * limits.CONSTRAINT_CHARACTERS_MAX)
+
+
 @pytest.mark.parametrize("other", [{"min_tokens": 1}, {"ignore_eos": True}])
 def test_a_constraint_alone_decides_the_end(other: dict[str, Any]) -> None:
     """Guards against an end token that the constraint wants and the sampling forbids."""

@@ -13,7 +13,7 @@ from typing import Any  # Any: JSON
 import pytest
 
 from jitney.guarded import Bounds, Busy, Crashed, Failed, Guarded, TooLong, TooMuchMemory
-from tests.e2e.server.processes import children, is_alive
+from tests.e2e.server.processes import children, is_alive, wait_until_gone
 from tests.guarded_for_tests import ROOT, set_up, set_up_threads
 
 LONG = Bounds(seconds=60.0, memory_bytes=2**28, wait_s=60.0)
@@ -38,15 +38,6 @@ def make() -> Iterator[Make]:
     yield one
     for each in made:
         each.close()
-
-
-def wait_until_gone(*pids: int) -> bool:
-    pause = threading.Event()
-    for _ in range(600):
-        if not any(is_alive(pid) for pid in pids):
-            return True
-        pause.wait(0.05)
-    return False
 
 
 def test_tasks_are_answered_in_another_process_that_is_set_up_once(make: Make) -> None:
@@ -264,7 +255,7 @@ def test_a_wait_for_others_is_bounded_and_closing_ends_what_runs(make: Make) -> 
     guarded.close()
     busy.join(30.0)
     assert ended == ["the process is closed"]
-    assert not any(is_alive(pid) for pid in pids)
+    assert wait_until_gone(*pids)
     with pytest.raises(Crashed, match="closed"):
         guarded.run(["same", 1])
 

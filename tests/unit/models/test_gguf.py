@@ -117,6 +117,21 @@ def test_truncated_file_says_expected_and_found(tmp_path: Path, tiny: bytes) -> 
     assert str(len(tiny) // 2) in text
 
 
+def test_a_file_cut_in_its_header_is_to_be_fetched_again(tmp_path: Path) -> None:
+    """Guards the first kilobytes of a download: what they claim is true of the whole file."""
+    path = tmp_path / "model.gguf"
+    words = struct.pack("<Q", 1) + b"w"
+    listed = key("tokens", 9, struct.pack("<IQ", 8, 49_152) + words * 600)
+    for content in (
+        crafted(key_count=33),
+        crafted(key_count=1, tensor_count=272) + bytes(5_000),
+        crafted(listed, key_count=1),
+        crafted(key("template", 8, struct.pack("<Q", 9_000)), key_count=1),
+    ):
+        path.write_bytes(content)
+        assert refusal(path).endswith("; fetch it again."), refusal(path)
+
+
 def test_every_truncation_is_refused(tmp_path: Path, tiny: bytes) -> None:
     """No prefix of a good file may pass for a whole one."""
     path = tmp_path / "model.gguf"

@@ -168,7 +168,7 @@ DEEP = 300
         ("json", '{"type":"hiccup"}', "hiccup"),
         ("json", '{"type":123}', "type must be"),
         ("json", '{"$ref":"#"}', "no text"),
-        ("json", '{"$ref":"http://example.com/x.json"}', "not fetch"),
+        ("json", '{"$ref":"http://example.com/x.json"}', "a place in the schema itself (#/...)"),
         ("json", '{"type":"string","pattern":"^[a-$("}', "character class"),
         ("json", '{"type":"array","items":' * DEEP + "{}" + "}" * DEEP, "recursion"),
         ("json", '{"not":{"type":"string"}}', "not"),
@@ -288,6 +288,13 @@ def test_tokens_that_leave_the_constraint_are_an_error(compiler: ConstraintCompi
     matcher = compiled(compiler, "regex", "xy")
     with pytest.raises(InvalidRequest, match="left it"):
         matcher.advance_to([ord("z")])
+
+
+def test_what_is_too_complex_to_follow_is_to_be_made_simpler(compiler: ConstraintCompiler) -> None:
+    """Guards the author of a regex: nothing of the completion was to blame."""
+    matcher = compiled(compiler, "regex", "(?:a?){500}a{500}")
+    with pytest.raises(InvalidRequest, match=r"it is too complex \(.*\); make it simpler\."):
+        matcher.advance_to([ord("a")])
 
 
 def test_a_model_without_an_end_token_takes_no_constraint() -> None:

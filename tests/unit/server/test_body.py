@@ -14,7 +14,7 @@ from jitney.server.errors import Refusal
 from jitney.server.fields import CHAT, COMPLETION
 from jitney.server.limits import TOKENS_LISTED_MAX
 from jitney.server.wire import CompletionBody, DetokenizeBody, Strict
-from jitney.server.wire_chat import ChatBody
+from jitney.server.wire_chat import ChatBody, TokenizeBody
 
 MESSAGES = [{"role": "user", "content": "x"}]
 
@@ -86,6 +86,15 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(Refusal) as caught:
         check_body(b"{}", CompletionBody, COMPLETION)
     assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [1, 2], 5, {}], ids=str)
+def test_a_prompt_to_tokenize_is_a_string(prompt: Any) -> None:
+    """Guards /tokenize: it named the forms of a completion's prompt, which had been sent."""
+    with pytest.raises(Refusal) as caught:
+        check_body(json.dumps({"prompt": prompt}).encode(), TokenizeBody, {})
+    assert caught.value.message == "prompt must be a string."
+    assert (caught.value.code, caught.value.param) == ("invalid_type", "prompt")
 
 
 def test_too_many_prompts_are_said_once() -> None:

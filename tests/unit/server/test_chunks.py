@@ -102,6 +102,13 @@ def test_what_is_no_chunk_is_refused(content: bytes) -> None:
             read(Chunks(), pieces)
 
 
+@pytest.mark.parametrize(("size", "told"), [(b"F" * 17, "too large"), (b"1g", "not a number")])
+def test_a_size_is_told_apart_from_what_is_none(size: bytes, told: str) -> None:
+    """Guards the sentence: many digits are a number, and too large a one."""
+    with pytest.raises(BadChunk, match=told):
+        Chunks().take(bytearray(size + b"\r\n"))
+
+
 def test_little_is_read_at_a_time() -> None:
     """Guards the event loop: single bytes come in portions, and so does a chunk of any size."""
     chunks, held = Chunks(), bytearray(b"1\r\nx\r\n" * 1000)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
+from jitney.backends.llamacpp.interrupts import interrupts_held
 from jitney.errors import ModelError
 
 LOG_LINES_MAX = 64
@@ -40,25 +41,11 @@ class NativeLog:
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._level = 0
-        self._is_interrupted = False
         # The library keeps only the address: this reference keeps the callback alive.
-        self._callback = llama_cpp.llama_log_callback(self._receive)
+        self._callback = llama_cpp.llama_log_callback(self._keep)
         llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
 
-    def _receive(self, level: int, text: bytes, _: object) -> None:
-        try:
-            self._keep(level, text)
-        except KeyboardInterrupt:
-            # Native code cannot be left from here: see `check_interrupt`.
-            self._is_interrupted = True
-
-    def check_interrupt(self) -> None:
-        """Raise the interrupt that came while native code was talking."""
-        if self._is_interrupted:
-            self._is_interrupted = False
-            raise KeyboardInterrupt
-
-    def _keep(self, level: int, text: bytes) -> None:
+    def _keep(self, level: int, text: bytes, _: object) -> None:
         if level != _LOG_CONTINUED:
             self._level = level
         line = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
@@ -82,8 +69,9 @@ class NativeLog:
 @functools.cache
 def native_log() -> NativeLog:
     """The log of the library, which has one per process; the first call starts the library."""
-    log = NativeLog()
-    llama_cpp.llama_backend_init()
+    with interrupts_held():
+        log = NativeLog()
+        llama_cpp.llama_backend_init()
     return log
 
 
@@ -114,11 +102,11 @@ class Model:
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         params.use_extra_bufts = extra_kernels
-        self.pointer: Pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
-        log.check_interrupt()
-        if not self.pointer:
-            raise ModelError(f"{path} could not be loaded by llama.cpp: {log.reason()}.")
-        weakref.finalize(self, llama_cpp.llama_model_free, self.pointer)
+        with interrupts_held():
+            self.pointer: Pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
+            if not self.pointer:
+                raise ModelError(f"{path} could not be loaded by llama.cpp: {log.reason()}.")
+            weakref.finalize(self, llama_cpp.llama_model_free, self.pointer)
         self._vocab: Pointer = llama_cpp.llama_model_get_vocab(self.pointer)
         self.vocabulary_count = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
 
@@ -277,14 +265,15 @@ class Context:
         self._model = model
         self._is_split = shape.is_split
         self._scratch = np.empty(0, np.uint8)
-        self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
-        if not self._pointer:
-            raise ModelError(
-                f"llama.cpp could not make room for {shape.kv_tokens} tokens in {shape.slots} "
-                f"slots ({log.reason()}); lower kv_tokens."
-            )
-        # The model is an argument so that it outlives the context.
-        self._free = weakref.finalize(self, _free_context, self._pointer, model)
+        with interrupts_held():
+            self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+            if not self._pointer:
+                raise ModelError(
+                    f"llama.cpp could not make room for {shape.kv_tokens} tokens in {shape.slots} "
+                    f"slots ({log.reason()}); lower kv_tokens."
+                )
+            # The model is an argument so that it outlives the context.
+            self._free = weakref.finalize(self, _free_context, self._pointer, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
         self._make_batch(shape.batch_tokens_max)
 
@@ -378,8 +367,8 @@ def quantize(source: Path, target: Path, *, threads: int) -> None:
     params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0
     params.allow_requantize = True
     params.nthread = threads
-    status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
-    log.check_interrupt()
+    with interrupts_held():
+        status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
     if status != 0:
         raise ModelError(f"{source} could not be converted to Q8_0: {log.reason()}.")
 

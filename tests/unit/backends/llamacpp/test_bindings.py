@@ -1,0 +1,95 @@
+"""Tests of `jitney.backends.llamacpp.bindings`: an interrupt while native code works."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any  # Any: native functions
+
+import pytest
+
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
+
+from jitney.backends.llamacpp import bindings
+from tests.models_for_tests import write_tiny_gguf
+
+SHAPE = bindings.ContextShape(
+    kv_tokens=64, slots=1, batch_tokens_max=64, pass_tokens_max=64, threads=1, flash_attention=False
+)
+
+
+@pytest.fixture(autouse=True)
+def default_handler() -> Iterator[None]:
+    """As in a terminal, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    return path
+
+
+def _interrupted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have Ctrl-C pressed while the native function of that name works."""
+    call: Callable[..., Any] = getattr(bindings.llama_cpp, name)
+
+    def pressed(*arguments: Any) -> Any:
+        result = call(*arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(bindings.llama_cpp, name, pressed)
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
+    """The pointers that the native function of that name is given from now on."""
+    call: Callable[..., Any] = getattr(bindings.llama_cpp, name)
+    seen: list[object] = []
+
+    def counted(pointer: Any) -> None:
+        seen.append(pointer)
+        call(pointer)
+
+    monkeypatch.setattr(bindings.llama_cpp, name, counted)
+    return seen
+
+
+def test_an_interrupted_load_is_raised_and_frees_the_model(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards Ctrl-C while a model loads: it stops, and gigabytes are not left behind."""
+    bindings.native_log()
+    _interrupted(monkeypatch, "llama_model_load_from_file")
+    freed = _counted(monkeypatch, "llama_model_free")
+    with pytest.raises(KeyboardInterrupt):
+        bindings.Model(tiny, gpu_layers=0, extra_kernels=False)
+    assert len(freed) == 1
+
+
+def test_an_interrupted_context_is_raised_and_freed(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards Ctrl-C while the memory of the slots is made."""
+    model = bindings.Model(tiny, gpu_layers=0, extra_kernels=False)
+    _interrupted(monkeypatch, "llama_init_from_model")
+    freed = _counted(monkeypatch, "llama_free")
+    with pytest.raises(KeyboardInterrupt):
+        bindings.Context(model, SHAPE)
+    assert len(freed) == 1
+
+
+def test_an_interrupted_conversion_is_raised(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards Ctrl-C while weights are converted."""
+    bindings.native_log()
+    _interrupted(monkeypatch, "llama_model_quantize")
+    with pytest.raises(KeyboardInterrupt):
+        bindings.quantize(tiny, tmp_path / "q8.gguf", threads=1)
