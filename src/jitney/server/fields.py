@@ -1,4 +1,5 @@
-"""Every field of the published request schemas: supported, or refused by name with a reason.
+"""Every field of the published request schemas: supported, accepted though it changes nothing in
+the answer, or refused by name with a reason.
 
 The one place that says so: bodies are checked against it, and the reference page is made from it.
 Pure; any thread.
@@ -8,10 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jitney.server import limits
+
 
 @dataclass(frozen=True, slots=True)
 class Supported:
     """A field that does what it says; `note` is for the reference page."""
+
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A field that is checked and then left alone: no answer would differ; `note` says why."""
 
     note: str
 
@@ -24,14 +34,14 @@ class Refused:
     allows: tuple[Any, ...] = ()  # Any: JSON values
 
 
-Field = Supported | Refused
+Field = Supported | Accepted | Refused
 
 SAMPLING: Mapping[str, Field] = {
     "model": Supported("A name from /v1/models; without it, the model that is served."),
     "n": Supported("1 to 16 completions of a prompt."),
     "max_tokens": Supported(
-        "At least 1. More than the context has room for means all the room there is. "
-        "Default: 16 for completions, the room left for chat."
+        "At least 1. More than the context has room for means all the room there is, and so does "
+        "-1. Default: 16 for completions, the room left for chat."
     ),
     "min_tokens": Supported("No end token before so many tokens; a stop string still ends it."),
     "temperature": Supported("0 to 2; 0 is greedy. Default: 1."),
@@ -41,6 +51,7 @@ SAMPLING: Mapping[str, Field] = {
     "presence_penalty": Supported("-2 to 2."),
     "frequency_penalty": Supported("-2 to 2."),
     "repetition_penalty": Supported("0.01 to 10; 1 is none."),
+    "repeat_penalty": Supported("llama-server's name for repetition_penalty; only one of the two."),
     "logit_bias": Supported("Token ids as keys, -100 to 100 as values; at most 1024."),
     "seed": Supported("A whole number of 64 bits: the same seed gives the same text."),
     "stop": Supported("A string or up to 16, each of 1 to 256 characters."),
@@ -63,6 +74,10 @@ SAMPLING: Mapping[str, Field] = {
         "`priority`."
     ),
     "cache_salt": Supported("Prefixes are shared only under equal salts (and keys' scopes)."),
+    "cache_prompt": Supported(
+        "False: nothing of the prompt is taken from cached prefixes, or found in them later. "
+        "Default: true."
+    ),
     "request_id": Supported("Becomes part of the reply's id."),
     "deadline_ms": Supported("Milliseconds from arrival; past them the request ends with 408."),
 }
@@ -102,19 +117,35 @@ CHAT: Mapping[str, Field] = {
     "chat_template": Refused("the chat template is the model's own; leave chat_template out"),
     "function_call": Refused("it was replaced by tool_choice; use that"),
     "functions": Refused("they were replaced by tools; use those", ([],)),
-    "metadata": Refused("nothing is stored that it could be kept with; leave it out", ({},)),
+    "metadata": Accepted(
+        f"Up to {limits.METADATA_ENTRIES_MAX} strings of {limits.METADATA_VALUE_CHARACTERS_MAX} "
+        f"characters under names of {limits.METADATA_KEY_CHARACTERS_MAX}; nothing is stored that "
+        "they could be kept with."
+    ),
     "modalities": Refused("this server makes text only", (["text"],)),
     "moderation": Refused("this server does not moderate; leave it out"),
     "prediction": Refused("predicted output is not supported; leave it out"),
-    "prompt_cache_key": Refused("prefixes are found by their tokens; cache_salt keeps them apart"),
+    "prompt_cache_key": Accepted(
+        f"Up to {limits.NAME_CHARACTERS_MAX} characters; prefixes are found by their tokens, and "
+        "`cache_salt` keeps them apart."
+    ),
     "prompt_cache_options": Refused("prefixes are kept while there is room; leave it out"),
     "prompt_cache_retention": Refused(
         "prefixes are kept while there is room; leave it out", ("in_memory",)
     ),
-    "reasoning_effort": Refused("no model here has levels of effort; leave it out", ("none",)),
-    "safety_identifier": Refused("there is no abuse monitoring; use user to say who it is"),
+    "reasoning_effort": Supported(
+        "`none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, handed to the chat template "
+        "by this name; `none` is `enable_thinking: false` as well. A template that reads neither "
+        "writes the same prompt."
+    ),
+    "safety_identifier": Accepted(
+        f"Up to {limits.NAME_CHARACTERS_MAX} characters; there is no abuse monitoring, and `user` "
+        "says who it is."
+    ),
     "service_tier": Refused("there are no tiers; use priority", ("auto", "default")),
-    "store": Refused("nothing is stored; leave it out", (False,)),
+    "store": Accepted(
+        "Nothing is stored: true is taken for false, as OpenAI does where no data is retained."
+    ),
     "verbosity": Refused("no model here has levels of verbosity; leave it out", ("medium",)),
     "web_search_options": Refused("this server does not search the web; leave it out"),
 }

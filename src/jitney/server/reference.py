@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from jitney.server import limits
 from jitney.server.errors import AUTHENTICATION, INVALID, RATE, SERVER, TABLE, UNAVAILABLE, Told
-from jitney.server.fields import CHAT, COMPLETION, SAMPLING, Field, Supported
+from jitney.server.fields import CHAT, COMPLETION, SAMPLING, Accepted, Field, Supported
 
 REFUSALS = (
     Told(400, INVALID, "invalid_http"),
@@ -37,9 +37,10 @@ REFUSALS = (
 _HEAD = f"""\
 # HTTP interface
 
-`jitney serve` answers the clients of OpenAI's interface. A field is supported, or refused by name
-with a sentence that says why; none is accepted and ignored. Fields of other names are refused
-too, with the nearest name that is known. A field that may be left out may be null as well.
+`jitney serve` answers the clients of OpenAI's interface. A field is supported; or accepted without
+effect, where no answer could differ and clients send it all the same; or refused by name with a
+sentence that says why. Fields of other names are refused too, with the nearest name that is
+known. A field that may be left out may be null as well.
 
 This page is made from the source by `make docs`.
 
@@ -148,6 +149,8 @@ def _table(title: str, table: Mapping[str, Field]) -> str:
 def _row(name: str, field: Field) -> str:
     if isinstance(field, Supported):
         return f"| `{name}` | supported | {field.note} |"
+    if isinstance(field, Accepted):
+        return f"| `{name}` | accepted, without effect | {field.note} |"
     reason = field.reason[0].upper() + field.reason[1:] + "."
     if field.allows:
         values = ", ".join(f"`{_json(value)}`" for value in field.allows)

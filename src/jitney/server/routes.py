@@ -12,6 +12,7 @@ from jitney.errors import InvalidRequest
 from jitney.server import fields, limits
 from jitney.server.answering import Answering
 from jitney.server.body import read_body
+from jitney.server.conversation import chat_segments
 from jitney.server.door import Stay
 from jitney.server.errors import Refusal
 from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
@@ -20,7 +21,6 @@ from jitney.server.translate import (
     Asked,
     Visit,
     chat_asked,
-    chat_segments,
     check_model,
     completion_asked,
     decode,

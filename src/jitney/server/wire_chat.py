@@ -153,6 +153,14 @@ class TemplateOptions(Strict):
     enable_thinking: bool | None = None
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Metadata = Annotated[
+    dict[
+        Annotated[str, StringConstraints(max_length=limits.METADATA_KEY_CHARACTERS_MAX)],
+        Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_CHARACTERS_MAX)],
+    ],
+    Field(max_length=limits.METADATA_ENTRIES_MAX),
+]
 Messages = Annotated[
     list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES_MAX)
 ]
@@ -171,6 +179,11 @@ class ChatBody(SamplingFields):
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
+    reasoning_effort: Effort | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    prompt_cache_key: Name | None = None
+    safety_identifier: Name | None = None
 
 
 class TokenizeBody(Strict):

@@ -92,14 +92,14 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         *,
         tools: list[dict[str, Any]] | None = None,
-        switches: Mapping[str, bool] | None = None,
+        switches: Mapping[str, bool | str] | None = None,
     ) -> tuple[Segment, ...]:
         """The prompt for these messages. Raises InvalidRequest (theirs) or ModelError (ours).
 
         The template's own beginning-of-text token is part of it, if the template writes one.
         Tools are as much a caller's text as messages are. `switches` are handed to the template
-        by name; their names must not come from a caller. Raises QueueFull when other chats take
-        their time.
+        by name; neither names nor words among them may come from a caller. Raises QueueFull when
+        other chats take their time.
         """
         # Any: messages and tools are JSON, and are checked here.
         checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]

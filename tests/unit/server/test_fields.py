@@ -9,7 +9,7 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.server import fields
-from jitney.server.fields import CHAT, COMPLETION, Field, Refused, Supported
+from jitney.server.fields import CHAT, COMPLETION, Field, Refused
 from jitney.server.reference import REFUSALS, api_reference
 from jitney.server.wire import CompletionBody, Strict
 from jitney.server.wire_chat import ChatBody
@@ -53,19 +53,19 @@ def test_every_published_field_is_in_the_table(table: dict[str, Field], names: s
     ("table", "body"), [(COMPLETION, CompletionBody), (CHAT, ChatBody)], ids=["completions", "chat"]
 )
 def test_the_table_is_what_the_bodies_take(table: dict[str, Field], body: type[Strict]) -> None:
-    """Guards the table against growing old: supported means that the body has it."""
-    supported = {name for name, field in table.items() if isinstance(field, Supported)}
-    assert supported == set(body.model_fields)
+    """Guards the table against growing old: what is not refused is a field of the body."""
+    taken = {name for name, field in table.items() if not isinstance(field, Refused)}
+    assert taken == set(body.model_fields)
 
 
 def test_a_field_that_asks_for_nothing_passes() -> None:
     """Guards clients that send defaults: false and null ask for nothing, and 0 is not false."""
-    assert fields.refusal_among({"store": False, "metadata": None}, CHAT) is None
-    assert fields.refusal_among({"store": 0}, CHAT) == "store"
-    assert fields.refusal_among({"store": True}, CHAT) == "store"
+    assert fields.refusal_among({"suffix": "", "echo": None}, COMPLETION) is None
+    assert fields.refusal_among({"suffix": False}, COMPLETION) == "suffix"
+    assert fields.refusal_among({"suffix": "x"}, COMPLETION) == "suffix"
     assert fields.refusal_among({"modalities": ["text"]}, CHAT) is None
     assert fields.refusal_among({"modalities": ["audio"]}, CHAT) == "modalities"
-    assert fields.without_refused({"store": False, "n": 1}, CHAT) == {"n": 1}
+    assert fields.without_refused({"modalities": ["text"], "n": 1}, CHAT) == {"n": 1}
 
 
 def test_reasons_are_parts_of_a_sentence() -> None:

@@ -1,0 +1,114 @@
+"""What clients made for OpenAI, vLLM and llama-server send, and what they then expect."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import Running, World, check_error
+
+SAME: dict[str, Any] = {
+    "metadata": {"purpose": "a test"},
+    "store": True,
+    "prompt_cache_key": "session-1",
+    "safety_identifier": "somebody",
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_field_without_effect_changes_no_answer(server: Running, name: str) -> None:
+    """Guards clients that send such fields always, and the promise that they change nothing."""
+    plain = server.chat(temperature=0).json()["choices"]
+    assert server.chat(temperature=0, **{name: SAME[name]}).json()["choices"] == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metadata", {str(at): "x" for at in range(17)}),
+        ("metadata", {"k" * 65: "x"}),
+        ("metadata", {"k": "x" * 513}),
+        ("metadata", {"k": 5}),
+        ("metadata", {"k": {"deep": "x"}}),
+        ("metadata", "x"),
+        ("store", "yes"),
+        ("store", 1),
+        ("prompt_cache_key", "x" * 257),
+        ("safety_identifier", "x" * 257),
+        ("reasoning_effort", "<|end|>"),
+        ("reasoning_effort", True),
+        ("cache_prompt", 1),
+    ],
+)
+def test_what_has_no_effect_has_bounds(server: Running, name: str, value: Any) -> None:
+    """Guards memory: whatever is accepted, even for nothing, is small and of one type."""
+    error = check_error(server.chat(**{name: value}), 400)
+    assert error["param"].startswith(name)
+
+
+def test_no_limit_of_tokens_is_all_the_room_there_is(server: Running) -> None:
+    """Guards llama-server's clients, to which -1 is no limit; other numbers below 1 are refused."""
+    prompt = "a" * 4000
+    usage = server.complete(prompt, max_tokens=-1).json()["usage"]
+    assert usage["total_tokens"] == 4096
+    for name in ("max_tokens", "max_completion_tokens"):
+        body = {"messages": [{"role": "user", "content": prompt}], name: -1}
+        usage = server.post("/v1/chat/completions", body).json()["usage"]
+        assert usage["total_tokens"] == 4096, name
+    for value in (0, -2):
+        error = check_error(server.complete(max_tokens=value), 400, "max_tokens")
+        assert "-1" in error["message"]
+
+
+def test_repeat_penalty_is_repetition_penalty(server: Running) -> None:
+    """Guards llama-server's name for it: the same text, and never both."""
+    texts = [
+        server.complete("the bus", temperature=0, max_tokens=60, **given).json()["choices"]
+        for given in ({"repetition_penalty": 3.0}, {"repeat_penalty": 3.0}, {})
+    ]
+    assert texts[0] == texts[1] != texts[2]
+    error = check_error(server.complete(repeat_penalty=2, repetition_penalty=2), 400)
+    assert error["param"] == "repeat_penalty"
+
+
+def test_without_cache_prompt_nothing_is_reused(server: Running) -> None:
+    """Guards whoever measures: with false nothing comes from a cache, and nothing stays for it."""
+
+    def cached(**fields: Any) -> int:
+        reply = server.complete("the road " * 100, **fields).json()
+        count: int = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return count
+
+    assert cached(cache_prompt=False) == 0
+    assert cached() == 0, "what was not to be kept was found"
+    assert cached(cache_prompt=True) > 0
+    assert cached(cache_prompt=False) == 0
+
+
+EFFORT = (
+    "{% if reasoning_effort is defined %}[{{ reasoning_effort }}]{% endif %}"
+    "{% if enable_thinking is defined %}({{ enable_thinking }}){% endif %}"
+    "{{ messages[0].content }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "written"),
+    [
+        ({}, "x"),
+        ({"reasoning_effort": "high"}, "[high]x"),
+        ({"reasoning_effort": "none"}, "[none](False)x"),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
+            "[none](True)x",
+        ),
+    ],
+)
+def test_the_template_is_told_the_effort(
+    start: Start, fields: dict[str, Any], written: str
+) -> None:
+    """Guards models whose templates read it; none is no thinking, unless that is asked for."""
+    server = start(World(template=EFFORT))
+    usage = server.chat("x", **fields).json()["usage"]
+    assert usage["prompt_tokens"] == len(written)
+    server.check_idle()
