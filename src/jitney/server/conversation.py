@@ -6,20 +6,21 @@ Off the event loop. Raises a RequestError that names the field to mend.
 from jitney.errors import InvalidRequest, ModelError
 from jitney.server import tools
 from jitney.server.service import Service
-from jitney.server.wire_chat import ChatBody, ChatMessage, Tool
+from jitney.server.wire_chat import ChatBody, TokenizeBody, Tool
 from jitney.text.chat import Segment
 
 
 def chat_segments(
     service: Service,
-    messages: list[ChatMessage],
+    body: ChatBody | TokenizeBody,
     offered: list[Tool] | None,
-    *,
-    add_generation_prompt: bool = True,
     switches: dict[str, bool | str] | None = None,
 ) -> tuple[Segment, ...]:
-    """The prompt of a conversation, through the model's chat template."""
-    template = service.template
+    """The prompt of a conversation, through the model's chat template.
+
+    A new turn of the assistant begins at its end, unless the body says otherwise.
+    """
+    messages, template = body.messages or [], service.template
     if template is None:
         raise ModelError("the model has no chat template.")
     if len(messages) > 1 and {each.role for each in messages[-2:]} == {"assistant"}:
@@ -32,7 +33,14 @@ def chat_segments(
     listed = tools.offered(offered) if offered else None
     if not template.knows_tools:
         values, listed = tools.as_text(values, listed), None
-    return template.render(values, add_generation_prompt, tools=listed, switches=switches)
+    continues, adds = bool(body.continue_final_message), body.add_generation_prompt
+    return template.render(
+        values,
+        not continues if adds is None else adds,
+        tools=listed,
+        switches=switches,
+        continue_final_message=continues,
+    )
 
 
 def switches_of(body: ChatBody) -> dict[str, bool | str]:

@@ -112,6 +112,15 @@ CHAT: Mapping[str, Field] = {
         "`none`, `auto`, `required`, or one function by name; the last two are enforced."
     ),
     "parallel_tool_calls": Supported("False keeps it to one call. Default: true."),
+    "add_generation_prompt": Supported(
+        "False leaves out the beginning of the assistant's turn. Default: true, unless the last "
+        "message is continued."
+    ),
+    "continue_final_message": Supported(
+        "True: the prompt ends with the text of the last message, and the answer goes on from "
+        "there, without it. Not together with add_generation_prompt. Default: false, and a last "
+        "message of the assistant is followed by a new turn."
+    ),
     "chat_template_kwargs": Supported("`enable_thinking` and nothing else."),
     "audio": Refused("this server makes text only; leave audio out"),
     "chat_template": Refused("the chat template is the model's own; leave chat_template out"),
@@ -144,7 +153,7 @@ CHAT: Mapping[str, Field] = {
     ),
     "service_tier": Refused("there are no tiers; use priority", ("auto", "default")),
     "store": Accepted(
-        "Nothing is stored: true is taken for false, as OpenAI does where no data is retained."
+        "Nothing is stored, whatever it says: an answer cannot be asked for again later."
     ),
     "verbosity": Refused("no model here has levels of verbosity; leave it out", ("medium",)),
     "web_search_options": Refused("this server does not search the web; leave it out"),

@@ -219,16 +219,13 @@ def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple
                 "decides which there are.",
                 "add_special_tokens",
             )
-        segments = chat_segments(
-            service,
-            body.messages,
-            body.tools,
-            add_generation_prompt=body.add_generation_prompt is not False,
-        )
-        return entrance.encode(segments, is_wanted)
+        return entrance.encode(chat_segments(service, body, body.tools), is_wanted)
     assert body.prompt is not None
-    if body.tools is not None or body.add_generation_prompt is not None:
-        raise InvalidRequest("tools and add_generation_prompt go with messages.", "prompt")
+    of_messages = (body.tools, body.add_generation_prompt, body.continue_final_message)
+    if any(each is not None for each in of_messages):
+        raise InvalidRequest(
+            "tools, add_generation_prompt and continue_final_message go with messages.", "prompt"
+        )
     tokens = entrance.encode_text(body.prompt, is_wanted)
     bos_token = service.vocabulary.bos_token
     is_bare = body.add_special_tokens is False

@@ -135,10 +135,8 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
     if calling is None or not calling.is_enforced:
         _check_tools(service, body.tools or [], visit.stay.waits)
     structured, blamed = _chat_structured(body, calling)
-    segments = chat_segments(
-        service, body.messages, body.tools if body.tool_choice != "none" else None,
-        switches=switches_of(body),
-    )  # fmt: skip
+    offered = body.tools if body.tool_choice != "none" else None
+    segments = chat_segments(service, body, offered, switches_of(body))
     order = _Order(service, body, visit, "chatcmpl")
     renamed = {"prompt": "messages", "structured_outputs": blamed}
     try:

@@ -178,6 +178,8 @@ class ChatBody(SamplingFields):
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
     reasoning_effort: Effort | None = None
     metadata: Metadata | None = None
@@ -195,3 +197,4 @@ class TokenizeBody(Strict):
     messages: Messages | None = None
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None

@@ -112,3 +112,39 @@ def test_the_template_is_told_the_effort(
     usage = server.chat("x", **fields).json()["usage"]
     assert usage["prompt_tokens"] == len(written)
     server.check_idle()
+
+
+def test_the_last_message_is_continued_where_it_ends(server: Running) -> None:
+    """Guards whoever begins the answer for the model: no new turn between, and vLLM's defaults."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the bus is"}]
+
+    def told(**fields: Any) -> str:
+        tokens = server.post("/tokenize", {"messages": messages, **fields}).json()["tokens"]
+        text: str = server.post("/detokenize", {"tokens": tokens}).json()["prompt"]
+        reply = server.post(
+            "/v1/chat/completions", {"messages": messages, "max_tokens": 1, **fields}
+        )
+        assert reply.json()["usage"]["prompt_tokens"] == len(tokens), fields
+        return text
+
+    start = "<|bos|><|user|>hi<|end|><|assistant|>the bus is"
+    assert told() == f"{start}<|end|><|assistant|>"
+    assert told(add_generation_prompt=False) == f"{start}<|end|>"
+    assert told(continue_final_message=True) == start
+    assert told(continue_final_message=True, add_generation_prompt=False) == start
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    for path in ("/v1/chat/completions", "/tokenize"):
+        error = check_error(server.post(path, {"messages": messages, **both}), 400)
+        assert error["param"] == "continue_final_message"
+    error = check_error(server.post("/tokenize", {"prompt": "a", **both}), 400, "prompt")
+    assert "go with messages" in error["message"]
+
+
+def test_an_answer_goes_on_from_the_text_that_was_begun(server: Running) -> None:
+    """Guards the answer: it is what a plain completion of the same prompt would be."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the bus"}]
+    given = {"temperature": 0, "max_tokens": 12}
+    body = {"messages": messages, "continue_final_message": True, **given}
+    answer = server.post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
+    prompt = "<|bos|><|user|>hi<|end|><|assistant|>the bus"
+    assert answer == server.complete(prompt, **given).json()["choices"][0]["text"]

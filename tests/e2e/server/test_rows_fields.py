@@ -159,7 +159,8 @@ def test_row_26_prompts_over_the_context_ten_times(server: Running, streams: boo
         {"chat_template": "{{ 1 }}"},
         {"chat_template_kwargs": {"tokenize": True}},
         {"chat_template_kwargs": {"enable_thinking": "yes"}},
-        {"add_generation_prompt": False},
+        {"add_generation_prompt": "<|end|>"},
+        {"continue_final_message": "<|end|>"},
     ],
 )
 def test_row_31_templates_of_the_caller(server: Running, fields: dict[str, Any]) -> None:
