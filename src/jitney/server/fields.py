@@ -99,7 +99,10 @@ COMPLETION: Mapping[str, Field] = {
 
 CHAT: Mapping[str, Field] = {
     **SAMPLING,
-    "messages": Supported("Text, from system, developer, user, assistant and tool."),
+    "messages": Supported(
+        "Text, from system, developer, user, assistant and tool. Several parts of text in one "
+        "message are joined with a line break between them."
+    ),
     "max_completion_tokens": Supported("As max_tokens; only one of the two."),
     "logprobs": Supported("Whether to give the logprob of each token."),
     "top_logprobs": Supported("0 to 20 alternatives for each token; needs logprobs."),

@@ -81,9 +81,9 @@ class ChatMessage(Strict):
 
     @property
     def text(self) -> str | None:
-        """The content as one string."""
+        """The content as one string; parts are lines of it, as other servers have it."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "\n".join(part.text for part in self.content)
         return self.content
 
 

@@ -169,7 +169,7 @@ def _listed(messages: object) -> list[object]:
 
 
 def _checked(message: object, index: int) -> dict[str, Any]:
-    """The message with its content as one string."""
+    """The message with its content as one string, of which parts are lines."""
     where = f"messages[{index}]"
     if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
         raise _invalid(f"{where} must be an object with a role and a content.")
@@ -193,7 +193,7 @@ def _content(content: object, where: str) -> str:
         if not isinstance(text, str):
             raise _invalid(f'{where}.content may hold parts of type "text" only, each with a text.')
         parts.append(text)
-    return "".join(parts)
+    return "\n".join(parts)
 
 
 def _texts(value: object, depth: int) -> Iterator[str]:

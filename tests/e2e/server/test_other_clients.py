@@ -148,3 +148,13 @@ def test_an_answer_goes_on_from_the_text_that_was_begun(server: Running) -> None
     answer = server.post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
     prompt = "<|bos|><|user|>hi<|end|><|assistant|>the bus"
     assert answer == server.complete(prompt, **given).json()["choices"][0]["text"]
+
+
+def test_parts_of_a_message_are_lines(server: Running) -> None:
+    """Guards the words at the seam: `What is` and `the best` are not `What isthe best`."""
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "the best book"}]
+    counts = [
+        server.post("/tokenize", {"messages": [{"role": "user", "content": content}]}).json()
+        for content in (parts, "What is\nthe best book")
+    ]
+    assert counts[0] == counts[1]

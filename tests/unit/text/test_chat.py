@@ -106,11 +106,11 @@ def test_names_in_every_string_of_a_message_are_kept_apart() -> None:
     assert '"é"' in text_of(segments)
 
 
-def test_parts_of_text_are_joined() -> None:
-    """Guards the list form of content that OpenAI's clients send."""
+def test_parts_of_text_are_lines() -> None:
+    """Guards the list form of content that OpenAI's clients send: words of two parts stay two."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     template = template_here("{{ messages[0].content }}", VOCABULARY)
-    assert text_of(template.render(user(parts))) == "ab"
+    assert text_of(template.render(user(parts))) == "a\nb"
 
 
 DEEP: list[Any] = []
