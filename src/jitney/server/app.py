@@ -100,7 +100,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _http_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        refusal = not_found()
+        refusal = not_found(request.url.path)
     elif error.status_code == 405:
         refusal = Refusal(405, "This path does not take that method.", code="method_not_allowed")
     else:

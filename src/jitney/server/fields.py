@@ -82,8 +82,62 @@ SAMPLING: Mapping[str, Field] = {
     "deadline_ms": Supported("Milliseconds from arrival; past them the request ends with 408."),
 }
 
+_ONE_WAY = "tokens are chosen in one order here; use temperature, top_p, top_k and min_p"
+_OFF = (0, 0.0)
+
+OTHERS: Mapping[str, Field] = {
+    # llama-server's.
+    "n_predict": Refused("it is max_tokens here; use that"),
+    "grammar": Refused('use structured_outputs, as {"grammar": ...}, with the same text', ("",)),
+    "json_schema": Refused('use structured_outputs, as {"json": ...}, with the same schema'),
+    "n_probs": Refused("use logprobs", _OFF),
+    "post_sampling_probs": Refused("logprobs are those of the model; leave it out", (False,)),
+    "t_max_predict_ms": Refused("use deadline_ms, which counts from arrival", (0, -1)),
+    "repeat_last_n": Refused("repetition_penalty counts all tokens; leave it out", (-1,)),
+    "samplers": Refused(_ONE_WAY, ([],)),
+    "typical_p": Refused(_ONE_WAY, (1, 1.0)),
+    "top_n_sigma": Refused(_ONE_WAY, (-1, -1.0)),
+    "mirostat": Refused(_ONE_WAY, _OFF),
+    "dynatemp_range": Refused(_ONE_WAY, _OFF),
+    "dry_multiplier": Refused(_ONE_WAY, _OFF),
+    "xtc_probability": Refused(_ONE_WAY, _OFF),
+    **dict.fromkeys(
+        (
+            *("mirostat_tau", "mirostat_eta", "dynatemp_exponent", "dry_base"),
+            *("dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+            *("xtc_threshold", "min_keep"),
+        ),
+        Refused(_ONE_WAY),
+    ),
+    "id_slot": Refused("slots are given out by the scheduler; leave it out", (-1,)),
+    "n_keep": Refused("a prompt is never cut; leave it out", _OFF),
+    "n_cache_reuse": Refused("prefixes are found by their tokens; leave it out", _OFF),
+    "lora": Refused("this server has no adapters; leave it out", ([],)),
+    "return_tokens": Refused("use logprobs, which names the tokens, or /tokenize", (False,)),
+    "return_progress": Refused("streams begin with the first token; leave it out", (False,)),
+    "timings_per_token": Refused("use the headers x-jitney-..., or /metrics", (False,)),
+    # vLLM's.
+    "guided_json": Refused('use structured_outputs, as {"json": ...}'),
+    "guided_regex": Refused('use structured_outputs, as {"regex": ...}'),
+    "guided_choice": Refused('use structured_outputs, as {"choice": ...}'),
+    "guided_grammar": Refused('use structured_outputs, as {"grammar": ...}'),
+    "use_beam_search": Refused("there is no beam search; use n", (False,)),
+    "length_penalty": Refused("there is no beam search; leave it out", (1, 1.0)),
+    "bad_words": Refused("use logit_bias to forbid tokens", ([],)),
+    "allowed_token_ids": Refused("use logit_bias, or structured_outputs"),
+    "truncate_prompt_tokens": Refused("a prompt is never cut; shorten it"),
+    "prompt_logprobs": Refused("use /v1/completions with echo and logprobs"),
+    "return_tokens_as_token_ids": Refused("logprobs names tokens by their text", (False,)),
+    "return_token_ids": Refused("use /tokenize for the tokens of a text", (False,)),
+    "session_id": Refused("prefixes are found by their tokens; leave it out"),
+    "vllm_xargs": Refused("this server has no extensions; leave it out", ({},)),
+    "kv_transfer_params": Refused("prefixes stay on this server; leave it out"),
+}
+"""Names that clients of other servers send, with what to use instead; defaults pass."""
+
 COMPLETION: Mapping[str, Field] = {
     **SAMPLING,
+    **OTHERS,
     "prompt": Supported(
         "A string, a list of up to 128 strings, a list of token ids, or a list of such lists. "
         "An empty string is refused unless the model begins every text with a token."
@@ -95,10 +149,14 @@ COMPLETION: Mapping[str, Field] = {
     ),
     "best_of": Supported("Only the value of n."),
     "suffix": Refused("no model here fills in the middle; leave suffix out", ("",)),
+    "messages": Refused("conversations go to /v1/chat/completions"),
+    "response_format": Refused("use structured_outputs, or /v1/chat/completions"),
+    "add_special_tokens": Refused("a prompt always begins as the model wants it", (True,)),
 }
 
 CHAT: Mapping[str, Field] = {
     **SAMPLING,
+    **OTHERS,
     "messages": Supported(
         "Text, from system, developer, user, assistant and tool. Several parts of text in one "
         "message are joined with a line break between them."
@@ -160,6 +218,27 @@ CHAT: Mapping[str, Field] = {
     ),
     "verbosity": Refused("no model here has levels of verbosity; leave it out", ("medium",)),
     "web_search_options": Refused("this server does not search the web; leave it out"),
+    "prompt": Refused("use messages, or /v1/completions"),
+    "echo": Refused("the messages are not repeated; leave it out", (False,)),
+    "documents": Refused("put their text into messages", ([],)),
+    "add_special_tokens": Refused("the chat template writes them; leave it out", (False,)),
+    "include_reasoning": Refused("what the model writes is told as it is", (True,)),
+    "reasoning_format": Refused("what the model writes is told as it is", ("none",)),
+}
+
+TOKENIZE: Mapping[str, Field] = {
+    "model": SAMPLING["model"],
+    "prompt": Supported("A text."),
+    "add_special_tokens": Supported("False: without the token that begins every text."),
+    "messages": Supported("A conversation, instead of a prompt."),
+    "tools": Supported("As in a chat; with messages."),
+    "add_generation_prompt": Supported("As in a chat; with messages."),
+    "continue_final_message": Supported("As in a chat; with messages."),
+    "content": Refused("the text goes into prompt; use that"),
+    "add_special": Refused("it is add_special_tokens here; use that"),
+    "parse_special": Refused("names of control tokens in a prompt are those tokens", (True,)),
+    "with_pieces": Refused("use /detokenize for the text of tokens", (False,)),
+    "return_token_strs": Refused("use /detokenize for the text of tokens", (False,)),
 }
 
 

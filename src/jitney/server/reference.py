@@ -4,7 +4,16 @@ from collections.abc import Mapping
 
 from jitney.server import limits
 from jitney.server.errors import AUTHENTICATION, INVALID, RATE, SERVER, TABLE, UNAVAILABLE, Told
-from jitney.server.fields import CHAT, COMPLETION, SAMPLING, Accepted, Field, Supported
+from jitney.server.fields import (
+    CHAT,
+    COMPLETION,
+    OTHERS,
+    SAMPLING,
+    TOKENIZE,
+    Accepted,
+    Field,
+    Supported,
+)
 
 REFUSALS = (
     Told(400, INVALID, "invalid_http"),
@@ -127,14 +136,17 @@ schema that could not be enforced is refused there too.
 
 def api_reference() -> str:
     """The whole page, in Markdown."""
-    chat = {name: field for name, field in CHAT.items() if name not in SAMPLING}
-    completion = {name: field for name, field in COMPLETION.items() if name not in SAMPLING}
+    shared = {*SAMPLING, *OTHERS}
+    chat = {name: field for name, field in CHAT.items() if name not in shared}
+    completion = {name: field for name, field in COMPLETION.items() if name not in shared}
     return "\n".join(
         (
             _HEAD,
             _table("Fields of both", SAMPLING),
             _table("Fields of /v1/chat/completions", chat),
             _table("Fields of /v1/completions", completion),
+            _table("Names of llama-server and vLLM, on both", OTHERS),
+            _table("Fields of /tokenize", TOKENIZE),
             _errors(),
         )
     )

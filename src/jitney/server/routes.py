@@ -15,6 +15,7 @@ from jitney.server.body import read_body
 from jitney.server.conversation import chat_segments
 from jitney.server.door import Stay
 from jitney.server.errors import Refusal
+from jitney.server.paths import instead_of
 from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
 from jitney.server.service import Health, Service
 from jitney.server.translate import (
@@ -84,7 +85,7 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or of a conversation."""
-        body = await read_body(request, TokenizeBody, {}, bytes_max)
+        body = await read_body(request, TokenizeBody, fields.TOKENIZE, bytes_max)
         check_model(service, body.model)
         stay = _stay(request)
         make = partial(_tokens_of, service, body, stay.waits)
@@ -257,6 +258,8 @@ def _name(service: Service, token: int | None) -> str | None:
     return service.vocabulary.pieces[token].decode("utf-8", errors="replace")
 
 
-def not_found() -> Refusal:
-    """The answer to a path that leads nowhere."""
-    return Refusal(404, "There is nothing at this path.", code="not_found")
+def not_found(path: str) -> Refusal:
+    """The answer to a path that leads nowhere; it says which one does, where that is known."""
+    instead = instead_of(path)
+    hint = "" if instead is None else f"; {instead}"
+    return Refusal(404, f"There is nothing at this path{hint}.", code="not_found")

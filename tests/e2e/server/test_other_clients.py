@@ -158,3 +158,51 @@ def test_parts_of_a_message_are_lines(server: Running) -> None:
         for content in (parts, "What is\nthe best book")
     ]
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/v1/completions", {"n_predict": 5}, "max_tokens"),
+        ("/v1/chat/completions", {"n_predict": 5}, "max_tokens"),
+        ("/v1/chat/completions", {"grammar": 'root ::= "a"'}, "structured_outputs"),
+        ("/v1/completions", {"json_schema": {}}, "structured_outputs"),
+        ("/v1/completions", {"guided_regex": "a"}, "structured_outputs"),
+        ("/v1/completions", {"messages": []}, "/v1/chat/completions"),
+        ("/v1/chat/completions", {"prompt": "a"}, "messages"),
+        ("/tokenize", {"content": "a"}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_special": True}, "add_special_tokens"),
+    ],
+)
+def test_the_name_of_another_server_is_answered_with_ours(
+    server: Running, path: str, fields: dict[str, Any], words: str
+) -> None:
+    """Guards whoever comes from another server: the sentence says what to send here."""
+    error = check_error(server.post(path, fields), 400, list(fields)[-1])
+    assert error["code"] == "unsupported_parameter"
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/chat/completions", "; use /v1/chat/completions."),
+        ("/v1/chat/completions/", "; use /v1/chat/completions."),
+        ("/v1/v1/chat/completions", "; use /v1/chat/completions."),
+        ("/completions", "; use /v1/completions."),
+        ("/completion", "; use /v1/completions."),
+        ("/models", "; use /v1/models."),
+        ("/models/fake", "; use /v1/models/NAME."),
+        ("/embeddings", "no embeddings."),
+        ("/v1/embeddings", "no embeddings."),
+        ("/v1/tokenize", "; use /tokenize."),
+        ("/v1", "; use /v1/chat/completions or /v1/completions."),
+        ("/nowhere", "There is nothing at this path."),
+    ],
+)
+def test_a_path_of_another_server_is_answered_with_ours(
+    server: Running, path: str, words: str
+) -> None:
+    """Guards base addresses that lack /v1, or have it twice: the sentence names the path."""
+    for response in (server.get(path), server.post(path, {})):
+        assert check_error(response, 404)["message"].endswith(words)
