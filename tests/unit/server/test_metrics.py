@@ -50,12 +50,17 @@ VLLM_HISTOGRAMS: dict[str, list[float]] = {
     "request_prefill_kv_computed_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
 }
 LLAMACPP = {
-    "prompt_tokens_total", "prompt_seconds_total", "prompt_tokens_seconds",
-    "tokens_predicted_total", "tokens_predicted_seconds_total", "predicted_tokens_seconds",
-    "requests_processing", "requests_deferred", "n_tokens_max", "n_decode_total",
-    "n_busy_slots_per_decode", "spec_decode_num_draft_tokens_total",
-    "spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total",
-    "spec_decode_num_accepted_tokens_per_pos_total",
+    "counter": {
+        "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total",
+        "tokens_predicted_total", "tokens_predicted_seconds_total", "n_decode_total",
+        "n_tokens_max", "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total",
+        "spec_decode_num_accepted_tokens_per_pos_total",
+    },
+    "gauge": {
+        "prompt_tokens_seconds", "predicted_tokens_seconds", "requests_processing",
+        "requests_deferred", "n_busy_slots_per_decode",
+    },
 }  # fmt: skip
 
 
@@ -127,6 +132,7 @@ def test_totals_after_a_run_are_what_the_callers_counted(watched: Watched) -> No
     assert values["jitney:prompt_tokens_total"] == given == values[vllm("prompt_tokens_total")]
     assert values[vllm("prefix_cache_hits_total")] == cached
     assert values["llamacpp:prompt_tokens_total"] == given - cached
+    assert values["llamacpp:prompt_tokens_cached_total"] == cached
     ended = sum(value for key, value in values.items() if "requests_ended_total" in key)
     assert ended == values["jitney:requests_accepted_total"] == len(answers)
     assert values[vllm("time_to_first_token_seconds_count")] == len(answers)
@@ -144,11 +150,14 @@ def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:
         assert found == {*keys, vllm(f"{name}_bucket", le="+Inf")}, name
 
 
-def test_llama_servers_fifteen_series_are_there(watched: Watched) -> None:
-    """Guards dashboards made for llama-server."""
-    names = {key.split("{")[0].removeprefix("llamacpp:") for key in watched.values()}
-    assert names & LLAMACPP == LLAMACPP
-    assert len(LLAMACPP) == 15
+def test_llama_servers_sixteen_series_are_there(watched: Watched) -> None:
+    """Guards dashboards made for llama-server: its names, each once, and of its types."""
+    lines = watched.metrics.render().decode().splitlines()
+    told = [line.split()[2:] for line in lines if line.startswith("# TYPE llamacpp:")]
+    expected = [[f"llamacpp:{name}", kind] for kind, names in LLAMACPP.items() for name in names]
+    assert sorted(told) == sorted(expected)
+    for name, _ in told:
+        assert any(line.startswith((f"{name} ", f"{name}{{")) for line in lines), name
 
 
 def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
