@@ -15,6 +15,7 @@ from typing import Any
 from jitney.core.backend import Vocabulary
 from jitney.core.params import StructuredOutputsParams
 from jitney.errors import InvalidRequest
+from jitney.sampling.closed_schema import closed_schema
 from jitney.server.calls import CallFormat, CallParser
 from jitney.server.wire_chat import ChatBody, ChatMessage, NamedChoice, Tool
 from jitney.text.chat import ChatTemplate
@@ -148,7 +149,7 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     return StructuredOutputsParams(
         grammar=f"start: call {repeated}\n"
         f"call: {opening} payload {closing}\n"
-        f"payload: %json {json.dumps({**schema, 'x-guidance': _SPACING})}\n"
+        f"payload: %json {closed_schema(json.dumps({**schema, 'x-guidance': _SPACING}))}\n"
     )
 
 
