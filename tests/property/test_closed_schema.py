@@ -83,6 +83,41 @@ def schemas() -> st.SearchStrategy[Schema]:
     return st.builds(lambda root, named: {**root, "$defs": named}, roots, definitions)
 
 
+def demanding() -> st.SearchStrategy[Schema]:
+    """Documents of objects that require keys, joined or not: closed wrongly, nothing is left."""
+
+    def typed(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Schema]:
+        named = st.dictionaries(KEYS, values, min_size=1, max_size=2)
+        asked = st.lists(KEYS, min_size=1, max_size=2, unique=True)
+        several = st.lists(values, min_size=2, max_size=2)
+        return st.one_of(
+            st.builds(
+                lambda names, more: {
+                    "type": "object",
+                    "properties": names,
+                    "required": [*names, *(name for name in more if name not in names)],
+                },
+                named,
+                st.one_of(st.just([]), asked),
+            ),
+            st.fixed_dictionaries({"allOf": several}),
+            st.fixed_dictionaries({"anyOf": several}),
+            st.fixed_dictionaries({"$ref": POINTERS, "required": asked}),
+            st.fixed_dictionaries(
+                {"type": st.just("object"), "properties": named, "allOf": several}
+            ),
+        )
+
+    leaves = st.one_of(
+        st.just({"type": "integer"}),
+        st.just({"$ref": "#/$defs/e"}),
+        typed(st.just({"type": "integer"})),
+    )
+    parts = st.recursive(leaves, typed, max_leaves=5)
+    definitions = st.fixed_dictionaries({"d": typed(leaves), "e": typed(st.just({}))})
+    return st.builds(lambda root, named: {**root, "$defs": named}, typed(parts), definitions)
+
+
 INSTANCES = st.recursive(
     st.sampled_from([1, "x", "y", None]),
     lambda inner: st.one_of(
@@ -130,7 +165,7 @@ def refusal_of(text: str) -> str | None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(schema=schemas())
+@given(schema=st.one_of(demanding(), schemas()))
 def test_what_compiles_open_compiles_closed(schema: Schema) -> None:
     """Guards schemas that were accepted: closing must not leave one that nothing satisfies."""
     text = json.dumps(schema)

@@ -131,6 +131,21 @@ def test_enforced_calls_are_calls(made: Calling, good: str, bad: str) -> None:
     assert not accepts(bad, made)
 
 
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("", '<tool_call>\n{"name": "f", "arguments": {"a": 1%s}}\n</tool_call>'),
+        ("{# [TOOL_CALLS] #}", '[{"name": "f", "arguments": {"a": 1%s}}]'),
+        ("{# <|python_tag|> #}", '{"name": "f", "parameters": {"a": 1%s}}'),
+    ],
+)
+def test_enforced_arguments_are_those_that_the_tool_names(source: str, form: str) -> None:
+    """Guards against invented arguments, in every form: one of them is a grammar, not a schema."""
+    made = calling(source=source, tool_choice="required")
+    assert accepts(form % "", made)
+    assert not accepts(form % ', "z": 1', made)
+
+
 def test_a_mark_that_is_a_control_token() -> None:
     """Guards models whose mark is no text: it is shown under auto, and left out when enforced."""
     marked = Vocabulary(
