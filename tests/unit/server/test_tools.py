@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from jitney.core.backend import Vocabulary
+from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.errors import InvalidRequest
+from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.server.tools import (
     HERMES,
@@ -144,6 +146,19 @@ def test_enforced_arguments_are_those_that_the_tool_names(source: str, form: str
     made = calling(source=source, tool_choice="required")
     assert accepts(form % "", made)
     assert not accepts(form % ', "z": 1', made)
+
+
+def test_closing_does_not_make_tools_too_long() -> None:
+    """Guards tools that just fit: closed, their text is longer than a constraint may be."""
+    items: list[Any] = [{"properties": {}}] * (CONSTRAINT_CHARACTERS_MAX // 24)
+    parameters = {"type": "array", "prefixItems": items}
+    given = body(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    made = read_calling(
+        given.model_copy(update={"tool_choice": "required"}), template(), VOCABULARY
+    )
+    assert made is not None
+    text = enforced(made, given.tools or []).constraint().text
+    assert len(text) <= CONSTRAINT_CHARACTERS_MAX < len(closed_schema(json.dumps(parameters)))
 
 
 def test_a_mark_that_is_a_control_token() -> None:
