@@ -164,7 +164,9 @@ CHAT: Mapping[str, Field] = {
     "max_completion_tokens": Supported("As max_tokens; only one of the two."),
     "logprobs": Supported("Whether to give the logprob of each token."),
     "top_logprobs": Supported("0 to 20 alternatives for each token; needs logprobs."),
-    "response_format": Supported("`text`, `json_object` or `json_schema`, always enforced."),
+    "response_format": Supported(
+        "`text`, `json_object` or `json_schema`, always enforced; see JSON above."
+    ),
     "tools": Supported(
         "Up to 128 functions. A schema that cannot be enforced is refused whatever `tool_choice` "
         "says; `strict` changes nothing: `tool_choice` decides what is enforced."

@@ -122,6 +122,16 @@ nothing for {limits.SEND_S_MAX:g} s (`--read-timeout`), is cut.
 
 A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
 
+## JSON
+
+An object of a schema takes the keys in its `properties` and no others, as though it said
+`additionalProperties: false`; give `additionalProperties: true`, or a schema, for more. Open are
+also objects without `properties`, those that speak of other keys (`patternProperties`,
+`minProperties`, a required key that is not in `properties`), and what several schemas describe at
+once, such as the members of an `allOf`. This goes for `response_format`, `structured_outputs` and
+tools alike. Between the parts of JSON there is a space, or one new line and up to 20 spaces or
+tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
+
 ## Tools
 
 Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
