@@ -197,7 +197,7 @@ def _settings(
     strategy = Strategy.CONTINUOUS
     if random.random() < 0.35:
         strategy = random.choice((Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE))
-    return SchedulerSettings(
+    settings = SchedulerSettings(
         model_len_max=model_len,
         sequences_max=sequences_max,
         batch_tokens_max=batch_tokens,
@@ -217,6 +217,8 @@ def _settings(
         wait_s_max=random.choice((None, None, None, 2.0)),
         total_s_max=random.choice((None, None, None, 20.0)),
     )
+    # Not drawn, so that the worlds of all seeds stay as they are.
+    return replace(settings, tick_s_target=settings.stall_s_target)
 
 
 def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:

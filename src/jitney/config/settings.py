@@ -262,6 +262,14 @@ class Settings:
             "The time between tokens that the mix bounded-stall keeps to.",
         ),
     )
+    target_tick_ms: float = field(
+        default=100.0,
+        metadata=about(
+            Group.SCHEDULING,
+            Number(0.0, 60_000.0, above=True),
+            "The time of a tick above which the strategy adaptive makes its groups smaller.",
+        ),
+    )
     overtake_s: float = field(
         default=30.0,
         metadata=about(

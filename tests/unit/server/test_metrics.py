@@ -1,13 +1,14 @@
 """Metrics: the truth of their totals, their names, their bounds, and that every limit is there."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core import limits as core_limits
+from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import NAMES
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
@@ -68,7 +69,7 @@ class Watched:
     """An engine over the fake backend, with metrics."""
 
     def __init__(self) -> None:
-        backend = FakeBackend(FakeSettings(slots=8, kv_tokens=400, eos_period=12))
+        self.backend = FakeBackend(FakeSettings(slots=8, kv_tokens=400, eos_period=12))
         settings = SchedulerSettings(
             model_len_max=200,
             sequences_max=4,
@@ -76,7 +77,7 @@ class Watched:
             prefill_chunk=16,
             policy=Policy.PRIORITY,
         )
-        self.engine = Engine(backend, settings)
+        self.engine = Engine(self.backend, settings)
         self.metrics = Metrics(self.engine, "tiny")
 
     def values(self) -> dict[str, float]:
@@ -139,6 +140,33 @@ def test_totals_after_a_run_are_what_the_callers_counted(watched: Watched) -> No
     firsts = sum(len(answer.completions) for answer in answers)
     assert values[vllm("inter_token_latency_seconds_count")] == made - firsts
     assert values[vllm("num_preemptions_total")] == watched.engine.stats().preemption_count
+
+
+def test_displacement_by_class_is_a_preemption_in_every_count(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards one count: metrics, `Stats` and those who show it knew of different preemptions."""
+    long = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    low = [replace(request(f"r{at}", 3), priority=Priority.LOW, params=long) for at in range(4)]
+    urgent = [replace(request(f"u{at}", 3), priority=Priority.HIGH) for at in range(2)]
+    handles = [watched.engine.send(each) for each in low]
+    execute = watched.backend.execute
+
+    def joined(batch: Batch) -> Outcome:
+        # All four run, and have made a token.
+        if batch.number == 2:
+            handles.extend(map(watched.engine.send, urgent))
+        return execute(batch)
+
+    monkeypatch.setattr(watched.backend, "execute", joined)
+    watched.engine.start()
+    for at in range(6):
+        handles[at].result(WAIT_S)
+    values, stats = watched.values(), watched.engine.stats()
+    assert values["jitney:preemptions_total{reason=displaced}"] == 2
+    assert values[vllm("num_preemptions_total")] == stats.preemption_count
+    names = ("displaced", "preempted_saved", "preempted_recomputed")
+    assert sum(stats.counters[name] for name in names) == stats.preemption_count
 
 
 def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:
