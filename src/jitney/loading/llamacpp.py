@@ -110,12 +110,18 @@ def has_own_cells(source: Path, settings: Settings) -> bool:
 
 
 def _refuse_pool(settings: Settings) -> None:
-    if settings.batch_invariant == "on":
+    if settings.batch_invariant != "on":
+        return
+    if settings.gpu_layers != 0:
         raise ConfigError(
-            "batch_invariant is on, and llama.cpp rounds by what else is in the batch where all "
-            "sequences share one pool of memory; give more memory (kv_tokens or memory_limit), "
-            "fewer sequences (max_num_seqs), or a smaller max_model_len."
+            "batch_invariant is on, and that is not known of llama.cpp on a GPU; leave it out, or "
+            "gpu_layers."
         )
+    raise ConfigError(
+        "batch_invariant is on, and llama.cpp rounds by what else is in the batch where all "
+        "sequences share one pool of memory; give more memory (kv_tokens or memory_limit), fewer "
+        "sequences (max_num_seqs), or a smaller max_model_len."
+    )
 
 
 def _choose_attention(told: Values, settings: Settings) -> attention.Choice:
