@@ -80,6 +80,8 @@ def values(settings: Settings) -> Values:
     told["flash_attention"] = choice.is_fused
     if choice.shape is not None:
         return told | asdict(choice.shape) | {"batch_invariant": True}
+    if settings.batch_invariant == "auto":
+        _log.warning("what else is in the batch can change texts here: see batch_invariant")
     if settings.batch_invariant == "on":
         raise ConfigError(
             "batch_invariant is on, and no way was found in which llama.cpp computes this model "

@@ -145,6 +145,7 @@ def _shape(told: Values, settings: Settings) -> Values:
     shape = found["openvino"].shape
     if shape is not None:
         return {**shape, "batch_invariant": True}
+    _log.warning("what else is in the batch can change texts here: see batch_invariant")
     if settings.batch_invariant == "on":
         raise ConfigError(
             "batch_invariant is on, and no way was found in which OpenVINO computes this model "
