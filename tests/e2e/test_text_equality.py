@@ -206,6 +206,18 @@ def test_64_neighbours_change_nothing(
         assert_equal(outputs[28 : 28 + len(PROMPTS)], alone[GREEDY], GREEDY)
 
 
+def test_a_long_prompt_beside_others_equals_the_same_alone(open_llm: Open) -> None:
+    """Guards sequences of more than 512 tokens, which kernels may cut when they are alone."""
+    prompts = [f"{SYSTEM * 32}\nQuestion: {question}\nAnswer:" for question in QUESTIONS[:2]]
+    with open_llm(max_model_len=1024, max_num_seqs=1, enable_prefix_caching=False) as llm:
+        expected = [llm.generate(prompt, SHORT)[0] for prompt in prompts]
+        assert all(len(output.prompt_token_ids or ()) > 512 for output in expected)
+    with open_llm(max_model_len=1024, max_num_seqs=4) as llm:
+        beside = llm.generate([PROMPTS[0], *prompts, PROMPTS[1]], SHORT)
+        assert_equal(beside[1:3], expected, SHORT)
+        assert_equal([llm.generate(prompt, SHORT)[0] for prompt in prompts], expected, SHORT)
+
+
 @KINDS
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])
 def test_chunked_prompt_equals_whole(

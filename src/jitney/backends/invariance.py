@@ -12,7 +12,9 @@ from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Sample,
 
 SLOTS = 16
 """Slots that it takes: so many sequences stand in one batch."""
-SLOT_TOKENS = 128
+SLOT_TOKENS = 384
+LONG_TOKENS = 300
+"""A neighbour that is longer than the cells or blocks that kernels take at once."""
 PROMPT_TOKENS = 72
 STEPS = 4
 """Tokens that are generated and compared."""
@@ -120,6 +122,14 @@ def _beside(count: int) -> Way:
     return way
 
 
+def _beside_a_long_one(trial: _Trial) -> list[Sample]:
+    """The whole prompt, beside one that is several times as long."""
+    trial.open(0, 1)
+    trial.run([trial.prompt(1, LONG_TOKENS - 1, of=1, wants=False)])
+    samples = trial.run([trial.prompt(1, 1, of=1), trial.prompt(0, PROMPT_TOKENS)])
+    return trial.generate(0, samples[-1], [1])
+
+
 def _copied(trial: _Trial) -> list[Sample]:
     """Most of the prompt copied from another slot, which goes on beside it."""
     trial.open(0)
@@ -140,4 +150,9 @@ def _replayed(trial: _Trial, expected: list[Sample]) -> Sample:
     return trial.run([Entry(0, prompt.start, prompt.tokens + generated, wants_token=True)])[0]
 
 
-_WAYS: tuple[Way, ...] = (_cut, _beside(1), _beside(2), _beside(6), _beside(SLOTS - 1), _copied)
+_WAYS: tuple[Way, ...] = (
+    _cut,
+    *(_beside(count) for count in (1, 2, 6, SLOTS - 1)),
+    _beside_a_long_one,
+    _copied,
+)

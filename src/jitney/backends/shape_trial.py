@@ -17,7 +17,6 @@ from typing import Any, Protocol  # Any: settings are plain values until a backe
 from jitney.backends import invariance, load, measure, probes
 from jitney.backends.lifeline import die_with_parent
 from jitney.core.backend import Backend
-from jitney.models.parts import size_of
 
 START_S_MAX = 300.0
 BYTES_PER_S_MIN = 10e6
@@ -60,7 +59,7 @@ def try_shapes(
         "parent": os.getpid(),
     }
     model = Path(str(settings["model"]))
-    limit_s = START_S_MAX + (0 if model.is_dir() else size_of(model) / BYTES_PER_S_MIN)
+    limit_s = START_S_MAX + measure.model_bytes(model) / BYTES_PER_S_MIN
     try:
         child = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name],
@@ -88,7 +87,7 @@ def recall(memory: Path, names: Iterable[str]) -> dict[str, Found] | None:
             return None
         kept = json.loads(memory.read_text(encoding="utf-8"))
         return {name: _read(kept[name]) for name in names}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -15,7 +15,8 @@ from jitney.core.limits import PREFIX_CHUNK
 from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
-"""Holdings compared at one depth: they differ by less than a chunk, so a few are enough."""
+"""Holdings compared at one depth: they differ by less than a chunk, so a few are enough. Where
+decodes differ, one that is usable in part may hide another that is usable further."""
 
 Held = dict[int, dict[int, "Holding"]]
 """Holdings by key, and then by slot."""

@@ -11,7 +11,7 @@ from jitney.backends.processor import read_processor
 from jitney.backends.room import available_bytes
 from jitney.config import Settings, usable_cores
 from jitney.errors import ConfigError, SetupError
-from jitney.loading.common import Values, loaded, refuse_dtypes, source_of
+from jitney.loading.common import MAY_DIFFER, Values, loaded, refuse_dtypes, source_of
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
 from jitney.sizing import check_sequences, size_llamacpp
@@ -24,7 +24,7 @@ KINDS = (Q8_KIND,)
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 
-KERNELS = {"auto": ("on", "off"), "on": ("on",), "off": ("off",)}
+KERNELS = {"auto": ("off", "on"), "on": ("on",), "off": ("off",)}
 ATTENTION_PARAMETERS_MIN = 20_000_000
 """A model of fewer weights is not worth a trial of its attention."""
 
@@ -81,7 +81,7 @@ def values(settings: Settings) -> Values:
     if choice.shape is not None:
         return told | asdict(choice.shape) | {"batch_invariant": True}
     if settings.batch_invariant == "auto":
-        _log.warning("what else is in the batch can change texts here: see batch_invariant")
+        _log.warning(MAY_DIFFER)
     if settings.batch_invariant == "on":
         raise ConfigError(
             "batch_invariant is on, and no way was found in which llama.cpp computes this model "
@@ -112,6 +112,8 @@ def has_own_cells(source: Path, settings: Settings) -> bool:
 
 
 def _refuse_pool(settings: Settings) -> None:
+    if settings.batch_invariant == "auto":
+        _log.warning(MAY_DIFFER)
     if settings.batch_invariant != "on":
         return
     if settings.gpu_layers != 0:

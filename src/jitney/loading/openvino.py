@@ -10,12 +10,12 @@ from jitney.backends.processor import read_processor
 from jitney.backends.room import available_bytes, check_weights
 from jitney.config import Settings, usable_cores
 from jitney.errors import ConfigError, ModelError
-from jitney.loading.common import Values, loaded, source_of
+from jitney.loading.common import MAY_DIFFER, Values, loaded, source_of
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
 from jitney.sizing import size_paged
 
-SHAPE_FACTS = (*("model", "threads", "inference_precision", "kv_precision", "activation_group"),)
+SHAPE_FACTS = ("model", "threads", "inference_precision", "kv_precision", "activation_group")
 """Numbers of the backend on which it depends what is computed alike."""
 
 _log = logging.getLogger("jitney")
@@ -145,7 +145,7 @@ def _shape(told: Values, settings: Settings) -> Values:
     shape = found["openvino"].shape
     if shape is not None:
         return {**shape, "batch_invariant": True}
-    _log.warning("what else is in the batch can change texts here: see batch_invariant")
+    _log.warning(MAY_DIFFER)
     if settings.batch_invariant == "on":
         raise ConfigError(
             "batch_invariant is on, and no way was found in which OpenVINO computes this model "
@@ -162,7 +162,9 @@ def _rows_tried(told: Values) -> list[tuple[int, int]]:
 def _try_shapes(told: Values, shapes: list[dict[str, int]]) -> shape_trial.Found:
     _log.warning("trying in which batches this model is computed alike here, once")
     tokens = invariance.SLOTS * invariance.SLOT_TOKENS
-    return shape_trial.try_shapes("openvino", {**told, "kv_tokens": tokens}, shapes, 0)
+    batch = max(int(told["batch_tokens_max"]), invariance.SLOT_TOKENS)
+    sizes = {"kv_tokens": tokens, "batch_tokens_max": batch}
+    return shape_trial.try_shapes("openvino", told | sizes, shapes, 0)
 
 
 def _free_beside(folder: Path) -> int | None:

@@ -31,8 +31,6 @@ SHAPES = {
         Shape(span_rows_min=2, decodes_differ=True),
         Shape(span_rows_min=8, decodes_differ=True),
         Shape(rows_group=4, span_rows_min=8, decodes_differ=True),
-        Shape(rows_group=8, span_rows_min=8, decodes_differ=True),
-        Shape(rows_group=16, span_rows_min=16, decodes_differ=True),
     ),
 }
 """What is tried, by whether attention is fused; the cheapest first."""
@@ -84,9 +82,9 @@ def choose(told: Mapping[str, Any], asked: Asked) -> Choice:
 
 def _try(told: Mapping[str, Any], kernel: str, shapes: tuple[Shape, ...]) -> shape_trial.Found:
     settings = dict(told) | {
-        "kv_tokens": invariance.SLOTS * measure.SLOT_TOKENS,
-        "slot_tokens_max": measure.SLOT_TOKENS,
-        "batch_tokens_max": max(int(told["batch_tokens_max"]), measure.PROMPT_TOKENS),
+        "kv_tokens": invariance.SLOTS * invariance.SLOT_TOKENS,
+        "slot_tokens_max": invariance.SLOT_TOKENS,
+        "batch_tokens_max": max(int(told["batch_tokens_max"]), invariance.SLOT_TOKENS),
         "flash_attention": kernel == "on",
     }
     return shape_trial.try_shapes(

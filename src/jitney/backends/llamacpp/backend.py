@@ -1,4 +1,4 @@
-"""The llama.cpp backend: one `llama_decode` per batch.
+"""The llama.cpp backend: a batch is computed in passes, each one `llama_decode`.
 
 A slot is a sequence of the library. `execute` and `reset` run on the engine thread; `encode` and
 `prepare` on any. Promises BackendFailed on every violated precondition, before native code sees
@@ -174,7 +174,8 @@ class LlamaCppBackend:
             kv_tokens=min(settings.kv_tokens, settings.cells),
             model_len_max=min(model.trained_len, settings.slot_tokens_max or model.trained_len),
             kv_bytes_per_token=token_bytes,
-            batch_invariant=settings.batch_invariant,
+            # What was tried, was tried with them.
+            batch_invariant=settings.batch_invariant and settings.extra_kernels,
             decodes_differ=settings.decodes_differ,
         )
         self._model = model
@@ -340,7 +341,6 @@ def _load_model(settings: LlamaCppSettings) -> Model:
 
 def _work_bytes(settings: LlamaCppSettings, model: Model) -> int:
     """The larger parts of what a pass needs beside weights and memory: scores and logits."""
-    tokens = min(PASS_TOKENS_MAX, settings.batch_tokens_max)
     cells = settings.slot_tokens_max or settings.kv_tokens
     scores = 0 if settings.flash_attention else cells * model.head_count
-    return 4 * tokens * (scores + model.vocabulary_count)
+    return 4 * PASS_TOKENS_MAX * (scores + model.vocabulary_count)

@@ -32,7 +32,7 @@ class Shape:
     span_rows_max: int = 512
     """And at most so many: larger ones are no faster and take more work space."""
     lone_tokens_max: int = 0
-    """A token is computed alone only in a sequence of at most so many tokens; 0 is no limit."""
+    """A longer sequence is not computed alone, without a neighbouring slot; 0 is no limit."""
     decodes_differ: bool = False
     """Whether a token of its own is rounded otherwise than one in a piece of a prompt."""
 
@@ -161,12 +161,14 @@ def _filled(
 ) -> list[int]:
     """The slots of these spans, of the groups that they stand in, and of small gaps between."""
     group = shape.rows_group
-    if len(spans) == 1 and 0 < shape.lone_tokens_max <= held(spans[0].entry.slot):
-        group = max(group, 2)
     groups = sorted({span.entry.slot // group for span in spans})
     slots = [each * group + at for each in groups for at in range(group)]
     for slot, after in pairwise(slots.copy()):
         gap = range(slot + 1, after)
         if len(gap) <= GAP_MAX and all(held(each) < slot_tokens_max for each in gap):
             slots += gap
+    slots.sort()
+    if shape.lone_tokens_max:
+        lone = [slot for slot in slots if slot - 1 not in slots and slot + 1 not in slots]
+        slots += [slot ^ 1 for slot in lone if held(slot) >= shape.lone_tokens_max]
     return sorted(slots)

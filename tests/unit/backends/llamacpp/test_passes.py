@@ -61,6 +61,9 @@ def test_a_token_of_a_long_sequence_is_not_computed_alone() -> None:
     assert plan([span(3, 120, 1, range(1))], shape)[0].slots == [2, 3]
     pair = [span(3, 120, 1, range(1)), span(4, 120, 1, range(1, 2))]
     assert plan(pair, shape)[0].slots == [3, 4]
+    # The library begins another pass at each gap.
+    apart = [span(0, 120, 1, range(1)), span(5, 120, 1, range(1, 2)), span(9, 10, 1, range(2, 3))]
+    assert plan(apart, shape)[0].slots == [0, 1, 4, 5, 9]
 
 
 def test_a_lone_token_of_a_prompt_takes_those_before_it_along() -> None:
