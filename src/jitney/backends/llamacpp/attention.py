@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends import invariance, measure, shape_trial
-from jitney.backends.llamacpp.passes import Shape
+from jitney.backends.llamacpp.shape import Shape
 
 _log = logging.getLogger("jitney")
 

@@ -25,7 +25,8 @@ from jitney.backends.llamacpp.bindings import (
     slots_max,
     supports_gpu,
 )
-from jitney.backends.llamacpp.passes import Pass, Shape, plan_passes, whole_pass
+from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
+from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
 from jitney.backends.neighbours import Neighbours
 from jitney.backends.shapes import rows_missing

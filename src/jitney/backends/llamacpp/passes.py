@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.shapes import rows_missing
 from jitney.backends.spans import Span
 
@@ -19,22 +20,6 @@ FILLER = 0
 GAP_MAX = 2
 """The library computes neighbouring slots in one pass and starts another one at each gap. A gap of
 up to this many slots is filled: a row costs about a third of what another pass does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How many rows are computed alike."""
-
-    rows_group: int = 1
-    """Rows of a pass, and those whose logits are wanted, are a multiple of this."""
-    span_rows_min: int = 1
-    """A piece of a prompt has at least so many rows."""
-    span_rows_max: int = 512
-    """And at most so many: larger ones are no faster and take more work space."""
-    lone_tokens_max: int = 0
-    """A longer sequence is not computed alone, without a neighbouring slot; 0 is no limit."""
-    decodes_differ: bool = False
-    """Whether a token of its own is rounded otherwise than one in a piece of a prompt."""
 
 
 @dataclass(slots=True)

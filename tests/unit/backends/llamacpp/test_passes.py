@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.backends.llamacpp.passes import FILLER, Pass, Shape, plan_passes, whole_pass
+from jitney.backends.llamacpp.passes import FILLER, Pass, plan_passes, whole_pass
+from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.slots import SlotContents
 from jitney.backends.spans import Span
 from jitney.core.batch import Entry, Sampling
