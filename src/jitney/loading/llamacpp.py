@@ -113,7 +113,8 @@ def has_own_cells(source: Path, settings: Settings) -> bool:
 
 def _refuse_pool(settings: Settings) -> None:
     if settings.batch_invariant == "auto":
-        _log.warning(MAY_DIFFER)
+        # Whoever gives little memory need not be told at each start.
+        _log.info(MAY_DIFFER)
     if settings.batch_invariant != "on":
         return
     if settings.gpu_layers != 0:

@@ -197,7 +197,7 @@ def test_the_name_of_another_server_is_answered_with_ours(
         ("/v1/embeddings", "no embeddings."),
         ("/v1/tokenize", "; use /tokenize."),
         ("/v1", "; use /v1/chat/completions or /v1/completions."),
-        ("/nowhere", "There is nothing at this path."),
+        ("/nowhere", "There is nothing at this path; /openapi.json lists those there are."),
     ],
 )
 def test_a_path_of_another_server_is_answered_with_ours(
