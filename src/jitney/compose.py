@@ -106,6 +106,7 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
         mix=settings.mix,
         group_wait_s_max=settings.max_wait_ms / 1e3,
         stall_s_target=settings.target_stall_ms / 1e3,
+        tick_s_target=settings.target_tick_ms / 1e3,
         overtake_s=settings.overtake_s,
         queue_requests_max=settings.max_num_queued_reqs,
         queue_tokens_max=settings.max_num_queued_tokens,

@@ -137,8 +137,13 @@ class LLM:
         use_tqdm: bool = True,
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or several together, through the model's chat template."""
+        """Answer one conversation, or several together, through the model's chat template.
+
+        With `continue_final_message`, and without `add_generation_prompt`, the answer goes on
+        where the last message ends.
+        """
         if not isinstance(messages, list | tuple):
             raise InvalidRequest(
                 'chat takes a list of messages, such as [{"role": "user", "content": "hello"}], '
@@ -150,13 +155,21 @@ class LLM:
         conversations = [messages] if is_one else list(messages)
         params = _params_for(len(conversations), sampling_params)
         prompts = [
-            self.chat_prompt(each, add_generation_prompt=add_generation_prompt)
+            self.chat_prompt(
+                each,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
             for each in conversations
         ]
         return self._run(prompts, params, use_tqdm)
 
     def chat_prompt(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> Prompt:
         """The prompt that a conversation becomes, with its tokens."""
         self.engine.check_process()
@@ -169,7 +182,9 @@ class LLM:
             raise InvalidRequest("a conversation is a list of messages.", "messages")
         _check_not_empty(messages)
         listed = [dict(each) if isinstance(each, Mapping) else each for each in messages]
-        segments = template.render(listed, add_generation_prompt)
+        segments = template.render(
+            listed, add_generation_prompt, continue_final_message=continue_final_message
+        )
         text = "".join(segment.text for segment in segments)
         return Prompt(text, self._assembly.entrance.encode(segments))
 

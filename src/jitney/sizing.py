@@ -32,6 +32,7 @@ OWN_SHARE = 0.25
 POOL_SHARE = 0.5
 """Of the memory that the weights leave free, so much is taken when nobody set a budget."""
 
+GROUP = 4
 UNIT = 256
 """llama.cpp takes memory in multiples of so many tokens."""
 
@@ -116,7 +117,8 @@ def _own_cells(settings: Settings, header: GgufHeader) -> Sizes:
     )
     length = -(-length // UNIT) * UNIT
     spare = max(OWN_SPARE_MIN, settings.max_num_seqs // 2)
-    slots = min(settings.max_num_seqs + spare, SLOTS_MAX)
+    # In whole groups of rows, as its kernels may take them.
+    slots = min(-(-(settings.max_num_seqs + spare) // GROUP) * GROUP, SLOTS_MAX)
     return Sizes(slots * length, slots, length)
 
 

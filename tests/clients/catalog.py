@@ -43,6 +43,8 @@ CLIENTS: tuple[Client, ...] = (
     PythonClient("langchain-openai", ("langchain-openai==1.7.3",), "with_langchain.py"),
     PythonClient("pydantic-ai", ("pydantic-ai-slim[openai]==2.66.0",), "with_pydantic_ai.py"),
     PythonClient("instructor", ("instructor==1.17.0",), "with_instructor.py"),
+    PythonClient("llama-index", ("llama-index-llms-openai-like==0.8.1",), "with_llama_index.py"),
+    PythonClient("smolagents", ("smolagents[openai]==1.26.0",), "with_smolagents.py"),
     PythonClient("llm", ("llm==0.36",), "with_llm.py"),
     NodeClient("openai-npm", "openai.mjs"),
     NodeClient("vercel-ai", "ai.mjs"),

@@ -2,11 +2,13 @@
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from jitney.backends import load, load_process
+from jitney.backends.llamacpp import attention
 from jitney.core.backend import Backend
 from tests.backends_for_tests import needs, needs_installed
 from tests.conformance.driver import Driver
@@ -14,6 +16,7 @@ from tests.conformance.driver import Driver
 SLOTS = 8
 KV_TOKENS = 1024
 BATCH_TOKENS_MAX = 256
+CELLS = 512
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +42,7 @@ def tiny_converted(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) ->
     scope="module",
     params=[
         *("fake", "fake-blocks", "fake-process"),
-        *("llamacpp", "llamacpp-process"),
+        *("llamacpp", "llamacpp-process", "llamacpp-cells"),
         *("openvino", "openvino-process"),
     ],
 )
@@ -60,6 +63,15 @@ def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
             "threads": 1,
             "gpu_layers": 0,
         }
+        if kind == "llamacpp-cells":
+            # Each slot has cells of its own, and all is computed alike.
+            settings |= asdict(attention.SHAPE_UNTRIED)
+            settings |= {
+                "kv_tokens": SLOTS * CELLS,
+                "slot_tokens_max": CELLS,
+                "flash_attention": False,
+                "batch_invariant": True,
+            }
     elif name == "openvino":
         needs("openvino", threads=1, dtype="float32", kv_cache_dtype="float32")
         settings |= {

@@ -85,11 +85,16 @@ def test_stop_strings_are_found_as_in_the_whole_text(
         ).map("".join),
         min_size=1,
         max_size=3,
-    )
+    ),
+    st.booleans(),
 )
-def test_no_content_makes_a_control_token(contents: list[str]) -> None:
+def test_no_content_makes_a_control_token(contents: list[str], continues: bool) -> None:
     """Guards forged control tokens, whole, in parts, and put together by the template."""
-    segments = TEMPLATE.render([{"role": "user", "content": content} for content in contents])
+    segments = TEMPLATE.render(
+        [{"role": "user", "content": content} for content in contents],
+        False,
+        continue_final_message=continues,
+    )
     tokens = [
         token
         for segment in segments
@@ -97,6 +102,7 @@ def test_no_content_makes_a_control_token(contents: list[str]) -> None:
         if token in VOCABULARY.control
     ]
     turn = encode("<|user|><|end|>", special=True)
-    assert tokens == turn * len(contents)
+    assert tokens == (turn * len(contents))[: -1 if continues else None]
     expected = "".join(f"<|user|>{c.strip().replace('xy', '')}<|end|>" for c in contents)
-    assert "".join(segment.text for segment in segments) == expected
+    whole = "".join(segment.text for segment in segments)
+    assert whole + "<|end|>" * continues == expected

@@ -7,6 +7,7 @@ first stop string: no code of the engine or the core has a part in it.
 import codecs
 from dataclasses import dataclass
 
+from jitney.backends.fake import FakeSettings
 from jitney.backends.fake_oracle import expected_completion
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
@@ -78,8 +79,8 @@ def cut(tokens: tuple[int, ...], params: SamplingParams) -> Cut:
 class Oracle:
     """Knows what every request of one world must become."""
 
-    def __init__(self, eos_period: int, model_len_max: int) -> None:
-        self._eos_period = eos_period
+    def __init__(self, fake: FakeSettings, model_len_max: int) -> None:
+        self._fake = fake
         self._model_len_max = model_len_max
         self._requests: dict[str, Request] = {}
         self._known: dict[Name, Alone] = {}
@@ -105,7 +106,7 @@ class Oracle:
             tokens_max = min(tokens_max, params.max_tokens)
         # Each completion draws for itself; the first one draws as the request alone would.
         seed = (request.seed + index * _SEED_STRIDE + 2**63) % 2**64 - 2**63
-        sampled = sample_alone(request, seed, self._eos_period, tokens_max)
+        sampled = sample_alone(request, seed, self._fake, tokens_max)
         is_full = len(sampled) == tokens_max
         found = cut(sampled, params)
         count = len(sampled) + (not is_full)
@@ -119,10 +120,17 @@ class Oracle:
         return Alone(sampled, sampled, found.text, FinishReason.STOP, stops, count)
 
 
-def sample_alone(request: Request, seed: int, eos_period: int, tokens_max: int) -> tuple[int, ...]:
+def sample_alone(
+    request: Request, seed: int, fake: FakeSettings, tokens_max: int
+) -> tuple[int, ...]:
     """Tokens until the backend ends by itself, or there are `tokens_max`."""
     return tuple(
         expected_completion(
-            request.prompt, request.params, seed, eos_period=eos_period, tokens_max=tokens_max
+            request.prompt,
+            request.params,
+            seed,
+            eos_period=fake.eos_period,
+            tokens_max=tokens_max,
+            rounds=fake.rounds,
         )
     )

@@ -369,4 +369,38 @@ OF_FLIGHTS = (
     ),
 )
 
-PLANTS = (*OF_THE_PSEUDO_CODE, *OF_MEMORY, *OF_ANSWERS, *OF_WAITING_AND_FAULTS, *OF_FLIGHTS)
+OF_ROUNDING = (
+    _plant(
+        "what was generated is computed again in one span",
+        "oracle",
+        (_SCHEDULER, "if want > 1 and self._decodes_differ:", "if want < 0:"),
+    ),
+    _plant(
+        "a prefix is reused that was computed in another way",
+        "oracle",
+        ("core/prefix.py", "if spanned != theirs:", "if spanned < 0:"),
+    ),
+    _plant(
+        "the last token of a prompt is computed by itself",
+        "oracle",
+        (
+            "backends/shapes.py",
+            "return entry.length == 1 and 0 < entry.start < prompt_count",
+            "return entry.length < prompt_count < 0",
+        ),
+    ),
+    _plant(
+        "a pass does not fill its groups of rows",
+        "oracle",
+        ("backends/shapes.py", "return -rows % group", "return rows % group * 0"),
+    ),
+)
+
+PLANTS = (
+    *OF_THE_PSEUDO_CODE,
+    *OF_MEMORY,
+    *OF_ANSWERS,
+    *OF_WAITING_AND_FAULTS,
+    *OF_FLIGHTS,
+    *OF_ROUNDING,
+)

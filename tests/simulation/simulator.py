@@ -122,7 +122,7 @@ class Simulation:
         self._backend = kind(inner, world.faults, faults, self._clock, self._see, self._marks)
         scheduler = Scheduler(world.settings, inner.traits, inner.vocabulary.eos_tokens)
         self._watch = Watch(scheduler, self._see, hastes=world.hastes)
-        self._oracle = Oracle(world.fake.eos_period, world.settings.model_len_max)
+        self._oracle = Oracle(world.fake, world.settings.model_len_max)
         self._checkers = make_checkers(world, scheduler, inner.traits, self._oracle)
         # A watch has every method of the scheduler that the tick calls.
         watched = cast(Scheduler, self._watch)

@@ -55,11 +55,14 @@ def draw_workload(world: World) -> Workload:
     ]
     arrivals: list[Arrival] = []
     cancels: list[CancelAt] = []
+    turns = Random(f"turns {world.seed}")
     at = 0.0
     for number in range(habits.request_count):
         if number % habits.bursts == 0:
             at = random.uniform(0.0, habits.span_s)
         request = _request(world, random, families, RequestId(f"r{number}"))
+        if arrivals and turns.random() < habits.turns:
+            request = _next_turn(world, turns, turns.choice(arrivals).request, request)
         if number < habits.poison_count:
             request = _poisoned(request, random)
         slow = random.random() < habits.slow_reader
@@ -119,6 +122,17 @@ def _request(
     return request
 
 
+def _next_turn(world: World, random: Random, before: Request, request: Request) -> Request:
+    """The same request behind an earlier one and its answer, if that fits: a conversation."""
+    if not before.prompt or not request.prompt:
+        return request
+    answer = sample_alone(before, before.seed, world.fake, before.params.max_tokens or 1)
+    prompt = before.prompt + answer + request.prompt[: random.choice((1, 4, 16))]
+    if len(prompt) >= world.settings.model_len_max:
+        return request
+    return replace(request, prompt=prompt, scope=before.scope)
+
+
 def _params(world: World, random: Random) -> SamplingParams:
     habits = world.habits
     drawn = random.random() < habits.drawn
@@ -159,7 +173,7 @@ def _fancy(params: SamplingParams, random: Random) -> SamplingParams:
 
 def _stops(world: World, random: Random, request: Request) -> list[str]:
     """Strings of which some really occur, across the edge of tokens where there is one."""
-    sampled = sample_alone(request, request.seed, world.fake.eos_period, world.habits.tokens_max)
+    sampled = sample_alone(request, request.seed, world.fake, world.habits.tokens_max)
     texts = [PIECES[token].decode("utf-8", errors="replace") for token in sampled]
     text = b"".join(PIECES[token] for token in sampled).decode("utf-8", errors="replace")
     stops = ["never said"]
@@ -176,7 +190,7 @@ def _stops(world: World, random: Random, request: Request) -> list[str]:
 def _many_stops(world: World, random: Random, request: Request, stops: list[str]) -> list[str]:
     """As many more as there may be: beginnings of what is said that go on otherwise, one inside
     the other, and long runs of one character."""
-    sampled = sample_alone(request, request.seed, world.fake.eos_period, world.habits.tokens_max)
+    sampled = sample_alone(request, request.seed, world.fake, world.habits.tokens_max)
     text = b"".join(PIECES[token] for token in sampled).decode("utf-8", errors="replace")
     many = list(stops)
     while len(many) < STOP_STRINGS_MAX:

@@ -13,6 +13,8 @@ from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
 
 LONG_CHANCE = 0.05
 """That the prompts of a world are long; such a one takes ten times as long as another."""
+ROUNDS_CHANCE = 0.5
+"""That the fake backend pretends kernels that round by the shape of a pass."""
 TENANTS = 3
 
 
@@ -63,6 +65,8 @@ class Habits:
     slow_reader: float
     deadline: float
     invalid: float
+    turns: float
+    """That it goes on from an earlier request and its answer."""
     poison_count: int
 
 
@@ -94,9 +98,11 @@ def draw_world(seed: int) -> World:
     faults = _faults(random)
     gives_up = faults.crash > 0 and random.random() < 0.2
     habits = _habits(random, fake.model_len_max, Random(f"many stops {seed}"))
+    habits = replace(habits, turns=Random(f"turns {seed}").choice((0.0, 0.0, 0.3, 0.8)))
     long = Random(f"long prompts {seed}")
     if long.random() < LONG_CHANCE:
         fake, settings, habits = _lengthened(long, fake, settings, habits)
+    fake = replace(fake, rounds=Random(f"rounds {seed}").random() < ROUNDS_CHANCE)
     return World(
         seed=seed,
         queues=queues,
@@ -191,7 +197,7 @@ def _settings(
     strategy = Strategy.CONTINUOUS
     if random.random() < 0.35:
         strategy = random.choice((Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE))
-    return SchedulerSettings(
+    settings = SchedulerSettings(
         model_len_max=model_len,
         sequences_max=sequences_max,
         batch_tokens_max=batch_tokens,
@@ -211,6 +217,8 @@ def _settings(
         wait_s_max=random.choice((None, None, None, 2.0)),
         total_s_max=random.choice((None, None, None, 20.0)),
     )
+    # Not drawn, so that the worlds of all seeds stay as they are.
+    return replace(settings, tick_s_target=settings.stall_s_target)
 
 
 def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:
@@ -235,6 +243,7 @@ def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:
         slow_reader=some(0.6, 0.3, 1.0),
         deadline=some(0.4, 0.1, 0.4),
         invalid=some(0.3, 0.05, 0.2),
+        turns=0.0,
         poison_count=random.choice((0, 0, 0, 1, 1, 2, 3)),
     )
 

@@ -161,6 +161,15 @@ def test_chat_keeps_what_users_wrote_apart_from_the_template(llm: LLM) -> None:
     assert output.prompt_token_ids[0] == llm.get_tokenizer().bos_token_id
 
 
+def test_chat_goes_on_where_the_last_message_ends(llm: LLM) -> None:
+    """Guards vLLM's names and defaults: a new turn unless both say otherwise, and never both."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the bus"}]
+    (output,) = llm.chat(messages, GREEDY, add_generation_prompt=False, continue_final_message=True)
+    assert output.prompt == "<|bos|><|user|>hi<|end|><|assistant|>the bus"
+    with pytest.raises(InvalidRequest, match="cannot both be true"):
+        llm.chat(messages, GREEDY, continue_final_message=True)
+
+
 def test_several_conversations_are_answered_in_order(llm: LLM) -> None:
     """Guards against a list of conversations read as one."""
     conversations = [[{"role": "user", "content": text}] for text in ("a", "b", "c")]

@@ -25,13 +25,15 @@ def traits(**changed: Any) -> Traits:  # Any: of each field's type
 def test_what_people_set_reaches_the_scheduler() -> None:
     """Guards against a choice that is accepted and not in force."""
     given = resolve(
-        {"strategy": "static", "policy": "fair", "mix": "balanced", "max_wait_ms": 20}, None, {}
+        {"strategy": "dynamic", "policy": "fair", "mix": "balanced", "max_wait_ms": 20}, None, {}
     )
     found = scheduler_settings(given.settings, traits())
-    assert found.strategy is Strategy.STATIC
+    assert found.strategy is Strategy.DYNAMIC
     assert found.policy is Policy.FAIR
     assert found.mix is Mix.BALANCED
     assert found.group_wait_s_max == 0.02
+    adaptive = resolve({"strategy": "adaptive", "target_tick_ms": 30}, None, {})
+    assert scheduler_settings(adaptive.settings, traits()).tick_s_target == 0.03
 
 
 @pytest.mark.parametrize(

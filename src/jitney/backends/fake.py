@@ -14,7 +14,15 @@ from typing import assert_never
 import numpy as np
 
 from jitney.backends.fake_memory import FakeMemory, SlotContents
-from jitney.backends.fake_oracle import TokenOracle, encode_plain, is_plain, seeded
+from jitney.backends.fake_oracle import (
+    ROUNDED_ALONE,
+    ROUNDED_ROW,
+    TokenOracle,
+    encode_plain,
+    is_plain,
+    seeded,
+)
+from jitney.backends.shapes import is_lone, rows_missing
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import (
     Batch,
@@ -39,6 +47,9 @@ from jitney.sampling.reference import TEMPERATURE_MIN
 from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
 from jitney.text import byte_tokenizer
 
+ROWS_GROUP = 4
+"""Rows that a pass of the pretended kernels takes together."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSettings:
@@ -57,6 +68,10 @@ class FakeSettings:
     sleeps: bool = False
     """Whether that time really passes."""
     can_save: bool = True
+    rounds: bool = False
+    """Whether it pretends kernels that round by the shape of a pass: a token computed by itself
+    leaves something else behind than one in a span, and so does a pass that does not fill its
+    groups of rows."""
 
     def __post_init__(self) -> None:
         for name in ("slots", "kv_tokens", "block_tokens", "model_len_max", "batch_tokens_max"):
@@ -110,7 +125,8 @@ class FakeBackend:
             block_tokens=settings.block_tokens,
             can_save=settings.can_save,
             kv_bytes_per_token=8,
-            exact=True,
+            batch_invariant=True,
+            decodes_differ=settings.rounds,
         )
 
     @property
@@ -233,8 +249,10 @@ class FakeBackend:
         wanted: list[_Wanted] = []
         nothing = Sample()
         choose = self._oracle.choose
+        rows = sum(entry.length for entry in entries)
+        left_over = (rows + rows_missing(rows, ROWS_GROUP)) % ROWS_GROUP
         for entry in entries:
-            state = self._store(entry)
+            state = self._store(entry, left_over)
             state.token_last = None
             sampling = state.sampling
             if sampling is None:
@@ -258,7 +276,7 @@ class FakeBackend:
             self._sample_by_logits(wanted, samples)
         return samples
 
-    def _store(self, entry: Entry) -> SlotContents:
+    def _store(self, entry: Entry, left_over: int) -> SlotContents:
         state = self._memory.state(entry.slot)
         if entry.start != len(state.tokens):
             raise BackendFailed(
@@ -286,11 +304,19 @@ class FakeBackend:
             lowest, highest = min(tokens), max(tokens)
         if lowest < 0 or highest >= self._vocabulary_size:
             raise BackendFailed(f"slot {entry.slot} got a token that is not in the vocabulary.")
+        rounding = self._rounding(entry, state, left_over) if self._settings.rounds else 0
         if len(tokens) == 1:
-            self._memory.append_one(state, highest)
+            self._memory.append_one(state, highest, rounding)
         else:
-            self._memory.append(state, tokens)
+            self._memory.append(state, tokens, rounding)
         return state
+
+    def _rounding(self, entry: Entry, state: SlotContents, left_over: int) -> int:
+        """What the pretended kernels add to each token of a span: 0 for a span in a full pass."""
+        prompt_count = state.sampling.prompt_count if state.sampling else 0
+        # One that is left over of a prompt takes the token before it along.
+        is_alone = entry.length == 1 and entry.start > 0 and not is_lone(entry, prompt_count)
+        return left_over * ROUNDED_ROW + is_alone * ROUNDED_ALONE
 
     def _sample_by_logits(self, wanted: list[_Wanted], samples: list[Sample]) -> None:
         """Fill in the samples of those whose sampling needs logits."""

@@ -43,7 +43,7 @@ class FakeMemory:
     def reset(self) -> None:
         """Empty every slot and every ticket."""
         self._slots = [SlotContents() for _ in range(self._slots_max)]
-        self._tickets: dict[int, tuple[int, ...]] = {}
+        self._tickets: dict[int, tuple[list[int], list[int]]] = {}
         self._pool.reset()
 
     @property
@@ -67,25 +67,25 @@ class FakeMemory:
             raise BackendFailed(f"slot {slot} does not exist; there are {self._slots_max}.")
         return self._slots[slot]
 
-    def append(self, state: SlotContents, tokens: tuple[int, ...]) -> None:
+    def append(self, state: SlotContents, tokens: tuple[int, ...], rounding: int) -> None:
         """Write tokens after those that the slot holds, taking blocks for them."""
         self._pool.grow(state.table, len(tokens))
         state.tokens += tokens
         hashes = state.hashes
         rolling = hashes[-1]
         for token in tokens:
-            rolling = mix64(rolling, token)
+            rolling = mix64(rolling, token + rounding)
             hashes.append(rolling)
         state.token_last = None
 
-    def append_one(self, state: SlotContents, token: int) -> None:
+    def append_one(self, state: SlotContents, token: int, rounding: int) -> None:
         """What `append` does, for the one token of a sequence that generates: the usual case.
 
         Leaves `token_last` to the caller, who is about to sample the next one.
         """
         self._pool.grow(state.table, 1)
         state.tokens.append(token)
-        state.hashes.append(mix64(state.hashes[-1], token))
+        state.hashes.append(mix64(state.hashes[-1], token + rounding))
 
     def copy(self, operation: Copy) -> None:
         """The first tokens of one slot become the memory of another, empty one."""
@@ -123,7 +123,7 @@ class FakeMemory:
             raise BackendFailed(f"save under ticket {operation.ticket}, which is taken.")
         if not state.tokens:
             raise BackendFailed(f"save of slot {operation.slot}, which is empty.")
-        self._tickets[operation.ticket] = tuple(state.tokens)
+        self._tickets[operation.ticket] = (state.tokens.copy(), state.hashes.copy())
 
     def restore(self, operation: Restore) -> None:
         """Bring saved tokens into an empty slot; the ticket is spent."""
@@ -132,7 +132,10 @@ class FakeMemory:
             raise BackendFailed(
                 f"restore into slot {operation.slot}, which holds {len(state.tokens)} tokens."
             )
-        self.append(state, self._ticket(operation.ticket))
+        tokens, hashes = self._ticket(operation.ticket)
+        self._pool.grow(state.table, len(tokens))
+        state.tokens, state.hashes = tokens, hashes
+        state.token_last = None
 
     def discard(self, operation: Discard) -> None:
         """Forget what was saved under a ticket."""
@@ -145,7 +148,7 @@ class FakeMemory:
         state.sampling = None
         state.sampler = None
 
-    def _ticket(self, ticket: int) -> tuple[int, ...]:
+    def _ticket(self, ticket: int) -> tuple[list[int], list[int]]:
         if ticket not in self._tickets:
             raise BackendFailed(f"nothing is saved under ticket {ticket}.")
         return self._tickets.pop(ticket)

@@ -19,6 +19,10 @@ from jitney.text import byte_tokenizer
 Logits = npt.NDArray[np.float32]
 
 HASH_OF_NOTHING = 0x6A09E667F3BCC908
+ROUNDED_ALONE = 1 << 32
+ROUNDED_ROW = 1 << 33
+"""What pretended kernels add to a token that was computed by itself, and for each row that stood
+outside the groups of a pass."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _STIR = 0xBF58476D1CE4E5B9
@@ -143,11 +147,13 @@ def expected_completion(
     *,
     eos_period: int,
     tokens_max: int,
+    rounds: bool = False,
 ) -> list[int]:
     """The tokens that the fake backend gives to this request when nothing goes wrong.
 
     The token that ends it (the end token unless ignored, or a stop token) is left out; stop
-    strings are not looked at. A length below `tokens_max` therefore means that it stopped.
+    strings are not looked at. A length below `tokens_max` therefore means that it stopped. Where
+    the pretended kernels round, a prompt is computed in spans and what follows one by one.
     """
     vocabulary = byte_tokenizer.byte_vocabulary()
     oracle = TokenOracle(vocabulary, eos_period)
@@ -171,7 +177,7 @@ def expected_completion(
         if chosen in ends:
             break
         tokens.append(chosen)
-        rolling = mix64(rolling, chosen)
+        rolling = mix64(rolling, chosen + rounds * ROUNDED_ALONE)
     return tokens[len(prompt) :]
 
 

@@ -44,7 +44,7 @@ BYTES_PER_S_MIN = 20e6
 MEMORY_BYTES_MAX = 65_536
 FAILURE_CHARACTERS_MAX = 300
 EXIT_REFUSED = 3
-METHOD = 1
+METHOD = 2
 """Part of what a trial is remembered by; another way to measure needs another number."""
 
 
@@ -66,7 +66,7 @@ def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Trial:
         "sequences": sequences,
         "parent": os.getpid(),
     }
-    limit = START_S_MAX + _size(Path(str(settings["model"]))) / BYTES_PER_S_MIN
+    limit = START_S_MAX + model_bytes(Path(str(settings["model"]))) / BYTES_PER_S_MIN
     try:
         child = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name],
@@ -126,12 +126,12 @@ def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:
     """Tokens of completions a second, measured in this process: what the child does."""
     backend = load(name, settings)
     try:
-        return _Course(backend, sequences).speed()
+        return Course(backend, sequences).speed()
     finally:
         backend.close()
 
 
-class _Course:
+class Course:
     """The passes of one trial, in order.
 
     Of each kind the fastest counts: first ones set up what later ones use, and whatever else runs
@@ -213,7 +213,8 @@ def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
     return trimmed
 
 
-def _size(model: Path) -> int:
+def model_bytes(model: Path) -> int:
+    """What a model takes on the disk, a file or a folder."""
     try:
         return (
             sum(file.stat().st_size for file in model.iterdir())

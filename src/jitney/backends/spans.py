@@ -17,7 +17,8 @@ from jitney.errors import BackendFailed
 from jitney.sampling.logprobs import prompt_logprobs
 from jitney.sampling.sampler import RowWanted, sample_rows
 
-Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]
+"""Rows of logits, in one piece or one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ def _score_prompt(span: Span, logits: Rows) -> tuple[Logprob, ...]:
     later = range(entry.start + 1, span.scored.stop)
     first = span.rows.start
     scores += prompt_logprobs(
-        logits[first : first + len(later)], state.tokens[later.start : later.stop], count
+        np.asarray(logits[first : first + len(later)]),
+        state.tokens[later.start : later.stop],
+        count,
     )
     state.row_last = None
     if entry.end < state.sampler.sampling.prompt_count:

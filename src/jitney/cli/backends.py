@@ -47,10 +47,7 @@ NOT_MEASURED = (
     "with --measure"
 )
 NOT_FETCHED = "the model was not fetched yet: jitney pull fetches it, and so does --measure"
-_INEXACT = (
-    "what else is in the batch can change a request's text, where two tokens are almost equally "
-    "likely"
-)
+_EQUAL = "the same whatever else is in the batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,6 @@ class Kind:
     runs_on: str
     memory: str
     block_tokens: int
-    exact: bool
     texts: str
 
 
@@ -77,8 +73,7 @@ KINDS = (
         runs_on="the CPU",
         memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
         block_tokens=BLOCK_TOKENS,
-        exact=False,
-        texts=_INEXACT,
+        texts=f"{_EQUAL} (--batch-invariant)",
     ),
     Kind(
         name="llamacpp",
@@ -87,8 +82,7 @@ KINDS = (
         runs_on="the CPU, and a GPU if llama.cpp was built for one (--gpu-layers)",
         memory="single tokens; cells for each slot where they fit, one pool elsewhere",
         block_tokens=1,
-        exact=False,
-        texts=_INEXACT,
+        texts=f"{_EQUAL} (--batch-invariant), but where all sequences share one pool",
     ),
     Kind(
         name="fake",
@@ -97,8 +91,7 @@ KINDS = (
         runs_on="anything",
         memory="single tokens, which are only counted",
         block_tokens=1,
-        exact=True,
-        texts="the same whatever else is in the batch",
+        texts=_EQUAL,
     ),
 )
 

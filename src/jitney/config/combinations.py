@@ -1,11 +1,21 @@
-"""Which settings do not go together: values that are each fine and cannot work at once.
+"""Which settings do not go together: values that are each fine and cannot work at once, or of which
+one takes the other's effect away.
 
 Pure; any thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
+
+from jitney.core.settings import Mix, Strategy
+
+EFFECTIVE = (
+    ("max_wait_ms", "strategy", (Strategy.DYNAMIC, Strategy.ADAPTIVE)),
+    ("target_tick_ms", "strategy", (Strategy.ADAPTIVE,)),
+    ("target_stall_ms", "mix", (Mix.BOUNDED_STALL,)),
+)
+"""Settings that have an effect only where another one has one of these values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +26,12 @@ class Refusal:
     names: tuple[str, ...]
 
 
-def find_refusal(values: Mapping[str, Any]) -> Refusal | None:  # Any: of every setting's type
-    """The first combination that cannot work. Nothing is lowered or raised in silence."""
+# Any: of every setting's type
+def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Refusal | None:
+    """The first combination that cannot work, or in which what is given has no effect.
+
+    Nothing is lowered, raised or ignored in silence.
+    """
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:
         return Refusal(
             "kv_tokens and memory_limit are two ways to say one thing; give one of them.",
@@ -42,5 +56,17 @@ def find_refusal(values: Mapping[str, Any]) -> Refusal | None:  # Any: of every 
                 f"{smaller} ({low}) is above {larger} ({high}), and {why}; "
                 "lower the first or raise the second.",
                 (smaller, larger),
+            )
+    return _find_idle(values, given)
+
+
+def _find_idle(values: Mapping[str, Any], given: Set[str]) -> Refusal | None:
+    for name, chooser, choices in EFFECTIVE:
+        chosen = values[chooser]
+        if name in given and chosen not in choices:
+            return Refusal(
+                f"{name} is given but has no effect where {chooser} is {chosen}; leave it out, or "
+                f"set {chooser} to {' or '.join(choices)}.",
+                (name, chooser),
             )
     return None

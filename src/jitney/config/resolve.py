@@ -215,7 +215,8 @@ def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
 
 
 def _refuse_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    refusal = find_refusal(values)
+    given = {name for name, source in sources.items() if source != DEFAULT}
+    refusal = find_refusal(values, given)
     if refusal is not None:
         places = ", ".join(f"{name}: {sources[name]}" for name in refusal.names)
         raise ConfigError(f"{refusal.message} ({places})")

@@ -30,6 +30,7 @@ BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
 FlashAttention = Literal["auto", "on", "off"]
+BatchInvariant = Literal["auto", "on", "off"]
 
 KV_TOKENS_DEFAULT = 16_384
 """`kv_tokens` when neither it nor `memory_limit` is given, unless `max_model_len` is larger."""
@@ -114,8 +115,17 @@ class Settings:
         metadata=about(
             Group.MODEL,
             Choice(get_args(FlashAttention)),
-            "Fused attention kernels; auto is on where all slots share one pool of memory.",
+            "Fused attention kernels; auto takes the faster ones.",
             ("flash_attn",),
+        ),
+    )
+    batch_invariant: BatchInvariant = field(
+        default="auto",
+        metadata=about(
+            Group.MODEL,
+            Choice(get_args(BatchInvariant)),
+            "The same request gives the same text, whatever else is in the batch; auto is on where "
+            "the backend can do it here.",
         ),
     )
     max_num_seqs: int = field(
@@ -250,6 +260,14 @@ class Settings:
             Group.SCHEDULING,
             Number(0.0, 60_000.0, above=True),
             "The time between tokens that the mix bounded-stall keeps to.",
+        ),
+    )
+    target_tick_ms: float = field(
+        default=100.0,
+        metadata=about(
+            Group.SCHEDULING,
+            Number(0.0, 60_000.0, above=True),
+            "The time of a tick above which the strategy adaptive makes its groups smaller.",
         ),
     )
     overtake_s: float = field(

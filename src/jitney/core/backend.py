@@ -29,8 +29,11 @@ class Traits:
     """Memory is taken in multiples of this many tokens."""
     can_save: bool = True
     kv_bytes_per_token: int = 0
-    exact: bool = True
-    """Whether a sequence's logits are the same whatever stands beside it in the batch."""
+    batch_invariant: bool = True
+    """Whether a sequence's text is the same whatever stands beside it in the batch."""
+    decodes_differ: bool = False
+    """Whether a token that is computed by itself is rounded otherwise than one in a span. What was
+    generated is then computed again token by token, and reused only as it was computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

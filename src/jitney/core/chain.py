@@ -17,11 +17,14 @@ _CHECKED_MAX = 4
 class Chain:
     """The keys of one sequence's tokens within one scope. The tokens may grow at their end."""
 
-    __slots__ = ("_checked", "_keys", "_scope", "_tokens", "read_count")
+    __slots__ = ("_checked", "_keys", "_scope", "_tokens", "read_count", "spanned")
 
-    def __init__(self, scope: str, tokens: list[int]) -> None:
+    def __init__(self, scope: str, tokens: list[int], spanned: int = 0) -> None:
         self._scope = scope
         self._tokens = tokens
+        self.spanned = spanned
+        """Tokens at the head that are computed in spans, those after them one by one; 0 where that
+        makes no difference."""
         self._keys: list[int] = []
         self._checked: dict[Chain, int] = {}
         self.read_count = 0

@@ -97,8 +97,10 @@ STRIKES_MAX = 4
 STRIKES_QUARANTINE = 2
 """From this many strikes on, suspects run one to a batch, so that the innocent are told apart."""
 
-PREFIX_CHUNK = 16
-"""Prefixes are indexed at multiples of this many tokens; the rest of a match is compared."""
+PREFIX_CHUNK = 8
+"""Prefixes are indexed at multiples of this many tokens; the rest of a match is compared. A prompt
+of fewer is computed again each time. Half of it would double what a long prompt takes to index,
+0.4 ms for 1,000 tokens, for prompts that cost next to nothing."""
 
 PREFIX_WAIT_MIN = 32
 """A request waits for another one's prefill only when that saves at least this many tokens."""

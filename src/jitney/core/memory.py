@@ -219,7 +219,8 @@ class Memory:
 
     def _chain(self, sequence: Sequence) -> Chain:
         if sequence.chain is None:
-            sequence.chain = Chain(self._scope(sequence), sequence.tokens)
+            spanned = sequence.prompt_count if self._traits.decodes_differ else 0
+            sequence.chain = Chain(self._scope(sequence), sequence.tokens, spanned)
         return sequence.chain
 
     def _scope(self, sequence: Sequence) -> str:

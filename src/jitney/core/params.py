@@ -44,7 +44,12 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
-    """Exactly one of: a JSON schema, a regex, a list of choices, or a grammar (Lark or GBNF)."""
+    """Exactly one of: a JSON schema, a regex, a list of choices, or a grammar (Lark or GBNF).
+
+    Objects of a schema take the keys in their `properties` and no others, unless they say
+    otherwise (`additionalProperties`). Between the parts of JSON there is a space, or one new line
+    and an indentation of 20 at most.
+    """
 
     json: str | dict[str, Any] | bool | None = None  # Any: a JSON schema is any JSON value
     regex: str | None = None

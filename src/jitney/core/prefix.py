@@ -15,7 +15,8 @@ from jitney.core.limits import PREFIX_CHUNK
 from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
-"""Holdings compared at one depth: they differ by less than a chunk, so a few are enough."""
+"""Holdings compared at one depth: they differ by less than a chunk, so a few are enough. Where
+decodes differ, one that is usable in part may hide another that is usable further."""
 
 Held = dict[int, dict[int, "Holding"]]
 """Holdings by key, and then by slot."""
@@ -132,6 +133,10 @@ def _usable(
 ) -> int:
     common = depth * PREFIX_CHUNK + chain.tail(holding.chain, depth)
     held_count = holding.length if is_computed else holding.known_count
+    spanned, theirs = chain.spanned, holding.chain.spanned
+    if spanned != theirs:
+        # Beyond that, one of them has in a span what the other has by itself (invariant 4).
+        common = min(common, spanned, theirs)
     return min(common, held_count, length_max)
 
 

@@ -53,6 +53,7 @@ class Scheduler:
         whole_blocks = traits.kv_tokens - traits.kv_tokens % traits.block_tokens
         assert settings.model_len_max <= whole_blocks, "a request that is accepted must fit alone"
         self._settings = settings
+        self._decodes_differ = traits.decodes_differ
         self._eos_tokens = frozenset(eos_tokens)
         self._budget = Budget(
             settings.batch_tokens_max, settings.prefill_chunk, settings.stall_s_target
@@ -330,7 +331,7 @@ class Scheduler:
 
     def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""
-        wanted = [_wanted(sequence) for sequence in running]
+        wanted = [self._wanted(sequence) for sequence in running]
         prefills = [
             Wanted(want, sequence.request.sharer)
             for sequence, want in zip(running, wanted, strict=True)
@@ -354,6 +355,17 @@ class Scheduler:
                     chosen.append((sequence, 1))
                 decodes += 1
         return chosen
+
+    def _wanted(self, sequence: Sequence) -> int:
+        """Positions that are planned for a sequence at most."""
+        want = sequence.wanted_count
+        if want > 1 and self._decodes_differ:
+            # What was generated is computed again as it was computed: one by one (invariant 4).
+            want = max(1, min(want, sequence.prompt_count - sequence.planned))
+        is_scored = sequence.sampling.prompt_logprobs is not None
+        if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:
+            return min(want, limits.SCORED_SPAN_MAX)
+        return want
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Memory for the sequence's span, if need be from others; false if it has to wait."""
@@ -414,15 +426,6 @@ class Scheduler:
             start = sequence.prompt_scored
             sequence.prompt_scored += len(fresh)
             events.append(PromptEvent(sequence.request.id, sequence.index, start, fresh))
-
-
-def _wanted(sequence: Sequence) -> int:
-    """Positions that are planned for a sequence at most."""
-    want = sequence.wanted_count
-    is_scored = sequence.sampling.prompt_logprobs is not None
-    if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:
-        return min(want, limits.SCORED_SPAN_MAX)
-    return want
 
 
 def _entry(sequence: Sequence, span: int) -> Entry:

@@ -15,9 +15,9 @@ class Strategy(StrEnum):
     STATIC = "static"
     """A full group departs together, runs to its end and is answered together."""
     DYNAMIC = "dynamic"
-    """As static, but a group departs when it is full or its oldest waited `wait_s_max`."""
+    """As static, but a group departs when it is full or its oldest waited `group_wait_s_max`."""
     ADAPTIVE = "adaptive"
-    """As dynamic, with a group size that follows queue depth and recent latency."""
+    """As dynamic, with groups that are larger when many wait and smaller when ticks are slow."""
 
 
 class Policy(StrEnum):
@@ -57,6 +57,8 @@ class SchedulerSettings:
     mix: Mix = Mix.BOUNDED_STALL
     group_wait_s_max: float = 0.05
     stall_s_target: float = 0.1
+    tick_s_target: float = 0.1
+    """Ticks that take longer make the groups of `adaptive` smaller."""
     overtake_s: float = 30.0
     """No request is overtaken by one that arrived more than this later."""
     queue_requests_max: int = 1024

@@ -14,7 +14,12 @@ from jitney.core.sequence import Sequence
 from jitney.core.settings import SchedulerSettings, Strategy
 
 LATENCY_WEIGHT = 0.2
+"""What the last tick counts for in the mean that `adaptive` steers by."""
+
+GROWTH = 1.5
 SHRINK = 0.75
+"""An `adaptive` group has at most so many times the places of the one before while more wait, and
+at most so many while ticks are slow."""
 
 
 class Gate:
@@ -27,8 +32,8 @@ class Gate:
         self._wait_s = settings.group_wait_s_max
         if self._strategy is Strategy.STATIC:
             self._wait_s = STATIC_WAIT_S
-        self._stall_s = settings.stall_s_target
-        self._target = settings.sequences_max
+        self._tick_s_target = settings.tick_s_target
+        self._size_last = settings.sequences_max
         self._latency_s = 0.0
         self._places = 0
         self._members: set[Sequence] = set()
@@ -62,7 +67,8 @@ class Gate:
             return
         size = self._group_size(waiting_count)
         if waiting_count >= size or drains or oldest.arrived_at + self._wait_s <= now:
-            self._places = min(waiting_count, self._size_max)
+            self._places = min(waiting_count, size)
+            self._size_last = size
             self._counters.add("groups_departed")
 
     def may_join(self, sequence: Sequence) -> bool:
@@ -94,13 +100,14 @@ class Gate:
         return oldest.arrived_at + self._wait_s
 
     def _group_size(self, waiting_count: int) -> int:
+        """Places of the next group, which departs at once when so many wait."""
         if self._strategy is not Strategy.ADAPTIVE:
             return self._size_max
         # Deep queues want large groups to drain them; slow ticks want small ones.
-        if self._latency_s > self._stall_s:
-            self._target = max(1, int(self._target * SHRINK))
-        elif waiting_count >= self._target:
-            self._target = min(self._size_max, max(self._target + 1, waiting_count))
-        else:
-            self._target = max(1, (self._target + waiting_count) // 2)
-        return self._target
+        last = self._size_last
+        size = (last + waiting_count) // 2
+        if waiting_count > last:
+            size = min(self._size_max, waiting_count, max(last + 1, int(last * GROWTH)))
+        if self._latency_s > self._tick_s_target:
+            size = min(size, int(last * SHRINK))
+        return max(1, size)

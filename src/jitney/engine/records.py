@@ -143,6 +143,7 @@ class KvPressure:
     at: float
     evicted_count: int
     preempted_count: int
+    """For memory: those displaced by class are not among them."""
     kv_used: int
 
 

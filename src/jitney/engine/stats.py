@@ -78,6 +78,7 @@ class Stats:
     """Prompt tokens that were found in the cache when their request started."""
     completion_tokens: int
     preemption_count: int
+    """Times that a sequence lost its slot to another, for memory or by class."""
     eviction_count: int
     backend_failure_count: int
     kv_used: int
@@ -141,9 +142,8 @@ class Tally:
                 case RequestDone() | RequestFailed():
                     self._take_end(record)
                 case RequestPreempted():
-                    pass  # counted with the pressure that caused it
+                    self._preemptions += 1
                 case KvPressure():
-                    self._preemptions += record.preempted_count
                     self._evictions += record.evicted_count
                 case BackendLost():
                     self._backend_failures += 1

@@ -15,6 +15,11 @@ _log = logging.getLogger("jitney")
 Values = dict[str, int | bool | str]
 """What a backend is told, by the names of its settings."""
 
+MAY_DIFFER = (
+    "what else is in the batch can change a text here: the setting batch_invariant cannot be on"
+)
+"""Said where texts are not promised to be equal, and nobody asked for it."""
+
 
 def source_of(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
     """The model as it was published: what was named, or the embedded one, fetched if need be."""

@@ -11,6 +11,10 @@ FAKE_MODEL_LEN = 4096
 def check(settings: Settings) -> None:
     """Refuse what has no meaning here. Raises ConfigError."""
     refuse_dtypes("fake", settings)
+    if settings.batch_invariant == "off":
+        raise ConfigError(
+            "batch_invariant is off, and the fake backend is the same in every batch; leave it out."
+        )
     if settings.memory_limit is not None:
         raise ConfigError(
             "The fake backend has no bytes to count; give kv_tokens, not memory_limit."

@@ -5,13 +5,13 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends import measure, probes
-from jitney.backends.llamacpp import usable
+from jitney.backends import probes
+from jitney.backends.llamacpp import attention, usable
 from jitney.backends.processor import read_processor
 from jitney.backends.room import available_bytes
 from jitney.config import Settings, usable_cores
-from jitney.errors import SetupError
-from jitney.loading.common import Values, loaded, refuse_dtypes, source_of
+from jitney.errors import ConfigError, SetupError
+from jitney.loading.common import MAY_DIFFER, Values, loaded, refuse_dtypes, source_of
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
 from jitney.sizing import check_sequences, size_llamacpp
@@ -24,10 +24,9 @@ KINDS = (Q8_KIND,)
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 
-ATTENTION = {"on": True, "off": False}
+KERNELS = {"auto": ("off", "on"), "on": ("on",), "off": ("off",)}
 ATTENTION_PARAMETERS_MIN = 20_000_000
-ATTENTION_SEQUENCES = 4
-"""A model of fewer weights is not worth a measurement of its attention; so many take part in it."""
+"""A model of fewer weights is not worth a trial of its attention."""
 
 
 def check(settings: Settings) -> None:
@@ -72,10 +71,22 @@ def values(settings: Settings) -> Values:
         # The process does without them after an illegal instruction.
         "extra_kernels": True,
     }
-    if settings.flash_attention == "auto":
-        # In one pool the fused kernel skips other sequences' cells; elsewhere it depends.
-        is_pool = sizes.slot_tokens_max == 0
-        told["flash_attention"] = is_pool or _is_attention_faster(told, settings)
+    if sizes.slot_tokens_max == 0:
+        # In one pool the fused kernel skips other sequences' cells.
+        told["flash_attention"] = settings.flash_attention != "off"
+        _refuse_pool(settings)
+        return told
+    choice = _choose_attention(told, settings)
+    told["flash_attention"] = choice.is_fused
+    if choice.shape is not None:
+        return told | asdict(choice.shape) | {"batch_invariant": True}
+    if settings.batch_invariant == "auto":
+        _log.warning(MAY_DIFFER)
+    if settings.batch_invariant == "on":
+        raise ConfigError(
+            "batch_invariant is on, and no way was found in which llama.cpp computes this model "
+            "alike in every batch on this machine; leave it out, or give off."
+        )
     return told
 
 
@@ -100,11 +111,36 @@ def has_own_cells(source: Path, settings: Settings) -> bool:
     return sizes.slot_tokens_max != 0
 
 
-def _is_attention_faster(told: Values, settings: Settings) -> bool:
-    """Whether the fused attention kernel is the faster one here for this model; remembered."""
+def _refuse_pool(settings: Settings) -> None:
+    if settings.batch_invariant == "auto":
+        # Whoever gives little memory need not be told at each start.
+        _log.info(MAY_DIFFER)
+    if settings.batch_invariant != "on":
+        return
+    if settings.gpu_layers != 0:
+        raise ConfigError(
+            "batch_invariant is on, and that is not known of llama.cpp on a GPU; leave it out, or "
+            "gpu_layers."
+        )
+    raise ConfigError(
+        "batch_invariant is on, and llama.cpp rounds by what else is in the batch where all "
+        "sequences share one pool of memory; give more memory (kv_tokens or memory_limit), fewer "
+        "sequences (max_num_seqs), or a smaller max_model_len."
+    )
+
+
+def _choose_attention(told: Values, settings: Settings) -> attention.Choice:
+    """Which kernel, and the shape of its passes; tried once for this model and remembered."""
+    wants_alike = settings.batch_invariant != "off"
     header = read_header(Path(str(told["model"])))
-    if settings.gpu_layers != 0 or header.parameter_count < ATTENTION_PARAMETERS_MIN:
-        return False
+    if header.parameter_count < ATTENTION_PARAMETERS_MIN:
+        is_fused = settings.flash_attention == "on"
+        return attention.Choice(
+            is_fused, attention.SHAPE_UNTRIED if wants_alike and not is_fused else None
+        )
+    kernels = KERNELS[settings.flash_attention]
+    if len(kernels) == 1 and not wants_alike:
+        return attention.Choice(kernels[0] == "on", None)
     facts = [
         [header.architecture, header.parameter_count, header.kv_bytes_per_token],
         sorted(header.weight_types),
@@ -112,25 +148,14 @@ def _is_attention_faster(told: Values, settings: Settings) -> bool:
         asdict(read_processor()),
         told["threads"],
     ]
-    memory = measure.memory_path(settings.cache_dir, ["attention", facts])
-    trials = measure.recall(memory, tuple(ATTENTION))
-    if trials is None:
-        with measure.undisturbed(settings.cache_dir):
-            # Another process may have measured while this one waited.
-            trials = measure.recall(memory, tuple(ATTENTION)) or _attention_trials(told, memory)
-    speeds = {name: trial.tokens_per_s or 0.0 for name, trial in trials.items()}
-    return speeds["on"] > speeds["off"]
-
-
-def _attention_trials(told: Values, memory: Path) -> dict[str, measure.Trial]:
-    _log.warning("measuring whether flash attention is faster here, once")
-    trials = {
-        name: measure.measure("llamacpp", told | {"flash_attention": choice}, ATTENTION_SEQUENCES)
-        for name, choice in ATTENTION.items()
-    }
-    if all(trial.is_lasting for trial in trials.values()):
-        measure.remember(memory, trials, None, usable.distributions())
-    return trials
+    asked = attention.Asked(
+        kernels=kernels,
+        wants_alike=wants_alike,
+        cache=settings.cache_dir,
+        facts=facts,
+        distributions=usable.distributions(),
+    )
+    return attention.choose(told, asked)
 
 
 def _quantize(source: Path, folder: Path) -> None:

@@ -1,17 +1,22 @@
 """OpenVINO's model and numbers: what its backend is told for given settings."""
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
+from jitney.backends import invariance, measure, probes, shape_trial
 from jitney.backends.openvino import families, usable
 from jitney.backends.processor import read_processor
 from jitney.backends.room import available_bytes, check_weights
 from jitney.config import Settings, usable_cores
 from jitney.errors import ConfigError, ModelError
-from jitney.loading.common import Values, loaded, source_of
+from jitney.loading.common import MAY_DIFFER, Values, loaded, source_of
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
 from jitney.sizing import size_paged
+
+SHAPE_FACTS = ("model", "threads", "inference_precision", "kv_precision", "activation_group")
+"""Numbers of the backend on which it depends what is computed alike."""
 
 _log = logging.getLogger("jitney")
 
@@ -101,7 +106,7 @@ def values(settings: Settings) -> Values:
         )
     token_bytes = facts.kv_values_per_token * dtypes.kv_bytes
     sizes = size_paged(settings, facts.model_len_max, token_bytes, _free_beside(model))
-    return {
+    told: Values = {
         "model": str(model),
         "vocabulary": str(source),
         "kv_tokens": sizes.kv_tokens,
@@ -113,6 +118,53 @@ def values(settings: Settings) -> Values:
         "kv_precision": dtypes.kv,
         "activation_group": dtypes.activation_group,
     }
+    return told | _shape(told, settings)
+
+
+def _shape(told: Values, settings: Settings) -> Values:
+    """The rows of a pass in which all is computed alike; tried once and remembered."""
+    if settings.batch_invariant == "off":
+        return {}
+    shapes = [
+        {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
+        for rows, head in _rows_tried(told)
+    ]
+    facts = [
+        sorted((name, value) for name, value in told.items() if name in SHAPE_FACTS),
+        [shapes, probes.builds(usable.DISTRIBUTIONS), asdict(read_processor())],
+    ]
+    memory = shape_trial.memory_path(settings.cache_dir, facts)
+    found = shape_trial.recall(memory, ["openvino"])
+    if found is None:
+        with measure.undisturbed(settings.cache_dir):
+            # Another process may have tried while this one waited.
+            found = shape_trial.recall(memory, ["openvino"])
+            if found is None:
+                found = {"openvino": _try_shapes(told, shapes)}
+                shape_trial.remember(memory, found, usable.DISTRIBUTIONS)
+    shape = found["openvino"].shape
+    if shape is not None:
+        return {**shape, "batch_invariant": True}
+    _log.warning(MAY_DIFFER)
+    if settings.batch_invariant == "on":
+        raise ConfigError(
+            "batch_invariant is on, and no way was found in which OpenVINO computes this model "
+            "alike in every batch on this machine; leave it out, or give off."
+        )
+    return {}
+
+
+def _rows_tried(told: Values) -> list[tuple[int, int]]:
+    threads = max(int(told["threads"]), 2)
+    return [(threads, 2), (threads, threads), (2 * threads, 2 * threads)]
+
+
+def _try_shapes(told: Values, shapes: list[dict[str, int]]) -> shape_trial.Found:
+    _log.warning("trying in which batches this model is computed alike here, once")
+    tokens = invariance.SLOTS * invariance.SLOT_TOKENS
+    batch = max(int(told["batch_tokens_max"]), invariance.SLOT_TOKENS)
+    sizes = {"kv_tokens": tokens, "batch_tokens_max": batch}
+    return shape_trial.try_shapes("openvino", told | sizes, shapes, 0)
 
 
 def _free_beside(folder: Path) -> int | None:

@@ -90,5 +90,6 @@ def _memory(source: Path, settings: Settings) -> Path:
         settings.threads or usable_cores(),
         trial_sequences(settings.max_num_seqs),
         llamacpp.has_own_cells(source, settings),
+        settings.batch_invariant,
     ]
     return measure.memory_path(settings.cache_dir, facts)

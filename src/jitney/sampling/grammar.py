@@ -18,10 +18,12 @@ from jitney.core.backend import Vocabulary
 from jitney.core.params import CONSTRAINT_REFUSED, Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from jitney.guarded.memory import most_bytes
+from jitney.sampling.closed_schema import closed_schema
 
 # Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
-# its indentation, is all that anybody needs.
-_WHITESPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
+# its indentation, is all that anybody needs; a model that counts its spaces wrong writes as many as
+# it may, at every place.
+_WHITESPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,20}"
 _JSON_DEFAULTS = {"whitespace_pattern": _WHITESPACE}
 # A schema can ask llguidance to approximate what it cannot enforce; here it cannot.
 _JSON_OVERRIDES = {"lenient": False, "coerce_one_of": False}
@@ -156,7 +158,7 @@ def _grammar(constraint: Constraint) -> str:
     match constraint.kind:
         case ConstraintKind.JSON:
             # The schema `true` takes no options, and says the same as the empty object.
-            schema = "{}" if constraint.text.strip() == "true" else constraint.text
+            schema = "{}" if constraint.text.strip() == "true" else closed_schema(constraint.text)
             return str(
                 LLMatcher.grammar_from_json_schema(
                     schema, defaults=_JSON_DEFAULTS, overrides=_JSON_OVERRIDES

@@ -172,8 +172,6 @@ class RowWanted:
     row: int
 
 
-def sample_rows(rows: Sequence[RowWanted], logits: Floats) -> list[Sample]:
+def sample_rows(rows: Sequence[RowWanted], logits: Floats | Sequence[Floats]) -> list[Sample]:
     """A sample for each row that is wanted, in order. Reads `logits` in place, copies nothing."""
-    assert logits.ndim == 2, f"logits of {logits.ndim} dimensions"
-    assert logits.dtype == np.float32, f"logits of type {logits.dtype}"
     return [wanted.sampler.sample(wanted.tokens, logits[wanted.row]) for wanted in rows]

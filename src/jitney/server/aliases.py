@@ -108,9 +108,10 @@ def _vllm_histograms(totals: Totals, labels: Labels) -> Iterator[Metric]:
 
 
 def llamacpp_series(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
-    """llama-server's metrics: its fifteen series."""
+    """llama-server's metrics: its sixteen series, of its types once `as_llamacpp` has seen them."""
     counters = {
         "prompt_tokens": (totals.prompt_tokens - totals.cached_tokens, "Prompt tokens processed."),
+        "prompt_tokens_cached": (totals.cached_tokens, "Prompt tokens found in a cache."),
         "prompt_seconds": (totals.prefill_s, "Prompt process time."),
         "tokens_predicted": (totals.completion_tokens, "Tokens made."),
         "tokens_predicted_seconds": (totals.generation_s, "Time spent making tokens."),
@@ -144,6 +145,15 @@ def llamacpp_series(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
     }
     for name, (value, about) in levels.items():
         yield gauge(f"llamacpp:{name}", about, value)
+
+
+def as_llamacpp(text: bytes) -> bytes:
+    """The rendered metrics with the one type that prometheus-client cannot write.
+
+    To llama-server the longest sequence is a counter, and its name does not end in `_total`.
+    """
+    name = b"# TYPE llamacpp:n_tokens_max "
+    return text.replace(name + b"gauge\n", name + b"counter\n", 1)
 
 
 def _rate(amount: float, count: float) -> float:

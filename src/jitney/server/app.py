@@ -100,7 +100,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _http_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        refusal = not_found()
+        refusal = not_found(request.url.path)
     elif error.status_code == 405:
         refusal = _wrong_method((error.headers or {}).get("Allow", ""))
     else:

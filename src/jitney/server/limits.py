@@ -38,6 +38,11 @@ NAME_CHARACTERS_MAX = 256
 METHOD_CHARACTERS_MAX = 16
 REQUEST_ID_CHARACTERS_MAX = 64
 
+METADATA_ENTRIES_MAX = 16
+METADATA_KEY_CHARACTERS_MAX = 64
+METADATA_VALUE_CHARACTERS_MAX = 512
+"""Of `metadata`, which nobody reads: OpenAI's own limits."""
+
 LOGPROB_VALUES_MAX = 100_000
 """Logprobs that one call may ask for: positions times alternatives, over all its completions.
 Each takes about a hundred bytes until it is sent."""

@@ -21,7 +21,7 @@ from jitney.core.picture import SlotState
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
 from jitney.server import limits as server_limits
-from jitney.server.aliases import llamacpp_series, vllm_series
+from jitney.server.aliases import as_llamacpp, llamacpp_series, vllm_series
 from jitney.server.families import (
     counter,
     gauge,
@@ -78,7 +78,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """All metrics as text, in the format of CONTENT_TYPE."""
-        return generate_latest(self._registry)
+        return as_llamacpp(generate_latest(self._registry))
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 
 from jitney.server import limits
 from jitney.server.errors import AUTHENTICATION, INVALID, RATE, SERVER, TABLE, UNAVAILABLE, Told
-from jitney.server.fields import CHAT, COMPLETION, SAMPLING, Field, Supported
+from jitney.server.fields import (
+    CHAT,
+    COMPLETION,
+    OTHERS,
+    SAMPLING,
+    TOKENIZE,
+    Accepted,
+    Field,
+    Supported,
+)
 
 REFUSALS = (
     Told(400, INVALID, "invalid_http"),
@@ -37,9 +46,10 @@ REFUSALS = (
 _HEAD = f"""\
 # HTTP interface
 
-`jitney serve` answers the clients of OpenAI's interface. A field is supported, or refused by name
-with a sentence that says why; none is accepted and ignored. Fields of other names are refused
-too, with the nearest name that is known. A field that may be left out may be null as well.
+`jitney serve` answers the clients of OpenAI's interface. A field is supported; or accepted without
+effect, where no answer could differ and clients send it all the same; or refused by name with a
+sentence that says why. Fields of other names are refused too, with the nearest name that is
+known. A field that may be left out may be null as well.
 
 This page is made from the source by `make docs`.
 
@@ -112,6 +122,16 @@ nothing for {limits.SEND_S_MAX:g} s (`--read-timeout`), is cut.
 
 A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
 
+## JSON
+
+An object of a schema takes the keys in its `properties` and no others, as though it said
+`additionalProperties: false`; give `additionalProperties: true`, or a schema, for more. Open are
+also objects without `properties`, those that speak of other keys (`patternProperties`,
+`minProperties`, a required key that is not in `properties`), and what several schemas describe at
+once, such as the members of an `allOf`. This goes for `response_format`, `structured_outputs` and
+tools alike. Between the parts of JSON there is a space, or one new line and up to 20 spaces or
+tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
+
 ## Tools
 
 Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
@@ -126,14 +146,17 @@ schema that could not be enforced is refused there too.
 
 def api_reference() -> str:
     """The whole page, in Markdown."""
-    chat = {name: field for name, field in CHAT.items() if name not in SAMPLING}
-    completion = {name: field for name, field in COMPLETION.items() if name not in SAMPLING}
+    shared = {*SAMPLING, *OTHERS}
+    chat = {name: field for name, field in CHAT.items() if name not in shared}
+    completion = {name: field for name, field in COMPLETION.items() if name not in shared}
     return "\n".join(
         (
             _HEAD,
             _table("Fields of both", SAMPLING),
             _table("Fields of /v1/chat/completions", chat),
             _table("Fields of /v1/completions", completion),
+            _table("Names of llama-server and vLLM, on both", OTHERS),
+            _table("Fields of /tokenize", TOKENIZE),
             _errors(),
         )
     )
@@ -148,6 +171,8 @@ def _table(title: str, table: Mapping[str, Field]) -> str:
 def _row(name: str, field: Field) -> str:
     if isinstance(field, Supported):
         return f"| `{name}` | supported | {field.note} |"
+    if isinstance(field, Accepted):
+        return f"| `{name}` | accepted, without effect | {field.note} |"
     reason = field.reason[0].upper() + field.reason[1:] + "."
     if field.allows:
         values = ", ".join(f"`{_json(value)}`" for value in field.allows)

@@ -12,15 +12,16 @@ from jitney.errors import InvalidRequest
 from jitney.server import fields, limits
 from jitney.server.answering import Answering
 from jitney.server.body import read_body
+from jitney.server.conversation import chat_segments
 from jitney.server.door import Stay
 from jitney.server.errors import Refusal
+from jitney.server.paths import instead_of
 from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
 from jitney.server.service import Health, Service
 from jitney.server.translate import (
     Asked,
     Visit,
     chat_asked,
-    chat_segments,
     check_model,
     completion_asked,
     decode,
@@ -84,7 +85,7 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or of a conversation."""
-        body = await read_body(request, TokenizeBody, {}, bytes_max)
+        body = await read_body(request, TokenizeBody, fields.TOKENIZE, bytes_max)
         check_model(service, body.model)
         stay = _stay(request)
         make = partial(_tokens_of, service, body, stay.waits)
@@ -219,16 +220,13 @@ def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple
                 "decides which there are.",
                 "add_special_tokens",
             )
-        segments = chat_segments(
-            service,
-            body.messages,
-            body.tools,
-            add_generation_prompt=body.add_generation_prompt is not False,
-        )
-        return entrance.encode(segments, is_wanted)
+        return entrance.encode(chat_segments(service, body, body.tools), is_wanted)
     assert body.prompt is not None
-    if body.tools is not None or body.add_generation_prompt is not None:
-        raise InvalidRequest("tools and add_generation_prompt go with messages.", "prompt")
+    of_messages = (body.tools, body.add_generation_prompt, body.continue_final_message)
+    if any(each is not None for each in of_messages):
+        raise InvalidRequest(
+            "tools, add_generation_prompt and continue_final_message go with messages.", "prompt"
+        )
     tokens = entrance.encode_text(body.prompt, is_wanted)
     bos_token = service.vocabulary.bos_token
     is_bare = body.add_special_tokens is False
@@ -260,8 +258,7 @@ def _name(service: Service, token: int | None) -> str | None:
     return service.vocabulary.pieces[token].decode("utf-8", errors="replace")
 
 
-def not_found() -> Refusal:
-    """The answer to a path that leads nowhere."""
-    return Refusal(
-        404, "There is nothing at this path; /openapi.json lists those there are.", code="not_found"
-    )
+def not_found(path: str) -> Refusal:
+    """The answer to a path that leads nowhere; it says which one does, where that is known."""
+    instead = instead_of(path) or "/openapi.json lists those there are"
+    return Refusal(404, f"There is nothing at this path; {instead}.", code="not_found")

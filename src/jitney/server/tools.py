@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitney.core.backend import Vocabulary
+from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.core.params import StructuredOutputsParams
 from jitney.errors import InvalidRequest
+from jitney.sampling.closed_schema import closed_schema
 from jitney.server.calls import CallFormat, CallParser
 from jitney.server.wire_chat import ChatBody, ChatMessage, NamedChoice, Tool
 from jitney.text.chat import ChatTemplate
@@ -143,13 +145,19 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     schema = {**schema, "$defs": definitions}
     if calling.starts_inside:
         return StructuredOutputsParams(json=schema)
+    written = json.dumps({**schema, "x-guidance": _SPACING})
+    closed = _marked(calling, closed_schema(written))
+    # What closing adds must not be what makes it too long.
+    is_short = len(closed) <= CONSTRAINT_CHARACTERS_MAX
+    return StructuredOutputsParams(grammar=closed if is_short else _marked(calling, written))
+
+
+def _marked(calling: Calling, schema: str) -> str:
+    """A grammar of calls between their marks."""
+    form = calling.form
     repeated = f'("\\n" call){{0,{CALLS_MAX - 1}}}' if calling.parallel else ""
     opening, closing = json.dumps(form.opening + "\n"), json.dumps("\n" + form.closing)
-    return StructuredOutputsParams(
-        grammar=f"start: call {repeated}\n"
-        f"call: {opening} payload {closing}\n"
-        f"payload: %json {json.dumps({**schema, 'x-guidance': _SPACING})}\n"
-    )
+    return f"start: call {repeated}\ncall: {opening} payload {closing}\npayload: %json {schema}\n"
 
 
 def _definition(at: int) -> str:

@@ -21,13 +21,13 @@ from jitney.errors import (
     RequestError,
 )
 from jitney.server import limits, tools
+from jitney.server.conversation import chat_segments, switches_of
 from jitney.server.door import Stay
 from jitney.server.errors import Refusal
 from jitney.server.keys import Caller
 from jitney.server.service import Service, now_s
-from jitney.server.wire import CompletionBody, SamplingFields
-from jitney.server.wire_chat import ChatBody, ChatMessage, ObjectFormat, SchemaFormat, Tool
-from jitney.text.chat import Segment
+from jitney.server.wire import NO_LIMIT, CompletionBody, SamplingFields
+from jitney.server.wire_chat import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.text.detokenizer import Detokenizer
 
 COMPLETION_TOKENS_DEFAULT = 16
@@ -112,7 +112,7 @@ def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> As
     prompts = [_read_prompt(service, each, echoes, is_wanted) for each in _listed(body.prompt)]
     params = _params(
         body,
-        max_tokens=body.max_tokens or COMPLETION_TOKENS_DEFAULT,
+        max_tokens=_room(body.max_tokens or COMPLETION_TOKENS_DEFAULT),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if echoes else None,
         structured=_structured(body),
@@ -135,16 +135,14 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
     if calling is None or not calling.is_enforced:
         _check_tools(service, body.tools or [], visit.stay.waits)
     structured, blamed = _chat_structured(body, calling)
-    segments = chat_segments(
-        service, body.messages, body.tools if body.tool_choice != "none" else None,
-        switches=_switches(body),
-    )  # fmt: skip
+    offered = body.tools if body.tool_choice != "none" else None
+    segments = chat_segments(service, body, offered, switches_of(body))
     order = _Order(service, body, visit, "chatcmpl")
     renamed = {"prompt": "messages", "structured_outputs": blamed}
     try:
         params = _params(
             body,
-            max_tokens=body.max_completion_tokens or body.max_tokens,
+            max_tokens=_room(body.max_completion_tokens or body.max_tokens),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             prompt_logprobs=None,
             structured=structured,
@@ -155,31 +153,6 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         return order.asked([Prompt(tokens)], params, calling)
     except RequestError as error:
         raise _blaming(error, renamed) from None
-
-
-def chat_segments(
-    service: Service,
-    messages: list[ChatMessage],
-    offered: list[Tool] | None,
-    *,
-    add_generation_prompt: bool = True,
-    switches: dict[str, bool] | None = None,
-) -> tuple[Segment, ...]:
-    """The prompt of a conversation, through the model's chat template."""
-    template = service.template
-    if template is None:
-        raise ModelError("the model has no chat template.")
-    if len(messages) > 1 and {each.role for each in messages[-2:]} == {"assistant"}:
-        raise InvalidRequest(
-            "messages ends with two messages of the assistant; "
-            "put one of a user or a tool between them, or join them.",
-            "messages",
-        )
-    values = [tools.message_values(each, index) for index, each in enumerate(messages)]
-    listed = tools.offered(offered) if offered else None
-    if not template.knows_tools:
-        values, listed = tools.as_text(values, listed), None
-    return template.render(values, add_generation_prompt, tools=listed, switches=switches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +214,7 @@ class _Order:
             priority=priority,
             tenant=key.name if key is not None else body.user or "",
             share=self.visit.caller.share,
-            scope=cache_scope("" if key is None else key.cache_scope, body.cache_salt or ""),
+            scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
             total_s_max=self.service.left_s(self.visit.due_at),
         )
 
@@ -251,6 +224,16 @@ def cache_scope(key_scope: str, salt: str) -> str:
     if not key_scope and not salt:
         return ""
     return hashlib.sha256(f"{len(key_scope)}:{key_scope}{salt}".encode()).hexdigest()
+
+
+def _salt(body: SamplingFields) -> str:
+    """What the caller keeps its prefixes apart with: something new where it wants none."""
+    return uuid.uuid4().hex if body.cache_prompt is False else body.cache_salt or ""
+
+
+def _room(max_tokens: int | None) -> int | None:
+    """The engine takes None for all the room there is."""
+    return None if max_tokens == NO_LIMIT else max_tokens
 
 
 def _priority(given: str | int | None) -> Priority:
@@ -273,6 +256,13 @@ def _params(
     given: dict[str, Any] = {  # Any: of each field's own type, checked by the body
         name: getattr(body, name) for name in _PASSED_ON if getattr(body, name) is not None
     }
+    if body.repeat_penalty is not None:
+        if body.repetition_penalty is not None:
+            raise InvalidRequest(
+                "repeat_penalty and repetition_penalty are one thing; give one of them.",
+                "repeat_penalty",
+            )
+        given["repetition_penalty"] = body.repeat_penalty
     if body.logit_bias is not None:
         given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
     return SamplingParams(
@@ -344,13 +334,6 @@ def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> No
                 "compile; simplify them.",
                 "tools",
             )
-
-
-def _switches(body: ChatBody) -> dict[str, bool]:
-    given = body.chat_template_kwargs
-    if given is None or given.enable_thinking is None:
-        return {}
-    return {"enable_thinking": given.enable_thinking}
 
 
 def _check_stream(body: SamplingFields) -> None:

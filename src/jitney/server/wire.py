@@ -9,6 +9,7 @@ here is refused. What each field means, and which ones are refused by name, is t
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,9 +20,23 @@ from pydantic import (
 from jitney.core import limits as engine_limits
 from jitney.server import limits
 
-Tokens = Annotated[int, Field(ge=1, le=engine_limits.TOKENS_MAX)]
+NO_LIMIT = -1
+"""As max_tokens: all the room there is, as llama-server has it."""
+
+
+def _counted(value: int) -> int:
+    if value < 1 and value != NO_LIMIT:
+        raise ValueError(f"must be at least 1, or {NO_LIMIT} for all the room there is")
+    return value
+
+
+Tokens = Annotated[int, Field(ge=NO_LIMIT, le=engine_limits.TOKENS_MAX), AfterValidator(_counted)]
 TokenId = Annotated[int, Field(ge=0, le=engine_limits.TOKENS_MAX)]
 Penalty = Annotated[float, Field(ge=-engine_limits.PENALTY_MAX, le=engine_limits.PENALTY_MAX)]
+RepetitionPenalty = Annotated[
+    float,
+    Field(ge=engine_limits.REPETITION_PENALTY_MIN, le=engine_limits.REPETITION_PENALTY_MAX),
+]
 StopString = Annotated[
     str, StringConstraints(min_length=1, max_length=engine_limits.STOP_STRING_CHARACTERS_MAX)
 ]
@@ -76,13 +91,8 @@ class SamplingFields(Strict):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: (
-        Annotated[
-            float,
-            Field(ge=engine_limits.REPETITION_PENALTY_MIN, le=engine_limits.REPETITION_PENALTY_MAX),
-        ]
-        | None
-    ) = None
+    repetition_penalty: RepetitionPenalty | None = None
+    repeat_penalty: RepetitionPenalty | None = None
     logit_bias: (
         Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]
         | None
@@ -115,6 +125,7 @@ class SamplingFields(Strict):
         ]
         | None
     ) = None
+    cache_prompt: bool | None = None
     request_id: RequestIdText | None = None
     deadline_ms: Annotated[float, Field(gt=0, le=limits.DEADLINE_MS_MAX)] | None = None
 

@@ -81,9 +81,9 @@ class ChatMessage(Strict):
 
     @property
     def text(self) -> str | None:
-        """The content as one string."""
+        """The content as one string; parts are lines of it, as other servers have it."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "\n".join(part.text for part in self.content)
         return self.content
 
 
@@ -153,6 +153,14 @@ class TemplateOptions(Strict):
     enable_thinking: bool | None = None
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Metadata = Annotated[
+    dict[
+        Annotated[str, StringConstraints(max_length=limits.METADATA_KEY_CHARACTERS_MAX)],
+        Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_CHARACTERS_MAX)],
+    ],
+    Field(max_length=limits.METADATA_ENTRIES_MAX),
+]
 Messages = Annotated[
     list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES_MAX)
 ]
@@ -170,7 +178,14 @@ class ChatBody(SamplingFields):
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
+    reasoning_effort: Effort | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    prompt_cache_key: Name | None = None
+    safety_identifier: Name | None = None
 
 
 class TokenizeBody(Strict):
@@ -182,3 +197,4 @@ class TokenizeBody(Strict):
     messages: Messages | None = None
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None

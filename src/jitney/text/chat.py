@@ -92,14 +92,16 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         *,
         tools: list[dict[str, Any]] | None = None,
-        switches: Mapping[str, bool] | None = None,
+        switches: Mapping[str, bool | str] | None = None,
+        continue_final_message: bool = False,
     ) -> tuple[Segment, ...]:
         """The prompt for these messages. Raises InvalidRequest (theirs) or ModelError (ours).
 
         The template's own beginning-of-text token is part of it, if the template writes one.
         Tools are as much a caller's text as messages are. `switches` are handed to the template
-        by name; their names must not come from a caller. Raises QueueFull when other chats take
-        their time.
+        by name; neither names nor words among them may come from a caller. With
+        `continue_final_message` the prompt ends with the text of the last message, for the model
+        to go on from there. Raises QueueFull when other chats take their time.
         """
         # Any: messages and tools are JSON, and are checked here.
         checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
@@ -110,12 +112,15 @@ class ChatTemplate:
                 f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
         _check_encodable(texts)
+        if continue_final_message:
+            _check_continuable(checked[-1], add_generation_prompt)
         pieces = self._ask(
             {
                 "messages": checked,
                 "tools": tools,
                 "switches": dict(switches or {}),
                 "add_generation_prompt": add_generation_prompt,
+                "continues": continue_final_message,
                 "now": self._now().isoformat(),
             }
         )
@@ -164,7 +169,7 @@ def _listed(messages: object) -> list[object]:
 
 
 def _checked(message: object, index: int) -> dict[str, Any]:
-    """The message with its content as one string."""
+    """The message with its content as one string, of which parts are lines."""
     where = f"messages[{index}]"
     if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
         raise _invalid(f"{where} must be an object with a role and a content.")
@@ -188,7 +193,7 @@ def _content(content: object, where: str) -> str:
         if not isinstance(text, str):
             raise _invalid(f'{where}.content may hold parts of type "text" only, each with a text.')
         parts.append(text)
-    return "".join(parts)
+    return "\n".join(parts)
 
 
 def _texts(value: object, depth: int) -> Iterator[str]:
@@ -215,6 +220,20 @@ def _check_plain(value: object) -> None:
         raise _invalid(f"messages hold a number of more than {_BITS_MAX} bits.")
     if value is not None and not isinstance(value, int | float):
         raise _invalid(f"messages hold a {type(value).__name__}, which is no JSON value.")
+
+
+def _check_continuable(last: dict[str, Any], add_generation_prompt: bool) -> None:
+    if add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt cannot both be true: the last "
+            "message goes on, or a new one begins; set one of them to false.",
+            "continue_final_message",
+        )
+    if last.get("tool_calls"):
+        raise InvalidRequest(
+            "continue_final_message: the last message calls tools, and only text can be continued.",
+            "continue_final_message",
+        )
 
 
 def _check_encodable(texts: list[str]) -> None:

@@ -56,6 +56,13 @@ class Hiding:
                 text, marks = safe, marks | firsts
         return _split(text, {mark: name for name, mark in marks.items()})
 
+    def mark(self, given: Any) -> str:
+        """A character that stands nowhere, neither in this JSON nor in what is ours."""
+        try:
+            return next(self._free(list(_texts(given))))
+        except StopIteration:
+            raise MarksUsedUp from None
+
     def _free(self, texts: list[str]) -> Iterator[str]:
         """Characters that stand nowhere."""
         taken = self._taken.union(*map(_PRIVATE.findall, texts))

@@ -31,7 +31,14 @@ from jitney.text.hiding import Hiding, MarksUsedUp
 _WORDS_CHARACTERS_MAX = 1000
 """Of what a template says itself: it may say anything, at any length."""
 
+_SPACE = "\N{EM SPACE}"
+"""A space to everybody who cuts off spaces, and none that templates write themselves."""
+
 Answer = list[Any]
+
+
+class NothingToContinue(Exception):
+    """The template wrote a prompt that the end of the last message is not in."""
 
 
 class _Generation(Extension):
@@ -85,10 +92,17 @@ class _Chats:
         """The prompt of a chat, or why there is none."""
         if task is None:
             return ["ready", None]
+        given = [task["messages"], task["tools"]]
         try:
-            pieces = self.hiding.pieces(
-                [task["messages"], task["tools"]], lambda given: self._text(task, *given)
-            )
+            if task["continues"]:
+                end = self.hiding.mark(given)
+                spaces = _spaces_after(given[0][-1]["content"])
+                given = [_marked(given[0], end), given[1]]
+                pieces = self.hiding.pieces(
+                    given, lambda hidden: _until(end, spaces, self._text(task, *hidden))
+                )
+            else:
+                pieces = self.hiding.pieces(given, lambda hidden: self._text(task, *hidden))
         except MemoryError:
             # This one is for the process to tell.
             raise
@@ -120,10 +134,37 @@ class _Chats:
         return text
 
 
+def _marked(messages: Any, end: str) -> Any:
+    """The messages with a mark behind the text of the last one, and a space behind the mark."""
+    last = messages[-1]
+    return [*messages[:-1], {**last, "content": last["content"] + end + _SPACE}]
+
+
+def _spaces_after(content: str) -> str:
+    """The spaces that a template would cut off at the end."""
+    kept = content.rstrip()
+    return content[len(kept) :] if kept else ""
+
+
+def _until(end: str, spaces: str, text: str) -> str:
+    """What a template wrote up to the mark. Raises NothingToContinue where it is not there."""
+    before, found, after = text.rpartition(end)
+    if not found:
+        raise NothingToContinue
+    # A template that cut off the space behind the mark cuts off those before it without the mark.
+    return before if after.startswith(_SPACE) else before.removesuffix(spaces)
+
+
 def _answer_of(error: Exception) -> Answer:
     words = str(error)[:_WORDS_CHARACTERS_MAX]
     if isinstance(error, MarksUsedUp):
         return ["invalid", "messages use up all private characters of Unicode."]
+    if isinstance(error, NothingToContinue):
+        return [
+            "invalid",
+            "the chat template does not write out the last message, so it cannot be continued; "
+            "leave continue_final_message out.",
+        ]
     if isinstance(error, SecurityError):
         return ["model", f"The chat template does what it may not do: {words}."]
     if isinstance(error, RecursionError | OverflowError):

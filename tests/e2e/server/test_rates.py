@@ -76,7 +76,7 @@ def test_the_prompts_of_a_call_are_let_in_together_or_not_at_all(start: Start) -
 def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) -> None:
     """Guards operators: the HTTP side refuses too, and its bounds are in force as well."""
     server = rated(start, tokens_per_min=1e6, sequences=1)
-    check_error(ask(server, max_tokens=-1, stream=streams), 400)
+    check_error(ask(server, max_tokens=-2, stream=streams), 400)
     check_error(ask(server, "a" * 5000, stream=streams), 400)
     server.get("/v1/models")
     for error in ("invalid_value", "ContextLengthExceeded", "missing_api_key"):

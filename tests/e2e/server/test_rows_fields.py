@@ -159,7 +159,8 @@ def test_row_26_prompts_over_the_context_ten_times(server: Running, streams: boo
         {"chat_template": "{{ 1 }}"},
         {"chat_template_kwargs": {"tokenize": True}},
         {"chat_template_kwargs": {"enable_thinking": "yes"}},
-        {"add_generation_prompt": False},
+        {"add_generation_prompt": "<|end|>"},
+        {"continue_final_message": "<|end|>"},
     ],
 )
 def test_row_31_templates_of_the_caller(server: Running, fields: dict[str, Any]) -> None:
@@ -224,12 +225,11 @@ def test_unknown_fields_are_refused_with_the_nearest(server: Running) -> None:
 
 
 def test_refused_fields_say_why_and_empty_ones_pass(server: Running) -> None:
-    """Guards the promise that nothing is accepted and ignored; what asks for nothing passes."""
+    """Guards the promise that no wish is ignored in silence; what asks for nothing passes."""
     error = check_error(server.complete(suffix="x"), 400, "suffix")
     assert error["code"] == "unsupported_parameter"
-    check_error(server.chat(store=True), 400, "store")
-    check_error(server.chat(store=0), 400, "store")
-    assert server.chat(store=False, metadata=None, service_tier="auto").status_code == 200
+    check_error(server.chat(verbosity="low"), 400, "verbosity")
+    assert server.chat(verbosity="medium", metadata=None, service_tier="auto").status_code == 200
 
 
 def test_row_13_numbers_that_are_whole_may_not_be_written_as_fractions(server: Running) -> None:

@@ -104,7 +104,8 @@ traits = st.builds(
     block_tokens=count,
     can_save=st.booleans(),
     kv_bytes_per_token=count,
-    exact=st.booleans(),
+    batch_invariant=st.booleans(),
+    decodes_differ=st.booleans(),
 )
 vocabularies = st.builds(
     Vocabulary,

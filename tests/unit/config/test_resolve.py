@@ -140,13 +140,56 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
         assert f"{name}: flag --" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"max_wait_ms": 20}, "no effect where strategy is continuous"),
+        ({"max_wait_ms": 50, "strategy": "static"}, "set strategy to dynamic or adaptive"),
+        ({"target_tick_ms": 20, "strategy": "dynamic"}, "set strategy to adaptive"),
+        ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall"),
+    ],
+)
+def test_what_has_no_effect_is_refused_where_it_is_given(
+    flags: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    """Guards whoever sets a number and believes it is in force; its default is nobody's wish."""
+    name, *others = flags
+    variables = {f"JITNEY_{key.upper()}": str(each) for key, each in flags.items()}
+    file = write(tmp_path, "a.yaml", "".join(f"{key}: {each}\n" for key, each in flags.items()))
+    with pytest.raises(ConfigError, match=sentence):
+        resolve({}, file, {})
+    with pytest.raises(ConfigError, match=sentence):
+        resolve({}, None, variables)
+    with pytest.raises(ConfigError, match=sentence):
+        resolve(flags, None, {})
+    with pytest.raises(ConfigError, match=f"{name} is given but .*{name}: argument {name}"):
+        resolve(flags, None, {}, given_as="argument")
+    without = resolve({key: flags[key] for key in others}, None, {})
+    assert without.sources[name] == "default"
+
+
+@pytest.mark.parametrize(
+    ("name", "chooser", "choice"),
+    [
+        ("max_wait_ms", "strategy", "dynamic"),
+        ("max_wait_ms", "strategy", "adaptive"),
+        ("target_tick_ms", "strategy", "adaptive"),
+        ("target_stall_ms", "mix", "bounded-stall"),
+    ],
+)
+def test_what_has_an_effect_is_taken(name: str, chooser: str, choice: str) -> None:
+    """Guards the other side: a refusal too many would take the setting away."""
+    resolved = resolve({name: 7, chooser: choice}, None, {})
+    assert getattr(resolved.settings, name) == 7
+
+
 def test_a_default_chunk_follows_a_smaller_budget() -> None:
     """Guards `--max-num-batched-tokens 64` alone, which must not need a second flag."""
     assert resolve({"max_num_batched_tokens": 64}, None, {}).settings.prefill_chunk == 64
 
 
 def test_settings_made_directly_are_checked_as_well() -> None:
-    """Guards the type itself: no instance holds what `resolve` would refuse."""
+    """Guards the type itself: no instance holds values that cannot work."""
     with pytest.raises(ConfigError, match="max_num_seqs is 0; expected a whole number"):
         Settings(max_num_seqs=0)
     with pytest.raises(ConfigError, match="give one of them"):

@@ -127,3 +127,20 @@ def test_equal_keys_of_different_texts_are_told_apart(monkeypatch: pytest.Monkey
     holding(index, 0, tuple(range(64)), 64)
     assert longest(index, list(range(100, 164))).length == 0
     assert longest(index, list(range(100, 164))).promised == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "usable"), [(40, 40, 59), (40, 30, 30), (30, 40, 30), (0, 0, 59)]
+)
+def test_what_was_computed_in_another_way_is_not_shared(
+    ours: int, theirs: int, usable: int
+) -> None:
+    """Guards invariant 4: a prompt that holds an answer is not served by the answer's memory."""
+    index = PrefixIndex()
+    tokens = list(range(60))
+    owner = sequence("a", prompt=tuple(tokens))
+    made = Holding(0, Chain(SCOPE, owner.tokens, theirs), owner)
+    made.length = 60
+    index.extend(made)
+    found = index.longest(Chain(SCOPE, tokens, ours), 59)
+    assert found.length == found.promised == usable

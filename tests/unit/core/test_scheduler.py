@@ -253,3 +253,23 @@ def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:
         planned(one)
         assert not any(isinstance(e, FinishEvent) for e in one.fail("gone", 0.0, blames=False))
     assert one.counters["struck_out"] == 0
+
+
+@pytest.mark.parametrize(("decodes_differ", "spans"), [(True, [3, 1, 1, 1]), (False, [5, 1])])
+def test_what_was_generated_is_computed_again_as_it_was(
+    decodes_differ: bool, spans: list[int]
+) -> None:
+    """Guards invariant 4 after a crash: a prompt in a span, and then token by token."""
+    traits = replace(TRAITS, decodes_differ=decodes_differ)
+    one = Scheduler(SchedulerSettings(model_len_max=100, sequences_max=8), traits, (9,))
+    one.submit(request("a"), 0.0)
+    for _ in range(2):
+        batch = planned(one)
+        one.apply(batch, outcome(batch), 0.0)
+    one.fail("it crashed", 0.0)
+    seen = []
+    for _ in spans:
+        batch = planned(one)
+        seen.append(batch.entries[0].length)
+        one.apply(batch, outcome(batch), 0.0)
+    assert seen == spans

@@ -4,6 +4,7 @@ import pytest
 
 from jitney.core.counters import Counters
 from jitney.core.limits import STATIC_WAIT_S
+from jitney.core.sequence import Sequence
 from jitney.core.settings import SchedulerSettings, Strategy
 from jitney.core.strategy import Gate
 from tests.unit.core.sequences import sequence
@@ -67,15 +68,56 @@ def test_draining_lets_a_part_of_a_group_depart() -> None:
     assert one.may_join(first)
 
 
-def test_adaptive_groups_grow_with_the_queue_and_shrink_with_slow_ticks() -> None:
-    """Guards `adaptive`: its group size follows both."""
-    one, first = gate(Strategy.ADAPTIVE, size=8), sequence("a")
+def departed(one: Gate, waiting_count: int, now: float = 99.0) -> int:
+    """How many join the group that departs now; it arrives at once."""
+    one.open(now, waiting_count, sequence("a", arrived_at=0.0), drains=False)
+    joined: list[Sequence] = []
+    while len(joined) < waiting_count and one.is_open:
+        joined.append(sequence(f"b{len(joined)}"))
+        one.joined(joined[-1])
+    one.close()
+    for each in joined:
+        one.ended(each)
+    return len(joined)
+
+
+def test_adaptive_groups_are_smaller_while_ticks_are_slow() -> None:
+    """Guards `adaptive`: the places of a group are those of its size, not all that there are."""
+    one = gate(Strategy.ADAPTIVE, size=16)
+    assert departed(one, 100) == 16
     for _ in range(20):
         one.observe(10.0)
-        one.open(0.0, 1, first, drains=False)
-    assert one.may_join(first)
-    for _ in range(60):
-        one.observe(0.0)
-    one.open(0.0, 8, first, drains=False)
-    one.open(0.0, 3, first, drains=False)
+    assert [departed(one, 100) for _ in range(9)] == [12, 9, 6, 4, 3, 2, 1, 1, 1]
+
+
+def test_adaptive_groups_are_larger_while_many_wait() -> None:
+    """Guards `adaptive`: it grows with the queue, in a few groups, up to every place."""
+    one = gate(Strategy.ADAPTIVE, size=16)
+    assert [departed(one, 1) for _ in range(5)] == [1] * 5
+    assert [departed(one, 100) for _ in range(7)] == [2, 3, 4, 6, 9, 13, 16]
+
+
+def test_adaptive_groups_wait_to_fill_up_for_less_and_less_when_few_come() -> None:
+    """Guards a calm load: where groups of one depart, the next one waits for nobody."""
+    one, first = gate(Strategy.ADAPTIVE, size=8), sequence("a", arrived_at=0.0)
+    one.open(0.0, 1, first, drains=False)
     assert not one.may_join(first)
+    assert [departed(one, 1) for _ in range(4)] == [1] * 4
+    assert departed(one, 1, now=0.0) == 1
+
+
+def test_the_size_of_an_adaptive_group_depends_on_departures_only() -> None:
+    """Guards the size against being asked for: arrivals that let nobody depart change nothing."""
+    often, once = (gate(Strategy.ADAPTIVE, size=16) for _ in range(2))
+    for _ in range(20):
+        often.open(0.0, 1, sequence("a", arrived_at=0.0), drains=False)
+    assert departed(often, 12) == departed(once, 12) == 12
+
+
+def test_only_adaptive_groups_change_their_size() -> None:
+    """Guards `static` and `dynamic`, whose groups fill every place however slow ticks are."""
+    for strategy in (Strategy.STATIC, Strategy.DYNAMIC):
+        one = gate(strategy, size=16)
+        for _ in range(20):
+            one.observe(10.0)
+        assert [departed(one, 100) for _ in range(3)] == [16, 16, 16]

@@ -328,3 +328,17 @@ def test_stats_and_gauges_are_settled_when_the_answer_is_there(
         assert stats.completion_tokens == 3 * count
         gauges = engine.gauges()
         assert (gauges.running_count, gauges.waiting_count) == (0, 0)
+
+
+def test_a_short_prompt_that_comes_again_is_found(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards `cached_tokens` of short prompts: all of nine tokens but the last, which is computed.
+    Of another tenant's nothing is found, and of another text what it has in common."""
+    engine = make_engine()
+    prompts = ("nine byte", "nine byte", "nine bytes and some more")
+    answers = [engine.submit(make_request(each)).result(WAIT_S) for each in prompts]
+    assert [answer.usage.cached_count for answer in answers] == [0, 8, 9]
+    assert answers[0].completions[0].text == answers[1].completions[0].text
+    other = engine.submit(make_request(prompts[0], scope="other")).result(WAIT_S)
+    assert other.usage.cached_count == 0

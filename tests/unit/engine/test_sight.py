@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
+from jitney.backends.fake import FakeSettings
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, Request
 from jitney.core.settings import Policy
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.records import (
+    KvPressure,
     RequestAccepted,
     RequestDone,
     RequestPreempted,
@@ -71,6 +73,24 @@ def test_a_preemption_is_told_with_its_reason_and_its_cause(
     world.run_dry()
     (told,) = (each for each in world.records if isinstance(each, RequestPreempted))
     assert (told.request_id, told.by, told.reason) == ("low", "high", PreemptReason.DISPLACED)
+    assert world.tick.tally.snapshot(world.clock.now()).preemption_count == 1
+    assert not any(isinstance(each, KvPressure) for each in world.records), "memory was not short"
+
+
+def test_preemptions_for_memory_are_pressure_and_count_once(
+    make_world: Callable[..., World], make_request: Callable[..., Request]
+) -> None:
+    """Guards the pressure on memory, which has the same preemptions and counts none of its own."""
+    small = FaultyBackend(FakeSettings(slots=4, kv_tokens=48, model_len_max=48, eos_period=0))
+    world = make_world(small, model_len_max=48, sequences_max=4)
+    for name in ("a", "b", "c"):
+        world.tick.submit(make_request(3 * name, id=name, max_tokens=30), Mailbox())
+    world.run_dry()
+    told = [each for each in world.records if isinstance(each, RequestPreempted)]
+    pressed = [each.preempted_count for each in world.records if isinstance(each, KvPressure)]
+    assert told
+    assert sum(pressed) == len(told)
+    assert world.tick.tally.snapshot(world.clock.now()).preemption_count == len(told)
 
 
 def test_members_that_sample_add_up_to_the_tokens_that_were_made(

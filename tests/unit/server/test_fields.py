@@ -1,5 +1,6 @@
 """Tests of `jitney.server.fields` and of the page that is made from it."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -9,10 +10,11 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.server import fields
-from jitney.server.fields import CHAT, COMPLETION, Field, Refused, Supported
+from jitney.server.fields import CHAT, COMPLETION, TOKENIZE, Accepted, Field, Refused, Supported
 from jitney.server.reference import REFUSALS, api_reference
+from jitney.server.translate import _PASSED_ON
 from jitney.server.wire import CompletionBody, Strict
-from jitney.server.wire_chat import ChatBody
+from jitney.server.wire_chat import ChatBody, TokenizeBody
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "api.md"
@@ -50,27 +52,55 @@ def test_every_published_field_is_in_the_table(table: dict[str, Field], names: s
 
 
 @pytest.mark.parametrize(
-    ("table", "body"), [(COMPLETION, CompletionBody), (CHAT, ChatBody)], ids=["completions", "chat"]
+    ("table", "body"),
+    [(COMPLETION, CompletionBody), (CHAT, ChatBody), (TOKENIZE, TokenizeBody)],
+    ids=["completions", "chat", "tokenize"],
 )
 def test_the_table_is_what_the_bodies_take(table: dict[str, Field], body: type[Strict]) -> None:
-    """Guards the table against growing old: supported means that the body has it."""
-    supported = {name for name, field in table.items() if isinstance(field, Supported)}
-    assert supported == set(body.model_fields)
+    """Guards the table against growing old: what is not refused is a field of the body."""
+    taken = {name for name, field in table.items() if not isinstance(field, Refused)}
+    assert taken == set(body.model_fields)
+
+
+def test_supported_fields_are_used_and_accepted_ones_are_not() -> None:
+    """Guards the word on the page: a field that nothing reads cannot be called supported."""
+    used = set(_PASSED_ON)
+    for file in SOURCE.glob("*.py"):
+        used |= {
+            node.attr
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "body"
+        }
+    for table in (CHAT, COMPLETION, TOKENIZE):
+        for name, field in table.items():
+            if isinstance(field, Supported | Accepted):
+                assert (name in used) == isinstance(field, Supported), name
+
+
+def test_every_field_has_a_row_on_the_page() -> None:
+    """Guards the table that callers read: status, and meaning or hint, of every field."""
+    page = api_reference()
+    words = {Supported: "supported", Accepted: "accepted, without effect", Refused: "refused"}
+    for table in (CHAT, COMPLETION, TOKENIZE):
+        for name, field in table.items():
+            assert f"| `{name}` | {words[type(field)]} | " in page, name
 
 
 def test_a_field_that_asks_for_nothing_passes() -> None:
     """Guards clients that send defaults: false and null ask for nothing, and 0 is not false."""
-    assert fields.refusal_among({"store": False, "metadata": None}, CHAT) is None
-    assert fields.refusal_among({"store": 0}, CHAT) == "store"
-    assert fields.refusal_among({"store": True}, CHAT) == "store"
+    assert fields.refusal_among({"suffix": "", "echo": None}, COMPLETION) is None
+    assert fields.refusal_among({"suffix": False}, COMPLETION) == "suffix"
+    assert fields.refusal_among({"suffix": "x"}, COMPLETION) == "suffix"
     assert fields.refusal_among({"modalities": ["text"]}, CHAT) is None
     assert fields.refusal_among({"modalities": ["audio"]}, CHAT) == "modalities"
-    assert fields.without_refused({"store": False, "n": 1}, CHAT) == {"n": 1}
+    assert fields.without_refused({"modalities": ["text"], "n": 1}, CHAT) == {"n": 1}
 
 
 def test_reasons_are_parts_of_a_sentence() -> None:
     """Guards the messages that they are put into."""
-    for table in (CHAT, COMPLETION):
+    for table in (CHAT, COMPLETION, TOKENIZE):
         for name, field in table.items():
             if isinstance(field, Refused):
                 assert field.reason[0].islower(), name

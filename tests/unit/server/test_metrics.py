@@ -1,13 +1,14 @@
 """Metrics: the truth of their totals, their names, their bounds, and that every limit is there."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core import limits as core_limits
+from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import NAMES
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
@@ -50,12 +51,17 @@ VLLM_HISTOGRAMS: dict[str, list[float]] = {
     "request_prefill_kv_computed_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
 }
 LLAMACPP = {
-    "prompt_tokens_total", "prompt_seconds_total", "prompt_tokens_seconds",
-    "tokens_predicted_total", "tokens_predicted_seconds_total", "predicted_tokens_seconds",
-    "requests_processing", "requests_deferred", "n_tokens_max", "n_decode_total",
-    "n_busy_slots_per_decode", "spec_decode_num_draft_tokens_total",
-    "spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total",
-    "spec_decode_num_accepted_tokens_per_pos_total",
+    "counter": {
+        "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total",
+        "tokens_predicted_total", "tokens_predicted_seconds_total", "n_decode_total",
+        "n_tokens_max", "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total",
+        "spec_decode_num_accepted_tokens_per_pos_total",
+    },
+    "gauge": {
+        "prompt_tokens_seconds", "predicted_tokens_seconds", "requests_processing",
+        "requests_deferred", "n_busy_slots_per_decode",
+    },
 }  # fmt: skip
 
 
@@ -63,7 +69,7 @@ class Watched:
     """An engine over the fake backend, with metrics."""
 
     def __init__(self) -> None:
-        backend = FakeBackend(FakeSettings(slots=8, kv_tokens=400, eos_period=12))
+        self.backend = FakeBackend(FakeSettings(slots=8, kv_tokens=400, eos_period=12))
         settings = SchedulerSettings(
             model_len_max=200,
             sequences_max=4,
@@ -71,7 +77,7 @@ class Watched:
             prefill_chunk=16,
             policy=Policy.PRIORITY,
         )
-        self.engine = Engine(backend, settings)
+        self.engine = Engine(self.backend, settings)
         self.metrics = Metrics(self.engine, "tiny")
 
     def values(self) -> dict[str, float]:
@@ -127,12 +133,40 @@ def test_totals_after_a_run_are_what_the_callers_counted(watched: Watched) -> No
     assert values["jitney:prompt_tokens_total"] == given == values[vllm("prompt_tokens_total")]
     assert values[vllm("prefix_cache_hits_total")] == cached
     assert values["llamacpp:prompt_tokens_total"] == given - cached
+    assert values["llamacpp:prompt_tokens_cached_total"] == cached
     ended = sum(value for key, value in values.items() if "requests_ended_total" in key)
     assert ended == values["jitney:requests_accepted_total"] == len(answers)
     assert values[vllm("time_to_first_token_seconds_count")] == len(answers)
     firsts = sum(len(answer.completions) for answer in answers)
     assert values[vllm("inter_token_latency_seconds_count")] == made - firsts
     assert values[vllm("num_preemptions_total")] == watched.engine.stats().preemption_count
+
+
+def test_displacement_by_class_is_a_preemption_in_every_count(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards one count: metrics, `Stats` and those who show it knew of different preemptions."""
+    long = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    low = [replace(request(f"r{at}", 3), priority=Priority.LOW, params=long) for at in range(4)]
+    urgent = [replace(request(f"u{at}", 3), priority=Priority.HIGH) for at in range(2)]
+    handles = [watched.engine.send(each) for each in low]
+    execute = watched.backend.execute
+
+    def joined(batch: Batch) -> Outcome:
+        # All four run, and have made a token.
+        if batch.number == 2:
+            handles.extend(map(watched.engine.send, urgent))
+        return execute(batch)
+
+    monkeypatch.setattr(watched.backend, "execute", joined)
+    watched.engine.start()
+    for at in range(6):
+        handles[at].result(WAIT_S)
+    values, stats = watched.values(), watched.engine.stats()
+    assert values["jitney:preemptions_total{reason=displaced}"] == 2
+    assert values[vllm("num_preemptions_total")] == stats.preemption_count
+    names = ("displaced", "preempted_saved", "preempted_recomputed")
+    assert sum(stats.counters[name] for name in names) == stats.preemption_count
 
 
 def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:
@@ -144,11 +178,14 @@ def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:
         assert found == {*keys, vllm(f"{name}_bucket", le="+Inf")}, name
 
 
-def test_llama_servers_fifteen_series_are_there(watched: Watched) -> None:
-    """Guards dashboards made for llama-server."""
-    names = {key.split("{")[0].removeprefix("llamacpp:") for key in watched.values()}
-    assert names & LLAMACPP == LLAMACPP
-    assert len(LLAMACPP) == 15
+def test_llama_servers_sixteen_series_are_there(watched: Watched) -> None:
+    """Guards dashboards made for llama-server: its names, each once, and of its types."""
+    lines = watched.metrics.render().decode().splitlines()
+    told = [line.split()[2:] for line in lines if line.startswith("# TYPE llamacpp:")]
+    expected = [[f"llamacpp:{name}", kind] for kind, names in LLAMACPP.items() for name in names]
+    assert sorted(told) == sorted(expected)
+    for name, _ in told:
+        assert any(line.startswith((f"{name} ", f"{name}{{")) for line in lines), name
 
 
 def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from jitney.core.backend import Vocabulary
+from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.errors import InvalidRequest
+from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.server.tools import (
     HERMES,
@@ -129,6 +131,34 @@ def test_enforced_calls_are_calls(made: Calling, good: str, bad: str) -> None:
     """Guards the constraint of each format: calls pass, and nothing else."""
     assert accepts(good, made)
     assert not accepts(bad, made)
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("", '<tool_call>\n{"name": "f", "arguments": {"a": 1%s}}\n</tool_call>'),
+        ("{# [TOOL_CALLS] #}", '[{"name": "f", "arguments": {"a": 1%s}}]'),
+        ("{# <|python_tag|> #}", '{"name": "f", "parameters": {"a": 1%s}}'),
+    ],
+)
+def test_enforced_arguments_are_those_that_the_tool_names(source: str, form: str) -> None:
+    """Guards against invented arguments, in every form: one of them is a grammar, not a schema."""
+    made = calling(source=source, tool_choice="required")
+    assert accepts(form % "", made)
+    assert not accepts(form % ', "z": 1', made)
+
+
+def test_closing_does_not_make_tools_too_long() -> None:
+    """Guards tools that just fit: closed, their text is longer than a constraint may be."""
+    items: list[Any] = [{"properties": {}}] * (CONSTRAINT_CHARACTERS_MAX // 24)
+    parameters = {"type": "array", "prefixItems": items}
+    given = body(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    made = read_calling(
+        given.model_copy(update={"tool_choice": "required"}), template(), VOCABULARY
+    )
+    assert made is not None
+    text = enforced(made, given.tools or []).constraint().text
+    assert len(text) <= CONSTRAINT_CHARACTERS_MAX < len(closed_schema(json.dumps(parameters)))
 
 
 def test_a_mark_that_is_a_control_token() -> None:

@@ -106,11 +106,11 @@ def test_names_in_every_string_of_a_message_are_kept_apart() -> None:
     assert '"é"' in text_of(segments)
 
 
-def test_parts_of_text_are_joined() -> None:
-    """Guards the list form of content that OpenAI's clients send."""
+def test_parts_of_text_are_lines() -> None:
+    """Guards the list form of content that OpenAI's clients send: words of two parts stay two."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     template = template_here("{{ messages[0].content }}", VOCABULARY)
-    assert text_of(template.render(user(parts))) == "ab"
+    assert text_of(template.render(user(parts))) == "a\nb"
 
 
 DEEP: list[Any] = []
@@ -262,3 +262,66 @@ def test_many_names_are_refused_before_they_are_segments() -> None:
         template.render(user("x<|end|>" * 100))
     assert len(template.render(user("x<|end|>" * 40))) == 81
     assert len(template.render(user("x<" * 1000))) == 1
+
+
+PLAIN_SOURCE = CHATML_SOURCE.replace(" | trim", "")
+
+
+def continued(source: str, content: str, vocabulary: Vocabulary = CHATML) -> tuple[Segment, ...]:
+    messages = [*user("hi"), {"role": "assistant", "content": content}]
+    template = template_here(source, vocabulary)
+    return template.render(messages, False, continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "end"),
+    [
+        (PLAIN_SOURCE, "The best", "The best"),
+        (PLAIN_SOURCE, "The best ", "The best "),
+        (CHATML_SOURCE, "The best ", "The best"),
+        (CHATML_SOURCE, "", ""),
+        (CHATML_SOURCE, "\n", ""),
+        (PLAIN_SOURCE, "", ""),
+        (PLAIN_SOURCE, "assistant\n", "assistant\n"),
+        (PLAIN_SOURCE, "\U000f0000", "\U000f0000"),
+    ],
+)
+def test_a_continued_message_is_the_end_of_the_prompt(source: str, content: str, end: str) -> None:
+    """Guards where it is cut: no end of turn, spaces as the template has them, nothing else."""
+    expected = f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{end}"
+    assert text_of(continued(source, content)) == expected
+
+
+def test_a_continued_message_is_cut_where_it_ends_and_not_where_its_text_is_found() -> None:
+    """Guards short messages: their text may stand in what the template writes after them."""
+    source = "{% for m in messages %}[{{ m.content }}]{% endfor %} the end"
+    assert text_of(continued(source, "e")) == "[hi][e"
+
+
+def test_names_in_a_continued_message_stay_text() -> None:
+    """Guards against a caller who ends the assistant's turn, or leaves the end to the template."""
+    start = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert continued(PLAIN_SOURCE, "a<|im_end|>") == (
+        Segment(start + "a", True),
+        Segment("<|im_end|>", False),
+    )
+    assert continued(PLAIN_SOURCE, "a<|im_end") == (Segment(start + "a<|im_end", True),)
+    joined = continued("{{ messages[-1].content | replace('[X]', '') }}", "<|im_e[X]nd|>")
+    assert text_of(joined) == "<|im_end|>"
+    assert "<|im_end|>" not in "|".join(segment.text for segment in joined if segment.special)
+
+
+def test_a_message_that_cannot_be_continued_is_refused() -> None:
+    """Guards prompts that would not be what was asked for; each sentence says what to do."""
+    template = template_here(CHATML_SOURCE, CHATML)
+    messages = [*user("hi"), {"role": "assistant", "content": "a"}]
+    with pytest.raises(InvalidRequest, match="cannot both be true") as caught:
+        template.render(messages, continue_final_message=True)
+    assert caught.value.parameter == "continue_final_message"
+    calls = [{"id": "1", "function": {"name": "f", "arguments": {}}}]
+    for content in ("a", None):
+        last = {"role": "assistant", "content": content, "tool_calls": calls}
+        with pytest.raises(InvalidRequest, match="only text can be continued"):
+            template.render([last], False, continue_final_message=True)
+    with pytest.raises(InvalidRequest, match="leave continue_final_message out"):
+        continued("{{ messages[0].content }}", "a")

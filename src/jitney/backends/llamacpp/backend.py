@@ -1,18 +1,20 @@
-"""The llama.cpp backend: one `llama_decode` per batch.
+"""The llama.cpp backend: a batch is computed in passes, each one `llama_decode`.
 
 A slot is a sequence of the library. `execute` and `reset` run on the engine thread; `encode` and
 `prepare` on any. Promises BackendFailed on every violated precondition, before native code sees
 it, and one fault per row that cannot be sampled. Logits depend a little on what else is in the
-batch, because kernels are chosen by its size: `traits.exact` is false.
+batch, because kernels are chosen by its size, unless its passes have a shape in which all is
+computed alike (`passes`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
+from typing import Any  # Any: numbers as a trial wrote them down
 
 import numpy as np
+import numpy.typing as npt
 
 from jitney.backends import room
 from jitney.backends.llamacpp.bindings import (
@@ -23,10 +25,13 @@ from jitney.backends.llamacpp.bindings import (
     slots_max,
     supports_gpu,
 )
+from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
+from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
 from jitney.backends.neighbours import Neighbours
+from jitney.backends.shapes import rows_missing
 from jitney.backends.slots import SlotMemory
-from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
+from jitney.backends.spans import keep_tokens, lay_out, sample_spans
 from jitney.backends.texts import checked_bytes
 from jitney.core import limits
 from jitney.core.backend import Text, Traits, Vocabulary
@@ -45,13 +50,11 @@ PASS_TOKENS_MAX = 512
 """A larger batch is computed in passes of this size: larger ones are no faster and take more
 work space."""
 
-GAP_MAX = 2
-"""Where slots have cells of their own, the library computes neighbouring slots in one pass and
-starts another one at each gap. A gap of up to this many slots is filled with a token that is taken
-back afterwards: a row costs about a third of what another pass does."""
-
 CELLS_UNIT = 256
 """The library rounds the cells of a slot up to a multiple of this."""
+
+Row = npt.NDArray[np.float32]
+NO_ROW = np.empty(0, np.float32)
 
 KV_VALUE_BYTES = 2
 """Keys and values are kept as 16-bit floats."""
@@ -77,6 +80,14 @@ class LlamaCppSettings:
     Attention in one pool reads every cell in use for every token. Cells of one's own take
     slots times this much memory and make a forward pass several times faster.
     """
+    rows_group: int = 1
+    span_rows_min: int = 1
+    span_rows_max: int = PASS_TOKENS_MAX
+    lone_tokens_max: int = 0
+    decodes_differ: bool = False
+    """What the rows of a pass are to be, so that each is computed alike: see `Shape`."""
+    batch_invariant: bool = False
+    """Whether that was found to be so."""
     extra_kernels: bool = True
     """Whether weights are rearranged for faster kernels, AMX among them."""
 
@@ -99,6 +110,22 @@ class LlamaCppSettings:
             )
 
     @property
+    def shape(self) -> Shape:
+        """The rows of a pass."""
+        return Shape(
+            rows_group=self.rows_group,
+            span_rows_min=self.span_rows_min,
+            span_rows_max=self.span_rows_max,
+            lone_tokens_max=self.lone_tokens_max,
+            decodes_differ=self.decodes_differ,
+        )
+
+    @property
+    def slots_native(self) -> int:
+        """Slots that the library has: they stand in whole groups."""
+        return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
+
+    @property
     def is_split(self) -> bool:
         """Whether each slot has cells of its own."""
         return self.slot_tokens_max > 0
@@ -108,15 +135,7 @@ class LlamaCppSettings:
         """Tokens for which memory is taken from the machine."""
         if not self.is_split:
             return self.kv_tokens
-        return self.slots * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Filler:
-    """A token for a slot that has no entry, taken back after the pass: see `GAP_MAX`."""
-
-    slot: int
-    position: int
+        return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
 class LlamaCppBackend:
@@ -124,6 +143,7 @@ class LlamaCppBackend:
 
     def __init__(self, settings: LlamaCppSettings) -> None:
         self._settings = settings
+        self._shape = settings.shape
         self._model: Model | None = None
         model = _load_model(settings)
         heads, key, value = model.head_sizes()
@@ -135,8 +155,9 @@ class LlamaCppBackend:
             model,
             ContextShape(
                 kv_tokens=settings.cells,
-                slots=settings.slots,
-                batch_tokens_max=settings.batch_tokens_max + settings.slots,
+                slots=settings.slots_native,
+                # Room for what fills a pass up.
+                batch_tokens_max=settings.batch_tokens_max + PASS_TOKENS_MAX,
                 pass_tokens_max=PASS_TOKENS_MAX,
                 threads=settings.threads,
                 flash_attention=settings.flash_attention,
@@ -154,7 +175,9 @@ class LlamaCppBackend:
             kv_tokens=min(settings.kv_tokens, settings.cells),
             model_len_max=min(model.trained_len, settings.slot_tokens_max or model.trained_len),
             kv_bytes_per_token=token_bytes,
-            exact=False,
+            # What was tried, was tried with them.
+            batch_invariant=settings.batch_invariant and settings.extra_kernels,
+            decodes_differ=settings.decodes_differ,
         )
         self._model = model
 
@@ -186,6 +209,11 @@ class LlamaCppBackend:
     def check(self) -> None:
         """In this process it lives until it is closed."""
         self._living_model()
+
+    def use_shape(self, shape: Mapping[str, Any]) -> None:
+        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        self._shape = Shape(**shape)
+        assert self._settings.slots % self._shape.rows_group == 0, shape
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, one after the other."""
@@ -219,24 +247,53 @@ class LlamaCppBackend:
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""
         spans = lay_out(batch, self._memory, self._settings.batch_tokens_max, by_slot=True)
-        count = batch.token_count
-        fillers = self._fillers(spans) if self._settings.is_split else []
-        self._feed(spans, fillers)
         self._choose_threads()
+        passes: Iterable[Pass] = [whole_pass(spans)]
+        if self._settings.is_split:
+            room = self._settings.slot_tokens_max
+            passes = plan_passes(spans, self._held, room, self._shape)
+        logits = self._compute(passes, spans[-1].rows.stop)
+        keep_tokens(spans)
+        return sample_spans(spans, logits)
+
+    def _held(self, slot: int) -> int:
+        # The library has a few slots more, so that they stand in whole groups.
+        return len(self._memory.state(slot).tokens) if slot < self._settings.slots else 0
+
+    def _compute(self, passes: Iterable[Pass], rows: int) -> list[Row]:
+        """The rows of the answer, computed in these passes."""
+        logits: list[Row] = [NO_ROW] * rows
+        last: list[int] = []
+        for each in passes:
+            # The next pass overwrites what the library holds.
+            for row in last:
+                logits[row] = logits[row].copy()
+            self._decode(each)
+            last = [row for _, row in each.kept]
+            if each.kept:
+                found = self._context.logits(len(each.wanted))
+                for at, row in each.kept:
+                    logits[row] = found[at]
+        return logits
+
+    def _decode(self, made: Pass) -> None:
+        """One pass, with what is cut off before and after it."""
+        if made.cut_first is not None:
+            self._cut(*made.cut_first)
+        self._feed(made)
         started = perf_counter()
-        status = self._context.decode(count + len(fillers))
+        status = self._context.decode(len(made.tokens))
         self._neighbours.computed(perf_counter() - started)
         if status == 1:
-            raise BackendFailed(f"memory has no room for the {count} tokens of a batch.")
+            raise BackendFailed(f"memory has no room for the {len(made.tokens)} tokens of a pass.")
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
-        for filler in fillers:
-            if not self._context.truncate(filler.slot, filler.position):
-                raise BackendFailed(f"llama.cpp could not take back a token of slot {filler.slot}.")
-        keep_tokens(spans)
-        rows = spans[-1].rows.stop
-        logits = self._context.logits(rows) if rows else np.empty((0, 0), np.float32)
-        return sample_spans(spans, logits)
+        for slot, length in made.taken_back:
+            self._cut(slot, length)
+
+    def _cut(self, slot: int, length: int) -> None:
+        if not self._context.truncate(slot, length):
+            raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
 
     def _choose_threads(self) -> None:
         """The library's threads wait by spinning: beside a busy process, fewer are faster."""
@@ -245,48 +302,18 @@ class LlamaCppBackend:
             self._context.set_threads(threads)
             self._threads = threads
 
-    def _fillers(self, spans: list[Span]) -> list[_Filler]:
-        """Tokens for the slots in small gaps between the slots of the batch."""
-        fillers: list[_Filler] = []
-        for span, after in pairwise(spans):
-            gap = range(span.entry.slot + 1, after.entry.slot)
-            held = [len(self._memory.state(slot).tokens) for slot in gap]
-            if len(gap) <= GAP_MAX and max(held, default=0) < self._settings.slot_tokens_max:
-                fillers += [_Filler(slot, count) for slot, count in zip(gap, held, strict=True)]
-        return fillers
-
-    def _feed(self, spans: list[Span], fillers: list[_Filler]) -> None:
-        """Write spans and fillers into the arrays of the context, in the order of slots."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        lengths: list[int] = []
-        wanted: list[int] = []
-        slots: list[int] = []
-        waiting = iter([*fillers, _Filler(slots_max(), 0)])
-        filler = next(waiting)
-        for span in spans:
-            entry = span.entry
-            while filler.slot < entry.slot:
-                tokens.append(0)
-                positions.append(filler.position)
-                slots.append(filler.slot)
-                lengths.append(1)
-                filler = next(waiting)
-            tokens += span.tokens
-            positions += range(entry.start, entry.end)
-            slots.append(entry.slot)
-            lengths.append(entry.length)
-            wanted += range(len(tokens) - len(span.rows), len(tokens))
-        fed = np.array(tokens, np.int64)
+    def _feed(self, made: Pass) -> None:
+        """Write a pass into the arrays of the context."""
+        fed = np.array(made.tokens, np.int64)
         if fed.min() < 0 or fed.max() >= len(self._vocabulary.pieces):
             raise BackendFailed("a batch holds a token that is not in the vocabulary.")
-        count = len(tokens)
+        count = len(fed)
         context = self._context
         context.tokens[:count] = fed
-        context.positions[:count] = positions
-        context.slots[:count] = np.repeat(slots, lengths)
+        context.positions[:count] = made.positions
+        context.slots[:count] = made.slots
         context.wanted[:count] = 0
-        context.wanted[wanted] = 1
+        context.wanted[made.wanted] = 1
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:
@@ -315,7 +342,6 @@ def _load_model(settings: LlamaCppSettings) -> Model:
 
 def _work_bytes(settings: LlamaCppSettings, model: Model) -> int:
     """The larger parts of what a pass needs beside weights and memory: scores and logits."""
-    tokens = min(PASS_TOKENS_MAX, settings.batch_tokens_max)
     cells = settings.slot_tokens_max or settings.kv_tokens
     scores = 0 if settings.flash_attention else cells * model.head_count
-    return 4 * tokens * (scores + model.vocabulary_count)
+    return 4 * PASS_TOKENS_MAX * (scores + model.vocabulary_count)

@@ -2,22 +2,23 @@
 
 A slot's memory is a list of blocks. `execute` and `reset` run on the engine thread; `encode` and
 `prepare` on any. Promises BackendFailed on every violated precondition, before native code sees
-it, and one fault per row that cannot be sampled. Logits depend a little on what else is in the
-batch, because kernels are chosen by its size: `traits.exact` is false.
+it, and one fault per row that cannot be sampled. Kernels are chosen by the size of a pass, so a
+small one is filled up, and no token of a prompt is computed by itself (invariant 4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-
-import numpy as np
+from typing import Any  # Any: numbers as a trial wrote them down
 
 from jitney.backends.openvino.cells import PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
+from jitney.backends.openvino.packing import FILLER, Packing
 from jitney.backends.openvino.tokenizer import Tokenizer
 from jitney.backends.paging import BlockPool
+from jitney.backends.shapes import is_lone
 from jitney.backends.slots import SlotMemory
 from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
 from jitney.core import limits
@@ -49,6 +50,14 @@ class OpenVinoSettings:
     inference_precision: str = "f32"
     kv_precision: str = "f32"
     activation_group: int = 0
+    rows_min: int = 1
+    """A pass has at least so many rows."""
+    head_rows_min: int = 1
+    """Logits are computed for at least so many of them."""
+    decodes_differ: bool = False
+    """Whether a token of its own is rounded otherwise than one in a span."""
+    batch_invariant: bool = False
+    """Whether everything is computed alike that way."""
 
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
@@ -72,10 +81,14 @@ class OpenVinoBackend:
         self._settings = settings
         self._tokenizer = Tokenizer(settings.vocabulary)
         blocks = settings.kv_tokens // BLOCK_TOKENS
+        self._rows_min = settings.rows_min
+        self._head_rows_min = settings.head_rows_min
+        self._spare_block = blocks
         model = PagedModel(
             settings.model,
             GraphShape(
-                blocks=blocks,
+                # One more, for rows that fill a pass up.
+                blocks=blocks + 1,
                 threads=settings.threads,
                 inference_precision=settings.inference_precision,
                 kv_precision=settings.kv_precision,
@@ -100,7 +113,8 @@ class OpenVinoBackend:
             model_len_max=settings.model_len_max,
             block_tokens=BLOCK_TOKENS,
             kv_bytes_per_token=-(-model.block_bytes // BLOCK_TOKENS),
-            exact=False,
+            batch_invariant=settings.batch_invariant,
+            decodes_differ=settings.decodes_differ,
         )
 
     @property
@@ -131,6 +145,11 @@ class OpenVinoBackend:
     def check(self) -> None:
         """In this process it lives until it is closed."""
         self._living_model()
+
+    def use_shape(self, shape: Mapping[str, Any]) -> None:
+        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        self._rows_min = shape.get("rows_min", 1)
+        self._head_rows_min = shape.get("head_rows_min", 1)
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, one after the other."""
@@ -174,30 +193,28 @@ class OpenVinoBackend:
         return sample_spans(spans, logits)
 
     def _pack(self, spans: Sequence[Span]) -> Packed:
-        tokens: list[int] = []
-        positions: list[int] = []
-        blocks: list[int] = []
-        rows: list[int] = []
-        span_begins, block_begins = [0], [0]
+        packing = Packing()
         for span in spans:
-            entry = span.entry
-            tokens += span.tokens
-            positions += range(entry.start, entry.end)
-            blocks += self._cells.blocks(entry.slot)
-            rows += range(len(tokens) - len(span.rows), len(tokens))
-            span_begins.append(len(tokens))
-            block_begins.append(len(blocks))
-        fed = np.array(tokens, np.int64)
-        if fed.min() < 0 or fed.max() >= len(self.vocabulary.pieces):
+            tokens, start = self._alike(span)
+            packing.add(tokens, start, self._cells.blocks(span.entry.slot), len(span.rows))
+        while packing.row_count < self._rows_min:
+            missing = min(self._rows_min - packing.row_count, BLOCK_TOKENS)
+            packing.add([FILLER] * missing, 0, [self._spare_block], 0)
+        return self._checked(packing.packed(self._head_rows_min))
+
+    def _alike(self, span: Span) -> tuple[Sequence[int], int]:
+        """What is fed for a span, and from which position on.
+
+        A single token of a prompt takes the one before it along, which comes out as it was: by
+        itself it would go through another kernel.
+        """
+        sampler = span.state.sampler
+        prompt_count = sampler.sampling.prompt_count if sampler is not None else 0
+        if self._rows_min > 1 and is_lone(span.entry, prompt_count):
+            return (span.state.tokens[-1], *span.tokens), span.entry.start - 1
+        return span.tokens, span.entry.start
+
+    def _checked(self, packed: Packed) -> Packed:
+        if packed.tokens.min() < 0 or packed.tokens.max() >= len(self.vocabulary.pieces):
             raise BackendFailed("a batch holds a token that is not in the vocabulary.")
-        return Packed(
-            tokens=fed,
-            positions=np.array(positions, np.int64),
-            lengths_past=np.array([span.entry.start for span in spans], np.int32),
-            span_begins=np.array(span_begins, np.int32),
-            blocks=np.array(blocks, np.int32),
-            block_begins=np.array(block_begins, np.int32),
-            length_max=max(span.entry.end for span in spans),
-            # A pass that nobody wants logits of computes one row all the same.
-            rows=np.array(rows or [0], np.int64),
-        )
+        return packed

@@ -88,7 +88,7 @@ def test_traits_come_from_the_model(backend: LlamaCppBackend) -> None:
     assert traits.slots_max == 8
     assert traits.model_len_max == TinyShape().context
     assert traits.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
-    assert not traits.exact
+    assert not traits.batch_invariant
 
 
 def test_vocabulary_of_the_file(backend: LlamaCppBackend) -> None:

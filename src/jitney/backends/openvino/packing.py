@@ -1,0 +1,55 @@
+"""The rows of one inference, put together sequence by sequence. Called by `backend` only."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jitney.backends.openvino.graph import Packed
+
+FILLER = 0
+"""Any token will do where nobody looks at what comes out."""
+
+
+class Packing:
+    """What one inference is fed, as it grows."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._positions: list[int] = []
+        self._blocks: list[int] = []
+        self._rows: list[int] = []
+        self._lengths_past: list[int] = []
+        self._span_begins, self._block_begins = [0], [0]
+
+    @property
+    def row_count(self) -> int:
+        """Tokens so far."""
+        return len(self._tokens)
+
+    def add(
+        self, tokens: Sequence[int], start: int, blocks: Sequence[int], rows_wanted: int
+    ) -> None:
+        """Tokens of one sequence from a position on; logits are wanted of the last ones."""
+        self._tokens += tokens
+        self._positions += range(start, start + len(tokens))
+        self._blocks += blocks
+        self._rows += range(len(self._tokens) - rows_wanted, len(self._tokens))
+        self._lengths_past.append(start)
+        self._span_begins.append(len(self._tokens))
+        self._block_begins.append(len(self._blocks))
+
+    def packed(self, rows_min: int) -> Packed:
+        """All of it, with logits for at least so many rows, of which the first are wanted."""
+        # A pass that nobody wants logits of computes one row all the same.
+        rows = self._rows + [0] * (max(rows_min, 1) - len(self._rows))
+        lengths = np.diff(self._span_begins) + self._lengths_past
+        return Packed(
+            tokens=np.array(self._tokens, np.int64),
+            positions=np.array(self._positions, np.int64),
+            lengths_past=np.array(self._lengths_past, np.int32),
+            span_begins=np.array(self._span_begins, np.int32),
+            blocks=np.array(self._blocks, np.int32),
+            block_begins=np.array(self._block_begins, np.int32),
+            length_max=int(lengths.max()),
+            rows=np.array(rows, np.int64),
+        )

@@ -1,0 +1,125 @@
+"""Every row of the tables of fields, asked of a server: it does what the reference page says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from jitney.server.fields import CHAT, COMPLETION, TOKENIZE, Accepted, Field, Refused, Supported
+from tests.e2e.server.harness import Running, check_error
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+TABLES: dict[str, tuple[Mapping[str, Field], dict[str, Any]]] = {
+    "/v1/chat/completions": (CHAT, {"messages": MESSAGES, "temperature": 0, "max_tokens": 4}),
+    "/v1/completions": (COMPLETION, {"prompt": "a", "temperature": 0, "max_tokens": 4}),
+    "/tokenize": (TOKENIZE, {"messages": MESSAGES}),
+}
+"""For each path its table, and a body to which one field is added."""
+
+STRANGE = {"strange": [[None]]}
+"""No field's value: whoever reads one refuses it."""
+
+VALUES: dict[str, Any] = {
+    "model": "fake",
+    "n": 2,
+    "max_tokens": 3,
+    "min_tokens": 1,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.5,
+    "repeat_penalty": 1.5,
+    "logit_bias": {"65": 1},
+    "seed": 5,
+    "stop": "x",
+    "stop_token_ids": [5],
+    "ignore_eos": True,
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,
+    "structured_outputs": {"choice": ["a", "b"]},
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "user": "somebody",
+    "priority": "high",
+    "cache_salt": "salt",
+    "cache_prompt": False,
+    "request_id": "mine",
+    "deadline_ms": 60_000,
+    "prompt": "b",
+    "echo": True,
+    "best_of": 1,
+    "messages": MESSAGES,
+    "max_completion_tokens": 3,
+    "top_logprobs": 2,
+    "response_format": {"type": "json_object"},
+    "tools": TOOLS,
+    "tool_choice": "none",
+    "parallel_tool_calls": False,
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "chat_template_kwargs": {"enable_thinking": False},
+    "reasoning_effort": "low",
+    "metadata": {"k": "v"},
+    "store": True,
+    "prompt_cache_key": "k",
+    "safety_identifier": "s",
+    "add_special_tokens": False,
+}
+WITH: dict[str, dict[str, Any]] = {
+    "stream_options": {"stream": True},
+    "top_logprobs": {"logprobs": True},
+    "tool_choice": {"tools": TOOLS},
+    "parallel_tool_calls": {"tools": TOOLS},
+    "add_special_tokens": {"messages": None, "prompt": "a"},
+    "prompt": {"messages": None},
+    "max_completion_tokens": {"max_tokens": None},
+}
+"""Fields that need, or exclude, another one."""
+
+ROWS = [(path, name, field) for path, (table, _) in TABLES.items() for name, field in table.items()]
+
+
+def asked(path: str, name: str) -> dict[str, Any]:
+    value = VALUES.get(name, True if path == "/v1/chat/completions" else 1)
+    return {**TABLES[path][1], **WITH.get(name, {}), name: value}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(path, name) for path, name, field in ROWS if isinstance(field, Supported)]
+)
+def test_what_is_supported_is_taken_and_read(server: Running, path: str, name: str) -> None:
+    """Guards the page: such a field is answered, and not passed over whatever it holds."""
+    body = asked(path, name)
+    assert server.post(path, body).status_code == 200
+    error = check_error(server.post(path, {**body, name: STRANGE}), 400)
+    assert error["param"].startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(path, name) for path, name, field in ROWS if isinstance(field, Accepted)]
+)
+def test_what_has_no_effect_has_none_and_is_read(server: Running, path: str, name: str) -> None:
+    """Guards both halves of the promise: the same answer, and no value of any kind or size."""
+    plain, given = (server.post(path, body).json() for body in (TABLES[path][1], asked(path, name)))
+    assert given["choices"] == plain["choices"]
+    assert given["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+    error = check_error(server.post(path, {**asked(path, name), name: STRANGE}), 400)
+    assert error["param"].startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "field"), [row for row in ROWS if isinstance(row[2], Refused)]
+)
+def test_what_is_refused_is_refused_with_its_reason(
+    server: Running, path: str, name: str, field: Refused
+) -> None:
+    """Guards the sentence on the page, which callers get; what asks for nothing passes."""
+    body = TABLES[path][1]
+    error = check_error(server.post(path, {**body, name: STRANGE}), 400, name)
+    assert error["message"] == f"{name} is not supported: {field.reason}."
+    for value in (None, *field.allows):
+        assert server.post(path, {**body, name: value}).status_code == 200, value
