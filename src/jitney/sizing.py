@@ -69,6 +69,11 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     return _with(pool, wanted if settings.max_model_len else min(wanted, fits_tokens))
 
 
+def own_cells_tokens(settings: Settings, header: GgufHeader) -> int:
+    """The budget with which each slot of llama.cpp has cells of its own."""
+    return _own_cells(settings, header).kv_tokens
+
+
 def size_paged(
     settings: Settings, trained_len: int, token_bytes: float, free_bytes: int | None
 ) -> Sizes:

@@ -18,7 +18,9 @@ if reason := skip_reason("llamacpp"):
 models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
 
 WAIT_S = 280
-SMALL = ("--backend", "llamacpp", "--kv-tokens", "512", "--max-num-seqs", "4")
+QUIET = ("--batch-invariant", "off")
+"""In one pool of memory it would be told at each start that it is off."""
+SMALL = ("--backend", "llamacpp", "--kv-tokens", "512", "--max-num-seqs", "4", *QUIET)
 
 
 def command(*words: str | Path) -> list[str]:
@@ -111,7 +113,15 @@ def test_a_bad_model_file_is_one_sentence(
 @pytest.mark.parametrize("place", [(), ("--backend-process",)], ids=["here", "process"])
 def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) -> None:
     """Guards against an out-of-memory kill, and against asserts in native code."""
-    given: tuple[str | Path, ...] = ("run", "--backend", "llamacpp", "--model", tiny, *place)
+    given: tuple[str | Path, ...] = (
+        "run",
+        "--backend",
+        "llamacpp",
+        "--model",
+        tiny,
+        *place,
+        *QUIET,
+    )
     expect_sentence(jitney(*given, "--kv-tokens", "2000000000", "hi"), 1, "kv_tokens", "memory")
     done = jitney(*given, "--kv-tokens", "10", "a prompt that is longer than ten tokens")
     assert done.returncode in (1, 2)
@@ -124,7 +134,7 @@ def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) 
 def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
     """Guards Ctrl-C: the usual code, no traceback, no waiting for the rest of the answer."""
     with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+                 *("--max-tokens", "60000", "--greedy", *QUIET, "hi")) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)
@@ -136,7 +146,7 @@ def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
 def test_sigterm_ends_a_run_with_a_sentence(endless: Path) -> None:
     """Guards whoever finds half an answer in a file: it says why, and the status is the usual."""
     with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+                 *("--max-tokens", "60000", "--greedy", *QUIET, "hi")) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)
@@ -148,7 +158,7 @@ def test_sigterm_ends_a_run_with_a_sentence(endless: Path) -> None:
 def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
     """Guards `jitney run ... | head`: no complaint about a broken pipe."""
     with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", "hi")) as process:  # fmt: skip
+                 *("--max-tokens", "60000", "--greedy", *QUIET, "hi")) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)
@@ -161,7 +171,7 @@ def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
 def test_an_interrupt_ends_an_answer_and_not_the_chat(endless: Path) -> None:
     """Guards Ctrl-C in a chat: the answer stops, and the next question is answered."""
     with running(*("chat", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy")) as process:  # fmt: skip
+                 *("--max-tokens", "60000", "--greedy", *QUIET)) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"hello\n")

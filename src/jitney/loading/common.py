@@ -15,9 +15,7 @@ _log = logging.getLogger("jitney")
 Values = dict[str, int | bool | str]
 """What a backend is told, by the names of its settings."""
 
-MAY_DIFFER = (
-    "what else is in the batch can change a text here: the setting batch_invariant cannot be on"
-)
+MAY_DIFFER = "what else is in the batch can change a text here (batch_invariant)"
 """Said where texts are not promised to be equal, and nobody asked for it."""
 
 

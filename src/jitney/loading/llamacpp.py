@@ -14,7 +14,7 @@ from jitney.errors import ConfigError, SetupError
 from jitney.loading.common import MAY_DIFFER, Values, loaded, refuse_dtypes, source_of
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
-from jitney.sizing import check_sequences, size_llamacpp
+from jitney.sizing import check_sequences, own_cells_tokens, size_llamacpp
 
 _log = logging.getLogger("jitney")
 
@@ -74,7 +74,7 @@ def values(settings: Settings) -> Values:
     if sizes.slot_tokens_max == 0:
         # In one pool the fused kernel skips other sequences' cells.
         told["flash_attention"] = settings.flash_attention != "off"
-        _refuse_pool(settings)
+        _tell_of_pool(settings, own_cells_tokens(settings, read_header(model)))
         return told
     choice = _choose_attention(told, settings)
     told["flash_attention"] = choice.is_fused
@@ -111,22 +111,24 @@ def has_own_cells(source: Path, settings: Settings) -> bool:
     return sizes.slot_tokens_max != 0
 
 
-def _refuse_pool(settings: Settings) -> None:
-    if settings.batch_invariant == "auto":
-        # Whoever gives little memory need not be told at each start.
-        _log.info(MAY_DIFFER)
-    if settings.batch_invariant != "on":
+def _tell_of_pool(settings: Settings, tokens: int) -> None:
+    """Say that texts are not promised to be equal in one pool, and with how much memory they are.
+
+    Raises ConfigError where that was asked for.
+    """
+    if settings.batch_invariant == "off":
         return
     if settings.gpu_layers != 0:
-        raise ConfigError(
-            "batch_invariant is on, and that is not known of llama.cpp on a GPU; leave it out, or "
-            "gpu_layers."
+        reason = "that is not known of llama.cpp on a GPU; leave it out, or gpu_layers"
+    else:
+        reason = (
+            f"each sequence needs memory of its own for that: kv_tokens of {tokens} (or a "
+            "memory_limit that holds them); fewer sequences (max_num_seqs) or a smaller "
+            "max_model_len need less"
         )
-    raise ConfigError(
-        "batch_invariant is on, and llama.cpp rounds by what else is in the batch where all "
-        "sequences share one pool of memory; give more memory (kv_tokens or memory_limit), fewer "
-        "sequences (max_num_seqs), or a smaller max_model_len."
-    )
+    if settings.batch_invariant == "on":
+        raise ConfigError(f"batch_invariant is on, and {reason}.")
+    _log.warning("%s: %s", MAY_DIFFER, reason)
 
 
 def _choose_attention(told: Values, settings: Settings) -> attention.Choice:

@@ -24,6 +24,9 @@ from jitney.server.errors import INVALID, ClientLeft, Refusal
 from jitney.server.parse import parse_object
 from jitney.server.wire import Strict
 
+CLOSE_MIN = 0.75
+"""How alike a name must be to be taken for a slip: `store` is not `stream`."""
+
 Body = TypeVar("Body", bound=Strict)
 Made = TypeVar("Made")
 
@@ -239,7 +242,7 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     param = _path(names)
     if is_extra:
         known = _known_names(kind) if len(names) == 1 else []
-        close = difflib.get_close_matches(str(names[-1]), known, n=1)
+        close = difflib.get_close_matches(str(names[-1]), known, n=1, cutoff=CLOSE_MIN)
         hint = f"; did you mean {close[0]}?" if close else "."
         return _refusal(f"There is no field {param}{hint}", "unknown_parameter", param)
     if found["type"] == "missing":

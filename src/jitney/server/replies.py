@@ -21,9 +21,13 @@ Json = dict[str, Any]  # Any: a JSON value
 VERSION = version()
 
 
-def fingerprint(model: str, vocabulary: Vocabulary) -> str:
-    """Names the software and the model, so that a caller sees when either changed."""
-    digest = hashlib.sha256(f"{model}:{len(vocabulary.pieces)}".encode()).hexdigest()[:8]
+def fingerprint(model: str, vocabulary: Vocabulary, *, batch_invariant: bool) -> str:
+    """Names the software and the model, so that a caller sees when either changed.
+
+    So does whether the same request gives the same text, whatever else is served.
+    """
+    facts = f"{model}:{len(vocabulary.pieces)}{'' if batch_invariant else ':varies'}"
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
     return f"jitney-{VERSION}-{digest}"
 
 
@@ -58,9 +62,9 @@ class Shape(Protocol):
 class _Head:
     """The fields that every reply and chunk of one HTTP request begin with."""
 
-    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
+    def __init__(self, asked: Asked, vocabulary: Vocabulary, batch_invariant: bool) -> None:
         self._asked = asked
-        self._fingerprint = fingerprint(asked.model, vocabulary)
+        self._fingerprint = fingerprint(asked.model, vocabulary, batch_invariant=batch_invariant)
 
     def made(self, kind: str, choices: list[Json]) -> Json:
         """A reply of this kind."""
@@ -84,10 +88,12 @@ class _Head:
 class CompletionShape:
     """/v1/completions."""
 
-    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, asked: Asked, vocabulary: Vocabulary, *, batch_invariant: bool = True
+    ) -> None:
         self._asked = asked
         self._vocabulary = vocabulary
-        self._head = _Head(asked, vocabulary)
+        self._head = _Head(asked, vocabulary, batch_invariant)
         self._logprobs: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
 
@@ -199,10 +205,12 @@ class _ChatTrack:
 class ChatShape:
     """/v1/chat/completions."""
 
-    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, asked: Asked, vocabulary: Vocabulary, *, batch_invariant: bool = True
+    ) -> None:
         self._asked = asked
         self._vocabulary = vocabulary
-        self._head = _Head(asked, vocabulary)
+        self._head = _Head(asked, vocabulary, batch_invariant)
         self._tracks: dict[int, _ChatTrack] = {}
 
     def whole(self, answers: list[Answer]) -> Json:

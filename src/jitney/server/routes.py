@@ -70,7 +70,7 @@ def make_router(service: Service) -> APIRouter:
         visit = _visit(request, body)
         make = partial(completion_asked, service, body, visit)
         asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
-        return await _answered(service, request, asked, CompletionShape(asked, service.vocabulary))
+        return await _answered(service, request, asked, _shaped(service, asked, CompletionShape))
 
     @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
@@ -80,7 +80,7 @@ def make_router(service: Service) -> APIRouter:
         visit = _visit(request, body)
         make = partial(chat_asked, service, body, visit)
         asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
-        return await _answered(service, request, asked, ChatShape(asked, service.vocabulary))
+        return await _answered(service, request, asked, _shaped(service, asked, ChatShape))
 
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
@@ -250,6 +250,13 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "jitney",
         "max_model_len": service.model_len_max,
     }
+
+
+def _shaped(
+    service: Service, asked: Asked, kind: type[CompletionShape] | type[ChatShape]
+) -> CompletionShape | ChatShape:
+    traits = service.engine.backend.traits
+    return kind(asked, service.vocabulary, batch_invariant=traits.batch_invariant)
 
 
 def _name(service: Service, token: int | None) -> str | None:
