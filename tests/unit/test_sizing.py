@@ -1,5 +1,6 @@
 """How large the memory is, and when each slot has cells of its own."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from jitney.config import Settings
 from jitney.core import limits
 from jitney.errors import ConfigError, ModelError
 from jitney.models.gguf import GgufHeader
-from jitney.sizing import Sizes, size_llamacpp, size_paged
+from jitney.sizing import Sizes, own_cells_tokens, size_llamacpp, size_paged
 
 
 def header(token_bytes: int = 1000) -> GgufHeader:
@@ -109,3 +110,14 @@ def test_a_pool_that_the_machine_does_not_have_is_refused_by_name(given: dict[st
 def test_a_pool_counts_fractions_of_a_byte() -> None:
     """Guards kinds of numbers that share their scales among many."""
     assert size_paged(Settings(memory_limit=2**20), 8192, 1.25, None).kv_tokens == 838_848
+
+
+@pytest.mark.parametrize("sequences", [1, 4, 16])
+def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) -> None:
+    """Guards advice: whoever follows it must get what it promises, and not with less."""
+    given = Settings(max_num_seqs=sequences, max_model_len=300)
+    tokens = own_cells_tokens(given, header())
+    enough = replace(given, kv_tokens=tokens)
+    assert size_llamacpp(enough, header(), 10**12).slot_tokens_max == 512
+    less = replace(given, kv_tokens=tokens - 1)
+    assert size_llamacpp(less, header(), 10**12).slot_tokens_max == 0
