@@ -131,6 +131,16 @@ def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) 
     expect_sentence(jitney(*given, "--max-model-len", "4096", "hi"), 2, "max_model_len")
 
 
+def test_equal_texts_in_too_little_memory_are_refused_with_what_they_need(tiny: Path) -> None:
+    """Guards `--batch-invariant on`: never silently off, and the figure that is named is enough."""
+    given = ("run", "--backend", "llamacpp", "--model", tiny, "--max-num-seqs", "4")
+    asked = ("--batch-invariant", "on", "--max-tokens", "4")
+    done = jitney(*given, *asked, "--kv-tokens", "512", "hi")
+    expect_sentence(done, done.returncode, "batch_invariant is on", "kv_tokens of ")
+    tokens = done.stderr.split("kv_tokens of ")[1].split()[0]
+    assert jitney(*given, *asked, "--kv-tokens", tokens, "hi").returncode == 0
+
+
 def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
     """Guards Ctrl-C: the usual code, no traceback, no waiting for the rest of the answer."""
     with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
