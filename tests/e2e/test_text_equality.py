@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.invariance import PROMPTS, QUESTIONS, SYSTEM
 from jitney import LLM, Logprob, RequestOutput, SamplingParams
 from jitney.backends.process import ProcessBackend
 from jitney.config import Settings
@@ -33,18 +34,6 @@ less likely ones move further, and decide nothing."""
 LENGTH = 24
 WAIT_S = 240.0
 
-SYSTEM = "You are the driver of a small bus that never stops moving, and you answer in a sentence. "
-QUESTIONS = (
-    "What is the capital of France, and why do people visit it?",
-    "Name three fruits that are red.",
-    "How does a bicycle stay upright when it moves?",
-    "Write one line of a poem about rain.",
-    "What is 12 times 12?",
-    "Why is the sky blue?",
-    "Describe a cat to somebody who has never seen one.",
-    "What should I pack for a week in the mountains?",
-)
-PROMPTS = [f"{SYSTEM * 3}\nQuestion: {question}\nAnswer:" for question in QUESTIONS]
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, logprobs=10, ignore_eos=True)
 SEED = 7
 KEPT = 8

@@ -45,6 +45,7 @@ class _Trial:
         self._backend = backend
         self._number = 0
         self._lengths: dict[int, int] = {}
+        self.length_max = backend.traits.model_len_max
 
     def open(self, *slots: int, copied: Sequence[MemoryOperation] = ()) -> None:
         """Begin a sequence in each of these slots."""
@@ -107,7 +108,7 @@ def _beside(count: int) -> Way:
     """The prompt in two pieces, beside so many who generate, and then one of them."""
 
     def way(trial: _Trial) -> list[Sample]:
-        # It stands in the middle, with one slot between it and those above.
+        # It stands in the middle of them.
         slot = count // 2
         others = [each for each in range(count + 1) if each != slot]
         trial.open(slot, *others)
@@ -125,7 +126,8 @@ def _beside(count: int) -> Way:
 def _beside_a_long_one(trial: _Trial) -> list[Sample]:
     """The whole prompt, beside one that is several times as long."""
     trial.open(0, 1)
-    trial.run([trial.prompt(1, LONG_TOKENS - 1, of=1, wants=False)])
+    length = min(LONG_TOKENS, trial.length_max - STEPS)
+    trial.run([trial.prompt(1, length - 1, of=1, wants=False)])
     samples = trial.run([trial.prompt(1, 1, of=1), trial.prompt(0, PROMPT_TOKENS)])
     return trial.generate(0, samples[-1], [1])
 

@@ -21,7 +21,6 @@ from jitney.core.backend import Backend
 START_S_MAX = 300.0
 BYTES_PER_S_MIN = 10e6
 """The slowest disk and processor on which a trial is waited for."""
-MEMORY_BYTES_MAX = 65_536
 METHOD = 1
 """Part of what a trial is remembered by; another way to try needs another number."""
 
@@ -83,7 +82,7 @@ def memory_path(cache: Path, facts: object) -> Path:
 def recall(memory: Path, names: Iterable[str]) -> dict[str, Found] | None:
     """The trials of all these names; None when they are not there or make no sense."""
     try:
-        if memory.stat().st_size > MEMORY_BYTES_MAX:
+        if memory.stat().st_size > measure.MEMORY_BYTES_MAX:
             return None
         kept = json.loads(memory.read_text(encoding="utf-8"))
         return {name: _read(kept[name]) for name in names}

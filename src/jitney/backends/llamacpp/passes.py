@@ -152,8 +152,8 @@ def _filled(
         gap = range(slot + 1, after)
         if len(gap) <= GAP_MAX and all(held(each) < slot_tokens_max for each in gap):
             slots += gap
-    slots.sort()
     if shape.lone_tokens_max:
-        lone = [slot for slot in slots if slot - 1 not in slots and slot + 1 not in slots]
+        taken = set(slots)
+        lone = [slot for slot in slots if not {slot - 1, slot + 1} & taken]
         slots += [slot ^ 1 for slot in lone if held(slot) >= shape.lone_tokens_max]
     return sorted(slots)
