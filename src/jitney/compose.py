@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jitney.config import Settings
 from jitney.core.backend import Traits, Vocabulary
-from jitney.core.settings import SchedulerSettings
+from jitney.core.settings import SchedulerSettings, Strategy
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.observe import log_batch_composition
@@ -24,6 +24,17 @@ from jitney.models.names import reference_of
 from jitney.sizing import MODEL_LEN_DEFAULT
 from jitney.text.chat import ChatTemplate
 from jitney.text.renderer import Renderer
+
+WAIT_S = {
+    Strategy.CONTINUOUS: 0.0,
+    Strategy.STATIC: 1.0,
+    Strategy.DYNAMIC: 0.05,
+    Strategy.ADAPTIVE: 0.05,
+}
+"""How long requests are gathered where `max_wait_ms` is not given."""
+
+TOKENS_LEAST = 2
+"""The shortest sequence: a token of prompt and one of completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,13 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
         strategy=settings.strategy,
         policy=settings.policy,
         mix=settings.mix,
-        group_wait_s_max=settings.max_wait_ms / 1e3,
+        wait_s=_wait_s(settings),
+        window_size=settings.window_size,
+        group_size_min=settings.min_batch_size,
+        group_answers=settings.group_answers,
+        prefills_max=settings.prefill_batch_size,
+        decodes_max=settings.decode_batch_size,
+        displaces=settings.enable_preemption,
         stall_s_target=settings.target_stall_ms / 1e3,
         tick_s_target=settings.target_tick_ms / 1e3,
         overtake_s=settings.overtake_s,
@@ -115,9 +132,20 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
     )
 
 
+def _wait_s(settings: Settings) -> float | None:
+    """How long requests are gathered; None is without a limit."""
+    if settings.wait_until_full:
+        return None
+    if settings.max_wait_ms is None:
+        return WAIT_S[settings.strategy]
+    return settings.max_wait_ms / 1e3
+
+
 def _model_len(settings: Settings, traits: Traits) -> int:
     kv_tokens = traits.kv_tokens - traits.kv_tokens % traits.block_tokens
     wanted = settings.max_model_len
+    if settings.max_per_sequence == "even":
+        kv_tokens = _even_part(kv_tokens, settings.max_num_seqs, traits.block_tokens)
     if wanted is None:
         return min(traits.model_len_max, kv_tokens, MODEL_LEN_DEFAULT)
     if wanted > traits.model_len_max:
@@ -126,11 +154,30 @@ def _model_len(settings: Settings, traits: Traits) -> int:
             "model was made for; lower it."
         )
     if wanted > kv_tokens:
+        if settings.max_per_sequence == "even":
+            raise ConfigError(
+                f"max_model_len ({wanted}) is above the {kv_tokens} tokens that max_per_sequence "
+                f"allows, an even part of the memory for each of max_num_seqs "
+                f"({settings.max_num_seqs}) sequences; lower one of the two, raise kv_tokens, or "
+                "set max_per_sequence to overcommit."
+            )
         raise ConfigError(
             f"max_model_len ({wanted}) does not fit the memory of {kv_tokens} tokens; "
             "lower it or raise kv_tokens."
         )
     return wanted
+
+
+def _even_part(kv_tokens: int, sequences_max: int, block_tokens: int) -> int:
+    """Tokens of memory for each sequence when all have the same, in whole blocks."""
+    part = kv_tokens // block_tokens // sequences_max * block_tokens
+    if part < TOKENS_LEAST:
+        raise ConfigError(
+            f"max_per_sequence is even, and the memory of {kv_tokens} tokens has no "
+            f"{TOKENS_LEAST} tokens for each of {sequences_max} sequences; lower max_num_seqs or "
+            "raise kv_tokens."
+        )
+    return part
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:

@@ -209,7 +209,7 @@ def _settings(
         strategy=strategy,
         policy=random.choice(tuple(Policy)),
         mix=random.choice(tuple(Mix)),
-        group_wait_s_max=random.choice((0.0, 0.05, 0.5)),
+        wait_s=random.choice((0.0, 0.05, 0.5)),
         stall_s_target=random.choice((0.002, 0.02, 0.1)),
         overtake_s=random.choice((0.02, 0.2, 2.0, 30.0)),
         queue_requests_max=random.choice((2, 16, 1024, 1024)),

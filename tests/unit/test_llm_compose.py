@@ -31,7 +31,7 @@ def test_what_people_set_reaches_the_scheduler() -> None:
     assert found.strategy is Strategy.DYNAMIC
     assert found.policy is Policy.FAIR
     assert found.mix is Mix.BALANCED
-    assert found.group_wait_s_max == 0.02
+    assert found.wait_s == 0.02
     adaptive = resolve({"strategy": "adaptive", "target_tick_ms": 30}, None, {})
     assert scheduler_settings(adaptive.settings, traits()).tick_s_target == 0.03
 

@@ -11,7 +11,11 @@ from typing import Any
 from jitney.core.settings import Mix, Strategy
 
 EFFECTIVE = (
-    ("max_wait_ms", "strategy", (Strategy.DYNAMIC, Strategy.ADAPTIVE)),
+    ("window_size", "strategy", (Strategy.CONTINUOUS,)),
+    ("wait_until_full", "strategy", (Strategy.STATIC,)),
+    ("group_answers", "strategy", (Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE)),
+    ("prefill_batch_size", "mix", (Mix.SEPARATE,)),
+    ("decode_batch_size", "mix", (Mix.SEPARATE,)),
     ("target_tick_ms", "strategy", (Strategy.ADAPTIVE,)),
     ("target_stall_ms", "mix", (Mix.BOUNDED_STALL,)),
 )
@@ -42,8 +46,20 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
             "cache_tokens is given but enable_prefix_caching is off; leave one of them out.",
             ("cache_tokens", "enable_prefix_caching"),
         )
+    if values["wait_until_full"] and values["max_wait_ms"] is not None:
+        return Refusal(
+            "max_wait_ms is given but wait_until_full has no timer; leave one of them out.",
+            ("max_wait_ms", "wait_until_full"),
+        )
+    if values["window_size"] is not None and not values["max_wait_ms"]:
+        return Refusal(
+            "window_size is given but there is no window; set max_wait_ms above 0.",
+            ("window_size", "max_wait_ms"),
+        )
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
+        ("min_batch_size", "max_num_seqs", "no more can depart together"),
+        ("window_size", "max_num_seqs", "no more can join at once"),
         ("prefill_chunk", "max_num_batched_tokens", "a chunk must fit into one forward pass"),
         ("max_model_len", "kv_tokens", "the longest sequence must fit into memory"),
         ("cache_tokens", "kv_tokens", "cached prefixes are part of that memory"),

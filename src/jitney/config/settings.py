@@ -23,7 +23,7 @@ from jitney.config.machine import cache_folder, environment
 from jitney.config.options import Group, Option, about
 from jitney.config.serving import ServeSettings
 from jitney.core import limits
-from jitney.core.settings import Mix, Policy, Strategy
+from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
 BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
@@ -31,6 +31,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
 FlashAttention = Literal["auto", "on", "off"]
 BatchInvariant = Literal["auto", "on", "off"]
+PerSequence = Literal["overcommit", "even"]
 
 KV_TOKENS_DEFAULT = 16_384
 """`kv_tokens` when neither it nor `memory_limit` is given, unless `max_model_len` is larger."""
@@ -203,6 +204,15 @@ class Settings:
             default_text="whatever is free",
         ),
     )
+    max_per_sequence: PerSequence = field(
+        default="overcommit",
+        metadata=about(
+            Group.MEMORY,
+            Choice(get_args(PerSequence)),
+            "How long a sequence may become: overcommit lets any reach max_model_len and preempts "
+            "when memory runs out; even allows kv_tokens / max_num_seqs, so that it never does.",
+        ),
+    )
     watermark: float = field(
         default=0.02,
         metadata=about(
@@ -245,13 +255,75 @@ class Settings:
             "How the tokens of a tick are split between running sequences and new prompts.",
         ),
     )
-    max_wait_ms: float = field(
-        default=50.0,
+    enable_preemption: bool = field(
+        default=True,
+        metadata=about(
+            Group.SCHEDULING,
+            Switch(),
+            "Let a request of a higher class take the place of a running one under the policy "
+            "priority; when memory runs out, sequences are preempted all the same.",
+        ),
+    )
+    max_wait_ms: float | None = field(
+        default=None,
         metadata=about(
             Group.SCHEDULING,
             Number(0.0, 60_000.0),
-            "How long a dynamic or adaptive group waits to fill up.",
+            "How long newcomers are gathered before they join, or a group waits to fill up.",
             ("max_wait_time_ms",),
+            "0 under continuous, 50 under dynamic and adaptive, 1000 under static",
+        ),
+    )
+    window_size: int | None = field(
+        default=None,
+        metadata=about(
+            Group.SCHEDULING,
+            Whole(1, 4096),
+            "Requests that end the window of max_wait_ms early under continuous.",
+            default_text="as many as there are free places",
+        ),
+    )
+    min_batch_size: int = field(
+        default=1,
+        metadata=about(
+            Group.SCHEDULING,
+            Whole(1, 4096),
+            "The fewest requests that depart together before max_wait_ms has passed.",
+        ),
+    )
+    wait_until_full: bool = field(
+        default=False,
+        metadata=about(
+            Group.SCHEDULING,
+            Switch(),
+            "Let a static group wait for exactly max_num_seqs requests, for ever if need be.",
+        ),
+    )
+    group_answers: GroupAnswers = field(
+        default=GroupAnswers.TOGETHER,
+        metadata=about(
+            Group.SCHEDULING,
+            Choice(tuple(GroupAnswers), GroupAnswers),
+            "Hand out the answers of a group together when its last one ends, or each when it "
+            "ends.",
+        ),
+    )
+    prefill_batch_size: int | None = field(
+        default=None,
+        metadata=about(
+            Group.SCHEDULING,
+            Whole(1, 4096),
+            "Prompts that one tick computes at most under the mix separate.",
+            default_text="what max_num_batched_tokens holds",
+        ),
+    )
+    decode_batch_size: int | None = field(
+        default=None,
+        metadata=about(
+            Group.SCHEDULING,
+            Whole(1, 4096),
+            "Sequences that one tick generates for at most under the mix separate.",
+            default_text="all",
         ),
     )
     target_stall_ms: float = field(

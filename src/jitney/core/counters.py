@@ -25,6 +25,7 @@ NAMES = (
     "evicted",
     "groups_departed",
     "kv_full",
+    "policy_faults",
     "prefix_tokens_read",
     "prefix_waits",
     "preempted_recomputed",

@@ -105,9 +105,6 @@ of fewer is computed again each time. Half of it would double what a long prompt
 PREFIX_WAIT_MIN = 32
 """A request waits for another one's prefill only when that saves at least this many tokens."""
 
-STATIC_WAIT_S = 1.0
-"""A `static` group departs incomplete after this time, so that no wait is unbounded."""
-
 BATCH_FACTOR = 20.0
 """A batch that takes so many times as long as others of its size is stuck. A busy neighbour slows a
 machine ten times."""

@@ -47,7 +47,7 @@ def share_budget(
 ) -> Share:
     """Split the budget between so many decodes and these prefills, the most senior first."""
     match mix:
-        case Mix.DECODE_FIRST:
+        case Mix.DECODE_FIRST | Mix.SEPARATE:
             decodes = min(decode_count, budget.tokens)
             return Share(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.PREFILL_FIRST:

@@ -11,8 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Set
 from typing import Protocol
 
+from jitney.core.ranking import Ranking, by_arrival
 from jitney.core.sequence import Sequence
-from jitney.core.settings import Policy
 from jitney.core.shares import Shares
 
 Rank = tuple[float, float, int]
@@ -42,15 +42,15 @@ class WaitLine(Protocol):
 class RankedLine:
     """A line sorted by a number that does not change while a sequence waits."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
         self._ranks: list[Rank] = []
         self._sequences: dict[Rank, Sequence] = {}
         self._rank_of: dict[Sequence, Rank] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in its place."""
-        rank = self._rank(sequence)
+        rank = (self._ranking(sequence), sequence.arrived_at, sequence.order)
         assert rank not in self._sequences, rank
         insort(self._ranks, rank)
         self._sequences[rank] = sequence
@@ -76,25 +76,17 @@ class RankedLine:
         """Whether nobody waits here."""
         return not self._ranks
 
-    def _rank(self, sequence: Sequence) -> Rank:
-        number = 0.0
-        if self._policy is Policy.PRIORITY:
-            number = -float(sequence.priority)
-        elif self._policy is Policy.SJF:
-            number = float(sequence.work_left)
-        return (number, sequence.arrived_at, sequence.order)
-
 
 class PartedLine:
     """A line in parts: one for each tenant that has a share, and one for all others."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
         self._parts: dict[str | None, RankedLine] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in its place."""
-        self._parts.setdefault(sequence.request.sharer, RankedLine(self._policy)).add(sequence)
+        self._parts.setdefault(sequence.request.sharer, RankedLine(self._ranking)).add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
@@ -135,7 +127,7 @@ class FairLine:
                 if self._waiting.get(name) or self._running.get(name)
             ]
             self._served[tenant] = max(self._served.get(tenant, 0.0), min(here, default=0.0))
-        self._lines.setdefault(tenant, RankedLine(Policy.FIFO)).add(sequence)
+        self._lines.setdefault(tenant, RankedLine(by_arrival)).add(sequence)
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
 
     def remove(self, sequence: Sequence) -> None:
@@ -183,11 +175,16 @@ class FairLine:
 class WaitQueue:
     """The wait line with its counts; the scheduler checks the bounds before it adds."""
 
-    def __init__(self, policy: Policy, overtake_s: float) -> None:
+    def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
+        """Without a ranking, tenants have a fair share."""
         self._overtake_s = overtake_s
-        self.fair = FairLine() if policy is Policy.FAIR else None
-        self._line: WaitLine = self.fair if self.fair is not None else PartedLine(policy)
-        self._arrivals = PartedLine(Policy.FIFO)
+        self.fair: FairLine | None = None
+        self._line: WaitLine
+        if ranking is None:
+            self._line = self.fair = FairLine()
+        else:
+            self._line = PartedLine(ranking)
+        self._arrivals = PartedLine(by_arrival)
         self.shares = Shares()
         self.count = 0
         self.token_count = 0

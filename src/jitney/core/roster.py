@@ -22,6 +22,7 @@ from jitney.core.memory import Memory
 from jitney.core.occupancy import Occupancy, spare
 from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
+from jitney.core.ranking import ranking_of
 from jitney.core.request import RequestId
 from jitney.core.sequence import Sequence, State
 from jitney.core.settings import Policy, SchedulerSettings
@@ -49,7 +50,10 @@ class Roster:
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
         self.occupancy = Occupancy(self.memory, settings.sequences_max)
-        self.queue = WaitQueue(settings.policy, settings.overtake_s)
+        self.complaints: list[str] = []
+        """What is wrong with a policy that is not ours, in words, to be said and cleared."""
+        ranking = ranking_of(settings.policy, counters, self.complaints)
+        self.queue = WaitQueue(ranking, settings.overtake_s)
         self.gate = Gate(settings, counters)
         self.live: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []

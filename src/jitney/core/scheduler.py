@@ -252,6 +252,12 @@ class Scheduler:
             counters=self.counters.snapshot(),
         )
 
+    def take_complaints(self) -> list[str]:
+        """What a policy that is not ours did wrong since the last call, in words."""
+        complaints = list(self._roster.complaints)
+        self._roster.complaints.clear()
+        return complaints
+
     def occupants(self) -> dict[int, Occupant]:
         """Who runs in which slot."""
         return {

@@ -6,16 +6,18 @@ Only what the core needs; `jitney.config` is where people set them. Frozen after
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jitney.core.policy import SchedulingPolicy
+
 
 class Strategy(StrEnum):
     """When waiting requests may join."""
 
     CONTINUOUS = "continuous"
-    """At any tick."""
+    """At any tick, or where there is a window, when it is over."""
     STATIC = "static"
-    """A full group departs together, runs to its end and is answered together."""
+    """A group departs when it is full or its oldest waited `wait_s`, and runs to its end."""
     DYNAMIC = "dynamic"
-    """As static, but a group departs when it is full or its oldest waited `group_wait_s_max`."""
+    """As static, with a shorter wait."""
     ADAPTIVE = "adaptive"
     """As dynamic, with groups that are larger when many wait and smaller when ticks are slow."""
 
@@ -36,6 +38,15 @@ class Mix(StrEnum):
     PREFILL_FIRST = "prefill-first"
     BALANCED = "balanced"
     BOUNDED_STALL = "bounded-stall"
+    SEPARATE = "separate"
+    """A tick carries prefills or decodes, never both."""
+
+
+class GroupAnswers(StrEnum):
+    """When the answers of a group are handed out."""
+
+    TOGETHER = "together"
+    EACH = "each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +64,20 @@ class SchedulerSettings:
     """Share of the memory that admission leaves free, so that running sequences can grow."""
     saved_bytes_max: int = 2**30
     strategy: Strategy = Strategy.CONTINUOUS
-    policy: Policy = Policy.FIFO
+    policy: Policy | SchedulingPolicy = Policy.FIFO
     mix: Mix = Mix.BOUNDED_STALL
-    group_wait_s_max: float = 0.05
+    wait_s: float | None = 0.0
+    """How long newcomers are gathered before they run; None is until a group is full."""
+    window_size: int | None = None
+    """Newcomers that end the window of `continuous` early; None is as many as have a place."""
+    group_size_min: int = 1
+    """The fewest that depart together before `wait_s` is over."""
+    group_answers: GroupAnswers = GroupAnswers.TOGETHER
+    prefills_max: int | None = None
+    decodes_max: int | None = None
+    """Sequences in one tick of prefills, and of decodes, under the mix `separate`."""
+    displaces: bool = True
+    """Whether a request of a higher class takes the place of one of a lower class that runs."""
     stall_s_target: float = 0.1
     tick_s_target: float = 0.1
     """Ticks that take longer make the groups of `adaptive` smaller."""

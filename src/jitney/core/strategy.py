@@ -9,7 +9,6 @@ inside a group as everywhere.
 from collections.abc import Set
 
 from jitney.core.counters import Counters
-from jitney.core.limits import STATIC_WAIT_S
 from jitney.core.sequence import Sequence
 from jitney.core.settings import SchedulerSettings, Strategy
 
@@ -29,9 +28,7 @@ class Gate:
         self._counters = counters
         self._strategy = settings.strategy
         self._size_max = settings.sequences_max
-        self._wait_s = settings.group_wait_s_max
-        if self._strategy is Strategy.STATIC:
-            self._wait_s = STATIC_WAIT_S
+        self._wait_s = settings.wait_s or 0.0
         self._tick_s_target = settings.tick_s_target
         self._size_last = settings.sequences_max
         self._latency_s = 0.0

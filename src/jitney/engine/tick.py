@@ -340,6 +340,8 @@ class Tick:
         """Note how the scheduler stands, and say so when memory ran short since last time."""
         gauges = self._scheduler.gauges()
         self.tally.gauge(gauges)
+        for complaint in self._scheduler.take_complaints():
+            _log.warning("%s", complaint)
         evicted_count = gauges.counters.get("evicted", 0)
         if evicted_count > self._evicted_count or self._squeezed_count:
             self._tell(

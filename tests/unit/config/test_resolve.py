@@ -130,6 +130,7 @@ def test_a_setting_given_twice_in_one_place_is_refused(tmp_path: Path) -> None:
         ({"cache_tokens": 65, "kv_tokens": 64}, "cache_tokens .65. is above"),
         ({"cache_tokens": 5, "enable_prefix_caching": False}, "enable_prefix_caching is off"),
         ({"max_model_len": 65, "max_num_queued_tokens": 64}, "must be able to wait"),
+        ({"min_batch_size": 5, "max_num_seqs": 4}, "no more can depart together"),
     ],
 )
 def test_impossible_combinations_are_refused(flags: dict[str, object], sentence: str) -> None:
@@ -143,8 +144,10 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"max_wait_ms": 20}, "no effect where strategy is continuous"),
-        ({"max_wait_ms": 50, "strategy": "static"}, "set strategy to dynamic or adaptive"),
+        ({"wait_until_full": True}, "no effect where strategy is continuous"),
+        ({"group_answers": "each"}, "set strategy to static or dynamic or adaptive"),
+        ({"prefill_batch_size": 2}, "set mix to separate"),
+        ({"decode_batch_size": 2}, "set mix to separate"),
         ({"target_tick_ms": 20, "strategy": "dynamic"}, "set strategy to adaptive"),
         ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall"),
     ],
@@ -171,8 +174,12 @@ def test_what_has_no_effect_is_refused_where_it_is_given(
 @pytest.mark.parametrize(
     ("name", "chooser", "choice"),
     [
+        ("max_wait_ms", "strategy", "continuous"),
+        ("max_wait_ms", "strategy", "static"),
         ("max_wait_ms", "strategy", "dynamic"),
         ("max_wait_ms", "strategy", "adaptive"),
+        ("prefill_batch_size", "mix", "separate"),
+        ("decode_batch_size", "mix", "separate"),
         ("target_tick_ms", "strategy", "adaptive"),
         ("target_stall_ms", "mix", "bounded-stall"),
     ],

@@ -98,7 +98,7 @@ def test_one_that_waits_for_a_prefix_lets_others_pass() -> None:
 
 def test_a_group_that_has_not_departed_is_waited_for() -> None:
     """Guards the reason under the group strategies."""
-    scheduler = make(strategy=Strategy.DYNAMIC, group_wait_s_max=5.0)
+    scheduler = make(strategy=Strategy.DYNAMIC, wait_s=5.0)
     scheduler.submit(request("a", (1, 2)), 0.0)
     assert scheduler.plan(0.0) is None
     assert reasons(scheduler) == {"a": WaitReason.GROUP}

@@ -2,7 +2,9 @@
 
 import pytest
 
+from jitney.core.counters import Counters
 from jitney.core.queue import WaitQueue
+from jitney.core.ranking import ranking_of
 from jitney.core.request import Priority
 from jitney.core.sequence import Sequence
 from jitney.core.settings import Policy
@@ -14,7 +16,7 @@ def names(queue: WaitQueue, now: float = 0.0) -> list[str]:
 
 
 def filled(policy: Policy, *waiting: Sequence, overtake_s: float = 30.0) -> WaitQueue:
-    queue = WaitQueue(policy, overtake_s)
+    queue = WaitQueue(ranking_of(policy, Counters(), []), overtake_s)
     for each in waiting:
         queue.add(each)
     return queue

@@ -1,0 +1,88 @@
+"""The number that each policy sorts the waiting by; the smallest is next.
+
+Asked once each time that a sequence joins the queue. A policy that is not ours may raise, or
+answer what is no number: then the sequence stands where it came, among those of rank 0, and that is
+counted and said. Called by the scheduler's parts only.
+"""
+
+import math
+from collections.abc import Callable
+
+from jitney.core.counters import Counters
+from jitney.core.policy import Candidate, SchedulingPolicy
+from jitney.core.sequence import Sequence
+from jitney.core.settings import Policy
+
+Ranking = Callable[[Sequence], float]
+
+COMPLAINTS_MAX = 10
+"""Mistakes of a policy that are put into words; the counter has them all."""
+
+
+def by_arrival(sequence: Sequence) -> float:
+    """All are equal, so that the older is next."""
+    return 0.0
+
+
+def by_class(sequence: Sequence) -> float:
+    """The higher class is next."""
+    return -float(sequence.priority)
+
+
+def by_work(sequence: Sequence) -> float:
+    """The one with the least left to compute is next."""
+    return float(sequence.work_left)
+
+
+def ranking_of(
+    policy: Policy | SchedulingPolicy, counters: Counters, complaints: list[str]
+) -> Ranking | None:
+    """How a policy ranks; None is `fair`, which sorts tenants and not requests.
+
+    What is wrong with a policy that is not ours is added to the complaints.
+    """
+    if not isinstance(policy, Policy):
+        return Guarded(policy, counters, complaints).rank
+    rankings = {Policy.FIFO: by_arrival, Policy.PRIORITY: by_class, Policy.SJF: by_work}
+    return rankings.get(policy)
+
+
+class Guarded:
+    """Asks a policy that is not ours, and takes nothing but a number from it."""
+
+    def __init__(self, policy: SchedulingPolicy, counters: Counters, complaints: list[str]) -> None:
+        self._policy = policy
+        self._counters = counters
+        self._complaints = complaints
+
+    def rank(self, sequence: Sequence) -> float:
+        """Its number, or 0 when there is none."""
+        try:
+            rank = float(self._policy.rank(_candidate(sequence)))
+            if math.isnan(rank):
+                raise ValueError("NaN is no rank")
+        except Exception as error:
+            self._refuse(sequence, error)
+            return 0.0
+        return rank
+
+    def _refuse(self, sequence: Sequence, error: Exception) -> None:
+        self._counters.add("policy_faults")
+        if self._counters["policy_faults"] <= COMPLAINTS_MAX:
+            self._complaints.append(
+                f"the policy {type(self._policy).__name__} gave request {sequence.request.id} no "
+                f"rank, so it stands where it came: {type(error).__name__}: {str(error)[:200]}"
+            )
+
+
+def _candidate(sequence: Sequence) -> Candidate:
+    return Candidate(
+        request_id=str(sequence.request.id),
+        arrived_at=sequence.arrived_at,
+        priority=sequence.priority,
+        tenant=sequence.request.tenant,
+        prompt_tokens=sequence.prompt_count,
+        generated_tokens=sequence.completion_count,
+        max_tokens=sequence.known_max - sequence.prompt_count,
+        work_left=sequence.work_left,
+    )
