@@ -29,6 +29,8 @@ class PreemptReason(StrEnum):
     """Memory ran out; its own was given up, to be computed again."""
     DISPLACED = "displaced"
     """A request of a higher class took its place; its memory stays cached while there is room."""
+    PAUSED = "paused"
+    """Its caller paused it; its memory stays cached while there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,10 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PreemptEvent:
-    """The sequence lost its slot and waits again; `by` is the request that it made room for."""
+    """The sequence lost its slot and waits again; `by` is the request that it made room for.
+
+    One that was paused made room for nobody, and `by` is its own.
+    """
 
     request_id: RequestId
     index: int

@@ -26,9 +26,11 @@ class Gauges:
     prefilling_count: int
     """Of the running, those who have more to compute than the token that they made last."""
     waiting_count: int
+    paused_count: int
+    """Of the waiting, those whose caller paused them."""
     waiting_tokens: int
     deferred_count: int
-    """Of the waiting, those who wait for a prefix, group, trial or share rather than for room."""
+    """Of the waiting, those who wait for a prefix, group, trial, share or resume, not for room."""
     cached_count: int
     """Slots in which nobody runs, kept for their prefixes."""
     kv_tokens: int

@@ -105,6 +105,9 @@ of fewer is computed again each time. Half of it would double what a long prompt
 PREFIX_WAIT_MIN = 32
 """A request waits for another one's prefill only when that saves at least this many tokens."""
 
+PAUSE_S_MAX = 600.0
+"""A paused request waits again after this time: it takes a place in the queue for as long."""
+
 BATCH_FACTOR = 20.0
 """A batch that takes so many times as long as others of its size is stuck. A busy neighbour slows a
 machine ten times."""

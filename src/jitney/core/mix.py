@@ -40,6 +40,9 @@ class Budget:
     tokens: int
     chunk: int
     stall_s: float
+    prefills_max: int | None = None
+    decodes_max: int | None = None
+    """Sequences in a tick of one kind, under `separate`; None is as many as the tokens allow."""
 
 
 def share_budget(
@@ -47,7 +50,7 @@ def share_budget(
 ) -> Share:
     """Split the budget between so many decodes and these prefills, the most senior first."""
     match mix:
-        case Mix.DECODE_FIRST | Mix.SEPARATE:
+        case Mix.DECODE_FIRST:
             decodes = min(decode_count, budget.tokens)
             return Share(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.PREFILL_FIRST:
@@ -65,8 +68,19 @@ def share_budget(
                 least = max(PREFILL_MIN, decodes)
                 left = min(left, max(cost.prefill_within(budget.stall_s, decodes), least))
             return Share(decodes, _spans(wanted, left, budget.chunk))
+        case Mix.SEPARATE:
+            return _share_apart(decode_count, wanted, budget)
         case _:
             assert_never(mix)
+
+
+def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Share:
+    """The share of a tick that has decodes or prefills; whose turn it is was decided before."""
+    assert not (decode_count and wanted), "a tick has one kind"
+    decodes = min(decode_count, budget.tokens, budget.decodes_max or decode_count)
+    chosen = wanted[: budget.prefills_max]
+    spans = _spans(chosen, budget.tokens, budget.chunk)
+    return Share(decodes, spans + (0,) * (len(wanted) - len(chosen)))
 
 
 def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:

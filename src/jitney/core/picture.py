@@ -13,7 +13,7 @@ from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence
-from jitney.core.settings import SchedulerSettings
+from jitney.core.settings import SchedulerSettings, Strategy
 
 WAITING_SHOWN_MAX = 256
 
@@ -37,6 +37,10 @@ class WaitReason(StrEnum):
     """Another sequence is computing what they have in common."""
     GROUP = "group"
     """Its group has not departed yet."""
+    WINDOW = "window"
+    """Newcomers are gathered for a moment before they join."""
+    PAUSED = "paused"
+    """Its caller paused it."""
     TRIAL = "trial"
     """It was there when the backend failed, again and again, and such run one at a time."""
     SHARE = "share"
@@ -114,11 +118,14 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
 def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Waiting]:
     shown: list[Waiting] = []
     everyone = _reason_for_all(roster, settings)
+    gathered = WaitReason.GROUP
+    if settings.strategy is Strategy.CONTINUOUS:
+        gathered = WaitReason.WINDOW
     is_blocked = False
     crowded: set[str | None] = set()
     for sequence in islice(roster.queue.ordered(now), WAITING_SHOWN_MAX):
         sharer = sequence.request.sharer
-        reason = everyone or _reason(roster, sequence)
+        reason = everyone or _reason(roster, sequence, gathered)
         if sharer in crowded and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             reason = WaitReason.SHARE
         if sharer is not None and reason is WaitReason.SHARE:
@@ -127,18 +134,21 @@ def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Wa
             if is_blocked:
                 reason = WaitReason.TURN
             is_blocked = is_blocked or reason is WaitReason.MEMORY
-        shown.append(
-            Waiting(
-                sequence.request.id,
-                sequence.index,
-                sequence.arrived_at,
-                sequence.known_count,
-                sequence.priority,
-                sequence.started_at is not None,
-                reason,
-            )
-        )
-    return shown
+        shown.append(_waits(sequence, reason))
+    paused = roster.queue.paused()[: WAITING_SHOWN_MAX - len(shown)]
+    return shown + [_waits(sequence, WaitReason.PAUSED) for sequence in paused]
+
+
+def _waits(sequence: Sequence, reason: WaitReason) -> Waiting:
+    return Waiting(
+        sequence.request.id,
+        sequence.index,
+        sequence.arrived_at,
+        sequence.known_count,
+        sequence.priority,
+        sequence.started_at is not None,
+        reason,
+    )
 
 
 def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason | None:
@@ -149,9 +159,9 @@ def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason |
     return None
 
 
-def _reason(roster: Roster, sequence: Sequence) -> WaitReason:
+def _reason(roster: Roster, sequence: Sequence, gathered: WaitReason) -> WaitReason:
     if not roster.gate.may_join(sequence):
-        return WaitReason.GROUP
+        return gathered
     sharer, held_back = sequence.request.sharer, roster.held_back or frozenset()
     if sharer in roster.queue.shares.full:
         return WaitReason.SHARE

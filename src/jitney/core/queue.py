@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from typing import Protocol
 
 from jitney.core.ranking import Ranking, by_arrival
-from jitney.core.sequence import Sequence
+from jitney.core.sequence import Sequence, State
 from jitney.core.shares import Shares
 
 Rank = tuple[float, float, int]
@@ -72,9 +72,9 @@ class RankedLine:
         return (self._sequences[rank] for rank in self._ranks)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits here."""
-        return not self._ranks
+    def count(self) -> int:
+        """How many wait here."""
+        return len(self._ranks)
 
 
 class PartedLine:
@@ -92,7 +92,7 @@ class PartedLine:
         """Take it out."""
         part = sequence.request.sharer
         self._parts[part].remove(sequence)
-        if self._parts[part].is_empty:
+        if not self._parts[part].count:
             del self._parts[part]
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
@@ -173,7 +173,10 @@ class FairLine:
 
 
 class WaitQueue:
-    """The wait line with its counts; the scheduler checks the bounds before it adds."""
+    """The wait line with its counts; the scheduler checks the bounds before it adds.
+
+    Those who are paused stand beside the line: they count for the bounds and are never next.
+    """
 
     def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
         """Without a ranking, tenants have a fair share."""
@@ -185,29 +188,62 @@ class WaitQueue:
         else:
             self._line = PartedLine(ranking)
         self._arrivals = PartedLine(by_arrival)
+        self._newcomers = RankedLine(by_arrival)
+        """Of those in the line, the ones who never ran."""
+        self._paused: set[Sequence] = set()
         self.shares = Shares()
         self.count = 0
+        """Those in the line."""
         self.token_count = 0
         self.work_count = 0
 
+    @property
+    def paused_count(self) -> int:
+        """Those beside the line."""
+        return len(self._paused)
+
+    @property
+    def newcomer_count(self) -> int:
+        """Those in the line who never ran."""
+        return self._newcomers.count
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether the sequence stands in the line."""
+        return sequence.state is State.WAITING and sequence not in self._paused
+
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait; one that was preempted keeps its age."""
-        self._line.add(sequence)
-        self._arrivals.add(sequence)
+        self._line_up(sequence)
         self.shares.waits(sequence)
-        self.count += 1
         self.token_count += sequence.known_count
         self.work_count += sequence.known_max
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence was admitted, or ended."""
-        self._line.remove(sequence)
-        self._arrivals.remove(sequence)
+        if sequence in self._paused:
+            self.resume(sequence)
+        self._step_out(sequence)
         self.shares.waits_no_more(sequence)
-        self.count -= 1
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max
-        assert self.count >= 0, self.count
+
+    def pause(self, sequence: Sequence) -> None:
+        """Let a waiting sequence stand beside the line."""
+        self._step_out(sequence)
+        self._paused.add(sequence)
+        self.shares.pauses(sequence)
+
+    def resume(self, sequence: Sequence) -> None:
+        """Let it stand in the line again, at the place of its age."""
+        self._paused.remove(sequence)
+        self.shares.pauses_no_more(sequence)
+        self._line_up(sequence)
+
+    def rank_again(self, sequence: Sequence) -> None:
+        """What its rank is made of has changed."""
+        if self.fair is None and self.holds(sequence):
+            self._line.remove(sequence)
+            self._line.add(sequence)
 
     def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
         """Elders by age, then the others as the policy has it; none of these tenants."""
@@ -221,6 +257,29 @@ class WaitQueue:
             if now - sequence.arrived_at <= self._overtake_s:
                 yield sequence
 
+    def paused(self) -> list[Sequence]:
+        """Those beside the line, the oldest first."""
+        return sorted(self._paused, key=lambda sequence: sequence.order)
+
     def oldest(self) -> Sequence | None:
-        """The sequence that arrived first among those who wait."""
+        """The sequence that arrived first among those in the line."""
         return next(self._arrivals.ordered(frozenset()), None)
+
+    def oldest_newcomer(self) -> Sequence | None:
+        """The sequence that arrived first among those in the line who never ran."""
+        return next(self._newcomers.ordered(), None)
+
+    def _line_up(self, sequence: Sequence) -> None:
+        self._line.add(sequence)
+        self._arrivals.add(sequence)
+        self.count += 1
+        if sequence.started_at is None:
+            self._newcomers.add(sequence)
+
+    def _step_out(self, sequence: Sequence) -> None:
+        self._line.remove(sequence)
+        self._arrivals.remove(sequence)
+        self.count -= 1
+        if sequence.started_at is None:
+            self._newcomers.remove(sequence)
+        assert self.count >= 0, self.count

@@ -23,10 +23,10 @@ from jitney.core.occupancy import Occupancy, spare
 from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
 from jitney.core.ranking import ranking_of
-from jitney.core.request import RequestId
+from jitney.core.request import Priority, RequestId
 from jitney.core.sequence import Sequence, State
 from jitney.core.settings import Policy, SchedulerSettings
-from jitney.core.strategy import Gate
+from jitney.core.strategy import make_gate
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
@@ -48,15 +48,18 @@ class Roster:
         self._settings = settings
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
+        self._displaces = self.by_class and settings.displaces
         self.memory = Memory(traits, settings, counters)
         self.occupancy = Occupancy(self.memory, settings.sequences_max)
         self.complaints: list[str] = []
         """What is wrong with a policy that is not ours, in words, to be said and cleared."""
         ranking = ranking_of(settings.policy, counters, self.complaints)
         self.queue = WaitQueue(ranking, settings.overtake_s)
-        self.gate = Gate(settings, counters)
+        self.gate = make_gate(settings, counters)
         self.live: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
+        self.paused: dict[Sequence, float] = {}
+        """Those whose caller paused them, and until when, the first to be resumed first."""
         self.deferred_count = 0
         """Those passed over at the last admission: they wait for something other than room."""
         self._crowded: set[str] = set()
@@ -81,7 +84,8 @@ class Roster:
 
     def admit(self, now: float, *, drains: bool) -> None:
         """Let the waiting run, as far as strategy, policy, places and memory allow."""
-        self.gate.open(now, self.queue.count, self.queue.oldest(), drains)
+        places = self._settings.sequences_max - len(self.running)
+        self.gate.open(now, self.queue, places, drains=drains)
         self._crowded.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):
@@ -114,12 +118,62 @@ class Roster:
         self._wait_again(sequence)
         sequence.preempted_count += 1
         self.memory.trim_cache(self.running)
-        self._counters.add(
-            "displaced" if reason is PreemptReason.DISPLACED else f"preempted_{reason}"
-        )
+        if reason in (PreemptReason.SAVED, PreemptReason.RECOMPUTED):
+            self._counters.add(f"preempted_{reason}")
+        elif reason is PreemptReason.DISPLACED:
+            self._counters.add("displaced")
         self._events.append(
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
+
+    def pause(self, sequence: Sequence, now: float) -> None:
+        """Let the sequence do nothing until it is resumed; it keeps its age.
+
+        One that runs goes on until its batch has returned: `stop_paused` sends it back.
+        """
+        if sequence in self.paused:
+            return
+        self.paused[sequence] = now + limits.PAUSE_S_MAX
+        self._counters.add("paused")
+        if sequence.state is State.WAITING:
+            self._step_aside(sequence)
+
+    def resume(self, sequence: Sequence) -> None:
+        """Let a paused sequence wait for its turn again."""
+        if self.paused.pop(sequence, None) is None:
+            return
+        self._counters.add("resumed")
+        if sequence.state is State.WAITING:
+            self.queue.resume(sequence)
+
+    def end_pauses(self, now: float) -> None:
+        """Resume those who were paused for as long as may be."""
+        while self.paused and self.pauses_end_at <= now:
+            self._counters.add("pauses_ended")
+            self.resume(next(iter(self.paused)))
+
+    @property
+    def pauses_end_at(self) -> float:
+        """When the first of the paused is resumed by itself."""
+        return next(iter(self.paused.values()))
+
+    def stop_paused(self, now: float) -> None:
+        """Send those back who were paused while they ran, as far as their batch has returned."""
+        if not self.paused:
+            return
+        for sequence in [each for each in self.running if each in self.paused]:
+            if not sequence.is_in_flight:
+                self.preempt(sequence, PreemptReason.PAUSED, now, by=sequence, keeps_memory=True)
+
+    def reprioritise(self, sequence: Sequence, priority: Priority) -> None:
+        """Put the sequence into another class, from here on."""
+        sequence.priority = priority
+        self._counters.add("reprioritised")
+        if sequence.state is State.RUNNING:
+            self.running.remove(sequence)
+            self._place_among_running(sequence)
+        else:
+            self.queue.rank_again(sequence)
 
     def end(
         self,
@@ -138,8 +192,9 @@ class Roster:
         else:
             self.queue.remove(sequence)
             self.memory.discard(sequence)
+        self.paused.pop(sequence, None)
         sequence.move(State.FINISHED)
-        self.gate.ended(sequence)
+        self.gate.left(sequence)
         if self.queue.fair is not None:
             self.queue.fair.forget_absent()
         self._counters.add(_ENDINGS[reason])
@@ -180,9 +235,12 @@ class Roster:
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
         assert set(running) == set(self.running), "the running list is not who runs"
         assert len(running) <= self._settings.sequences_max, len(running)
-        assert self.queue.count == len(waiting), (self.queue.count, len(waiting))
+        paused = [sequence for sequence in waiting if sequence in self.paused]
+        assert self.queue.paused_count == len(paused), (self.queue.paused_count, len(paused))
+        assert self.queue.count == len(waiting) - len(paused), (self.queue.count, len(waiting))
+        assert set(self.paused) <= set(live), "one that ended is paused"
         assert self.queue.token_count == sum(s.known_count for s in waiting), "queue tokens"
-        self.queue.shares.check(waiting, running)
+        self.queue.shares.check(waiting, paused, running)
         ended = sum(self._counters[name] for name in set(_ENDINGS.values()))
         assert self._counters["accepted"] == ended + len(live), (ended, len(live))
         for sequence in live:
@@ -192,7 +250,7 @@ class Roster:
     def _admit_one(self, now: float) -> bool:
         """Admit one sequence, or make place for one; false when there is nothing more to do."""
         self.deferred_count = 0
-        if len(self.running) >= self._settings.sequences_max and not self.by_class:
+        if len(self.running) >= self._settings.sequences_max and not self._displaces:
             return False
         without = self.held_back
         if without is None:
@@ -263,7 +321,7 @@ class Roster:
         if self.gate.is_open:
             return waiting, self.queue.shares.waiting_count(without)
         # A member that was sent back may stand behind any number of those.
-        awaited_count = sum(member.state is State.WAITING for member in self.gate.members)
+        awaited_count = self.gate.awaited_count(self.queue)
         found = filter(self.gate.may_join, waiting) if awaited_count else ()
         return found, self.queue.count - awaited_count
 
@@ -292,7 +350,7 @@ class Roster:
     def _start(self, sequence: Sequence, now: float) -> None:
         sequence.move(State.RUNNING)
         sequence.admitted_known = sequence.known_count
-        insort(self.running, sequence, key=lambda s: seniority(s, by_class=self.by_class))
+        self._place_among_running(sequence)
         self.gate.joined(sequence)
         self.queue.shares.runs(sequence)
         if self.queue.fair is not None:
@@ -309,6 +367,9 @@ class Roster:
             self._events.append(
                 StartEvent(sequence.request.id, sequence.index, now, waited_s, sequence.computed)
             )
+
+    def _place_among_running(self, sequence: Sequence) -> None:
+        insort(self.running, sequence, key=lambda s: seniority(s, by_class=self.by_class))
 
     def _take_back(self, sequence: Sequence, now: float) -> bool:
         """Send one back whose tenant holds more than its share; false if there is none."""
@@ -331,7 +392,7 @@ class Roster:
 
     def _displace(self, sequence: Sequence, now: float, *, keeps_memory: bool) -> bool:
         """Send a running sequence of a lower class back to make place; false if there is none."""
-        if not self.by_class:
+        if not self._displaces:
             return False
         overtake_s = self._settings.overtake_s
         victim = choose_for_class(self.running, sequence, now, overtake_s)
@@ -356,7 +417,14 @@ class Roster:
         sequence.move(State.WAITING)
         # Before it leaves those who run, so that its tenant is not taken to have been away.
         self.queue.add(sequence)
+        if sequence in self.paused:
+            self._step_aside(sequence)
         self._stop_running(sequence)
+
+    def _step_aside(self, sequence: Sequence) -> None:
+        """A paused sequence waits beside the line, and no group waits for it."""
+        self.queue.pause(sequence)
+        self.gate.left(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -4,7 +4,8 @@ Sans-IO: it is told the time and the outcomes, and answers with batches and even
 sequence from submission to its end and is called from one thread only. Neither text nor native
 memory is known here.
 
-    submit, cancel, finish, expire      what the world wants
+    submit, cancel, finish, expire,
+    pause, resume, reprioritise         what the world wants
     plan(now) -> Batch                  what the backend shall do
     apply(batch, outcome) -> events     what it did; `fail` when it could not
     check()                             invariants 2, 3 and 7, recomputed from scratch
@@ -23,10 +24,10 @@ from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, Occupant
 from jitney.core.mix import Budget, Wanted, share_budget
 from jitney.core.picture import Picture, draw
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State, make_sequences
-from jitney.core.settings import SchedulerSettings
+from jitney.core.settings import Mix, SchedulerSettings
 from jitney.errors import Draining, InvalidRequest, QueueFull
 
 RETRY_SHARE = 0.25
@@ -56,7 +57,11 @@ class Scheduler:
         self._decodes_differ = traits.decodes_differ
         self._eos_tokens = frozenset(eos_tokens)
         self._budget = Budget(
-            settings.batch_tokens_max, settings.prefill_chunk, settings.stall_s_target
+            settings.batch_tokens_max,
+            settings.prefill_chunk,
+            settings.stall_s_target,
+            settings.prefills_max,
+            settings.decodes_max,
         )
         self.counters = Counters()
         self._roster = Roster(settings, traits, self.counters)
@@ -64,6 +69,7 @@ class Scheduler:
         self._flights: deque[Flight] = deque()
         self._deadlines: list[tuple[float, int, Sequence]] = []
         self._batch_number = 0
+        self._decode_turn = 0
         self._drains = False
 
     def submit(self, request: Request, now: float) -> None:
@@ -105,9 +111,30 @@ class Scheduler:
                 return [*self._roster.take_events(), self._roster.end(sequence, reason, now)]
         return []
 
+    def pause(self, request_id: RequestId, now: float) -> None:
+        """Let a request do nothing until it is resumed. An unknown or ended one is ignored.
+
+        Its memory stays cached while there is room, its deadline holds and it keeps its age. It
+        counts as waiting, and is resumed by itself after PAUSE_S_MAX, or when the engine drains.
+        """
+        if not self._drains:
+            for sequence in self._roster.live.get(request_id, ()):
+                self._roster.pause(sequence, now)
+
+    def resume(self, request_id: RequestId) -> None:
+        """Let a paused request go on when it is its turn; any other one is ignored."""
+        for sequence in self._roster.live.get(request_id, ()):
+            self._roster.resume(sequence)
+
+    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        """Put a request into another class. An unknown or ended one is ignored."""
+        for sequence in self._roster.live.get(request_id, ()):
+            self._roster.reprioritise(sequence, priority)
+
     def expire(self, now: float) -> list[Event]:
-        """End what is past its deadline (invariant 8)."""
+        """End what is past its deadline (invariant 8), and pauses that lasted long enough."""
         events = self._roster.take_events()
+        self._roster.end_pauses(now)
         self._forget_deadlines()
         while self._deadlines and self._deadlines[0][0] <= now:
             sequence = heapq.heappop(self._deadlines)[2]
@@ -126,8 +153,10 @@ class Scheduler:
         return events
 
     def drain(self) -> None:
-        """Take no new requests; what was accepted runs to its end."""
+        """Take no new requests; what was accepted runs to its end, paused or not."""
         self._drains = True
+        for sequence in list(self._roster.paused):
+            self._roster.resume(sequence)
 
     def plan(self, now: float) -> Batch | None:
         """The work of one tick, or None when there is nothing to do.
@@ -140,6 +169,7 @@ class Scheduler:
         for its span, at the expense of cached prefixes and, at the worst, of its juniors,
         or of a tenant that holds more than its share.
         """
+        self._roster.stop_paused(now)
         self._roster.admit(now, drains=self._drains)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
@@ -157,6 +187,9 @@ class Scheduler:
         operations = self._roster.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
         assert batch.token_count <= self._settings.batch_tokens_max, batch.token_count
+        if self._settings.mix is Mix.SEPARATE:
+            is_prefill = any(entry.length > 1 for entry in entries)
+            self.counters.add("ticks_of_prefills" if is_prefill else "ticks_of_decodes")
         self._flights.append(Flight(batch, tuple(sequences)))
         return batch
 
@@ -171,6 +204,8 @@ class Scheduler:
         roster = self._roster
         running, memory = roster.running, roster.memory
         if roster.queue.count or any(sequence.wanted_count > 1 for sequence in running):
+            return False
+        if any(sequence in roster.paused for sequence in running):
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
@@ -229,8 +264,11 @@ class Scheduler:
 
     def wake_at(self, now: float) -> float | None:
         """When planning might change its mind though nothing arrives; None if never."""
-        departure = self._roster.gate.wake_at(self._roster.queue.oldest())
+        roster = self._roster
+        departure = roster.gate.wake_at(roster.queue)
         times = [] if departure is None else [departure]
+        if roster.paused:
+            times.append(roster.pauses_end_at)
         if self._deadlines:
             times.append(self._deadlines[0][0])
         return max(now, min(times)) if times else None
@@ -242,9 +280,10 @@ class Scheduler:
         return Gauges(
             running_count=len(running),
             prefilling_count=sum(sequence.is_prefilling for sequence in running),
-            waiting_count=queue.count,
+            waiting_count=queue.count + queue.paused_count,
+            paused_count=queue.paused_count,
             waiting_tokens=queue.token_count,
-            deferred_count=min(self._roster.deferred_count, queue.count),
+            deferred_count=min(self._roster.deferred_count, queue.count) + queue.paused_count,
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
@@ -286,19 +325,20 @@ class Scheduler:
                 f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
                 retry_s,
             )
-        count = queue.count + len(sequences)
+        waiting_count = queue.count + queue.paused_count
+        count = waiting_count + len(sequences)
         token_count = queue.token_count + sum(s.known_count for s in sequences)
         requests_max, tokens_max = (
             self._settings.queue_requests_max,
             self._settings.queue_tokens_max,
         )
         # An empty line takes any request that fits the model, however small its bound.
-        if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
+        if waiting_count == 0 or (count <= requests_max and token_count <= tokens_max):
             return
         self.counters.add("queue_full")
         retry_s = self._retry_s()
         raise QueueFull(
-            f"{queue.count} requests with {queue.token_count} tokens are waiting already "
+            f"{waiting_count} requests with {queue.token_count} tokens are waiting already "
             f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
             retry_s,
         )
@@ -317,14 +357,25 @@ class Scheduler:
     def _groups(self) -> list[list[Sequence]]:
         """Who may stand in one batch: a suspect stands alone, so that blame is certain.
 
-        The suspect and the others take turns; whoever cannot move leaves its turn to the rest.
+        The suspect and the others take turns, and so do prefills and decodes under the mix
+        `separate`; whoever cannot move leaves its turn to the rest.
         """
         running = self._roster.running
         suspects = [s for s in running if s.strikes >= limits.STRIKES_QUARANTINE]
         if not suspects:
-            return [running]
+            return self._apart(running, self._batch_number)
         others = [s for s in running if s.strikes < limits.STRIKES_QUARANTINE]
-        return [suspects, others] if self._batch_number % 2 else [others, suspects]
+        groups = [suspects, others] if self._batch_number % 2 else [others, suspects]
+        # Each of the two has had as many turns as half of the batches.
+        return [part for group in groups for part in self._apart(group, self._batch_number // 2)]
+
+    def _apart(self, group: list[Sequence], turn: int) -> list[list[Sequence]]:
+        """The group as it is, or its prefills and decodes apart, those whose turn it is first."""
+        if self._settings.mix is not Mix.SEPARATE:
+            return [group]
+        prefills = [sequence for sequence in group if self._wanted(sequence) > 1]
+        decodes = [sequence for sequence in group if self._wanted(sequence) == 1]
+        return [decodes, prefills] if turn % 2 else [prefills, decodes]
 
     def _forget_deadlines(self) -> None:
         """Drop those of ended sequences: the next one at once, all when they are the most."""
@@ -347,7 +398,8 @@ class Scheduler:
         share = share_budget(self._settings.mix, decode_count, prefills, self._budget, self._cost)
         # When not every decode has a place in this tick, they take turns.
         left_out = decode_count - share.decode_count
-        first = self._batch_number % decode_count if left_out else 0
+        first = self._decode_turn % decode_count if left_out else 0
+        self._decode_turn += share.decode_count
         spans = iter(share.spans)
         decodes = 0
         chosen: list[tuple[Sequence, int]] = []
@@ -364,6 +416,8 @@ class Scheduler:
 
     def _wanted(self, sequence: Sequence) -> int:
         """Positions that are planned for a sequence at most."""
+        if sequence in self._roster.paused:
+            return 0
         want = sequence.wanted_count
         if want > 1 and self._decodes_differ:
             # What was generated is computed again as it was computed: one by one (invariant 4).

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from jitney.core.batch import Sampling
 from jitney.core.chain import Chain
-from jitney.core.request import Priority, Request
+from jitney.core.request import Request
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 
 
@@ -57,6 +57,7 @@ class Sequence:
         "pending",
         "planned",
         "preempted_count",
+        "priority",
         "prompt_scored",
         "request",
         "sampling",
@@ -77,6 +78,7 @@ class Sequence:
         self.sampling = sampling
         self.known_max = known_max
         self.arrived_at = arrived_at
+        self.priority = request.priority
         self.order = 0
         self.tokens = list(request.prompt)
         self.state = State.WAITING
@@ -94,11 +96,6 @@ class Sequence:
         self.chain: Chain | None = None
         self.strikes = 0
         self.struck_at = 0
-
-    @property
-    def priority(self) -> Priority:
-        """The class that its request asked for."""
-        return self.request.priority
 
     @property
     def known_count(self) -> int:

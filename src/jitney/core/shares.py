@@ -12,9 +12,13 @@ from jitney.core.sequence import Sequence
 
 @dataclass(slots=True)
 class Held:
-    """Sequences and tokens of one tenant that wait, and its sequences that run."""
+    """Sequences and tokens of one tenant that wait, and its sequences that run.
+
+    Those that are paused are among the waiting.
+    """
 
     waiting_count: int = 0
+    paused_count: int = 0
     waiting_tokens: int = 0
     running_count: int = 0
 
@@ -37,8 +41,9 @@ class Shares:
         return self.waiting_count(self._full)
 
     def waiting_count(self, tenants: Set[str]) -> int:
-        """Sequences of these tenants that wait."""
-        return sum(self.held(tenant).waiting_count for tenant in tenants)
+        """Sequences of these tenants that wait and are not paused."""
+        held = map(self.held, tenants)
+        return sum(each.waiting_count - each.paused_count for each in held)
 
     def held(self, tenant: str) -> Held:
         """What the tenant holds now."""
@@ -64,6 +69,14 @@ class Shares:
         """The sequence left the queue."""
         self._add(sequence, waiting=-1)
 
+    def pauses(self, sequence: Sequence) -> None:
+        """The sequence waits and is paused."""
+        self._add(sequence, paused=1)
+
+    def pauses_no_more(self, sequence: Sequence) -> None:
+        """The sequence waits as others do."""
+        self._add(sequence, paused=-1)
+
     def runs(self, sequence: Sequence) -> None:
         """The sequence has a place."""
         self._add(sequence, running=1)
@@ -72,25 +85,31 @@ class Shares:
         """The sequence gave its place back."""
         self._add(sequence, running=-1)
 
-    def check(self, waiting: list[Sequence], running: list[Sequence]) -> None:
+    def check(
+        self, waiting: list[Sequence], paused: list[Sequence], running: list[Sequence]
+    ) -> None:
         """Compare with a recount."""
         again = Shares()
         for sequence in waiting:
             again.waits(sequence)
+        for sequence in paused:
+            again.pauses(sequence)
         for sequence in running:
             again.runs(sequence)
         assert again._held == self._held, (again._held, self._held)
         assert again._full == self._full, (again._full, self._full)
 
-    def _add(self, sequence: Sequence, waiting: int = 0, running: int = 0) -> None:
+    def _add(self, sequence: Sequence, waiting: int = 0, paused: int = 0, running: int = 0) -> None:
         request = sequence.request
         if request.share is None:
             return
         held = self._held.setdefault(request.tenant, Held())
         held.waiting_count += waiting
         held.waiting_tokens += waiting * sequence.known_count
+        held.paused_count += paused
         held.running_count += running
         assert min(held.waiting_count, held.waiting_tokens, held.running_count) >= 0, held
+        assert 0 <= held.paused_count <= held.waiting_count, held
         if held.running_count >= request.share.running_max:
             self._full.add(request.tenant)
         else:

@@ -1,16 +1,18 @@
-"""When waiting sequences may join: `Gate`, one for each strategy.
+"""When waiting sequences may join: a `Gate` for each strategy.
 
-`continuous` has no gate. The group strategies open for a group, close behind it, and open again
-when its last member has ended; its answers are handed out together. They exist so that what the
-literature says of them can be measured, and they are real: memory, preemption and recovery work
-inside a group as everywhere.
+`continuous` lets newcomers in at every tick, or gathers them in a window first (`Window`). The
+group strategies (`Groups`) open for a group, close behind it, and open again when its last member
+has ended. They exist so that what the literature says of them can be measured, and they are real:
+memory, preemption and recovery work inside a group as everywhere.
 """
 
 from collections.abc import Set
+from typing import Protocol
 
 from jitney.core.counters import Counters
+from jitney.core.queue import WaitQueue
 from jitney.core.sequence import Sequence
-from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
 
 LATENCY_WEIGHT = 0.2
 """What the last tick counts for in the mean that `adaptive` steers by."""
@@ -21,60 +23,183 @@ SHRINK = 0.75
 at most so many while ticks are slow."""
 
 
-class Gate:
+class Gate(Protocol):
     """Lets sequences join, one by one, as the strategy allows."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody may join."""
+        ...
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether answers are held back now, to be handed out with others."""
+        ...
+
+    def open(self, now: float, queue: WaitQueue, places: int, *, drains: bool) -> None:
+        """Decide who may join in this tick; `places` are free."""
+        ...
+
+    def may_join(self, sequence: Sequence) -> bool:
+        """Whether this sequence may be admitted now."""
+        ...
+
+    def awaited_count(self, queue: WaitQueue) -> int:
+        """Of the waiting, those who may join though the gate is closed to others."""
+        ...
+
+    def joined(self, sequence: Sequence) -> None:
+        """The sequence was admitted."""
+        ...
+
+    def close(self) -> None:
+        """Nobody else is here to join in this tick."""
+        ...
+
+    def left(self, sequence: Sequence) -> None:
+        """The sequence ended, or was paused."""
+        ...
+
+    def observe(self, seconds: float) -> None:
+        """A tick took this long."""
+        ...
+
+    def wake_at(self, queue: WaitQueue) -> float | None:
+        """When the gate would open without anyone else arriving."""
+        ...
+
+
+def make_gate(settings: SchedulerSettings, counters: Counters) -> Gate:
+    """The gate of a strategy."""
+    if settings.strategy is Strategy.CONTINUOUS:
+        return Window(settings, counters)
+    return Groups(settings, counters)
+
+
+class Window:
+    """Newcomers join when the oldest has waited for `wait_s`, or when enough of them are here.
+
+    Without a wait they join at once. Whoever ran before comes back at any time.
+    """
+
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
+        assert settings.wait_s is not None, "only a group can wait until it is full"
+        self._wait_s = settings.wait_s
+        self._size = settings.window_size or settings.sequences_max
+        self._size = max(self._size, settings.group_size_min)
         self._counters = counters
-        self._strategy = settings.strategy
-        self._size_max = settings.sequences_max
-        self._wait_s = settings.wait_s or 0.0
-        self._tick_s_target = settings.tick_s_target
+        self._is_open = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether newcomers may join."""
+        return self._is_open
+
+    @property
+    def holds_answers(self) -> bool:
+        """Never: each is answered when it ends."""
+        return False
+
+    def open(self, now: float, queue: WaitQueue, places: int, *, drains: bool) -> None:
+        """Let newcomers in when the window is over, or they are as many as have a place."""
+        oldest = queue.oldest_newcomer()
+        is_over = oldest is None or oldest.arrived_at + self._wait_s <= now
+        is_enough = queue.newcomer_count >= min(self._size, max(places, 1))
+        self._is_open = drains or is_over or is_enough
+        if not self._is_open:
+            self._counters.add("window_waits")
+        elif not is_over:
+            self._counters.add("windows_filled")
+
+    def may_join(self, sequence: Sequence) -> bool:
+        """Whether this sequence may be admitted now; one that ran before may always come back."""
+        return self._is_open or sequence.started_at is not None
+
+    def awaited_count(self, queue: WaitQueue) -> int:
+        """Those who ran before."""
+        return queue.count - queue.newcomer_count
+
+    def joined(self, sequence: Sequence) -> None:
+        """Nothing is kept of it."""
+
+    def close(self) -> None:
+        """Nothing to do: the next tick looks at the window again."""
+
+    def left(self, sequence: Sequence) -> None:
+        """Nothing was kept of it."""
+
+    def observe(self, seconds: float) -> None:
+        """A window does not depend on ticks."""
+
+    def wake_at(self, queue: WaitQueue) -> float | None:
+        """The end of the window, while it keeps somebody out."""
+        oldest = queue.oldest_newcomer()
+        if self._is_open or oldest is None:
+            return None
+        return oldest.arrived_at + self._wait_s
+
+
+class Groups:
+    """A group departs when it is full or its oldest has waited for `wait_s`, and runs to its end.
+
+    `static` and `dynamic` groups have as many places as may run. Those of `adaptive` follow the
+    queue and the time of a tick. Fewer than `group_size_min` depart only when the wait is over.
+    """
+
+    def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
+        self._settings = settings
+        self._counters = counters
         self._size_last = settings.sequences_max
         self._latency_s = 0.0
         self._places = 0
         self._members: set[Sequence] = set()
 
     @property
-    def is_grouped(self) -> bool:
-        """Whether sequences travel in groups at all."""
-        return self._strategy is not Strategy.CONTINUOUS
+    def is_open(self) -> bool:
+        """Whether there are places left in the group that departs."""
+        return self._places > 0
 
     @property
     def holds_answers(self) -> bool:
-        """Whether a group is on its way: its answers are handed out when it has arrived."""
-        return bool(self._members)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anybody may join."""
-        return not self.is_grouped or self._places > 0
+        """Whether a group is on its way whose answers are handed out when it has arrived."""
+        return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
 
     @property
     def members(self) -> Set[Sequence]:
         """The group that is on its way."""
         return self._members
 
-    def open(self, now: float, waiting_count: int, oldest: Sequence | None, drains: bool) -> None:
+    def open(self, now: float, queue: WaitQueue, places: int, *, drains: bool) -> None:
         """Start a new group if the last one has arrived and this one may depart."""
-        if not self.is_grouped or self._members:
+        if self._members:
             return
         self._places = 0
+        oldest = queue.oldest()
         if oldest is None:
             return
-        size = self._group_size(waiting_count)
-        if waiting_count >= size or drains or oldest.arrived_at + self._wait_s <= now:
-            self._places = min(waiting_count, size)
+        size = self._next_size(queue.count)
+        least = max(size, self._settings.group_size_min)
+        is_over = self._is_over(oldest, now)
+        if queue.count >= least or drains or is_over:
+            self._places = min(queue.count, least)
             self._size_last = size
             self._counters.add("groups_departed")
+        elif queue.count >= size:
+            self._counters.add("minimum_waits")
+        elif self._settings.wait_s is None:
+            self._counters.add("waits_until_full")
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now; a member may always come back."""
         return self.is_open or sequence in self._members
 
+    def awaited_count(self, queue: WaitQueue) -> int:
+        """Members of the group that were sent back to wait."""
+        return sum(queue.holds(member) for member in self._members)
+
     def joined(self, sequence: Sequence) -> None:
-        """The sequence was admitted."""
-        if self.is_grouped and sequence not in self._members:
+        """The sequence was admitted, and takes a place unless it has one."""
+        if sequence not in self._members:
             self._members.add(sequence)
             self._places -= 1
 
@@ -82,29 +207,35 @@ class Gate:
         """Nobody else is here to join: the places that are left stay empty."""
         self._places = 0
 
-    def ended(self, sequence: Sequence) -> None:
-        """The sequence ended; the last one of a group opens the gate."""
+    def left(self, sequence: Sequence) -> None:
+        """The sequence ended or was paused; the last one of a group opens the gate."""
         self._members.discard(sequence)
 
     def observe(self, seconds: float) -> None:
         """A tick took this long; `adaptive` steers by it."""
         self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
 
-    def wake_at(self, oldest: Sequence | None) -> float | None:
+    def wake_at(self, queue: WaitQueue) -> float | None:
         """When a group would depart without anyone else arriving."""
-        if not self.is_grouped or self._members or oldest is None:
+        oldest = queue.oldest()
+        if self._members or oldest is None or self._settings.wait_s is None:
             return None
-        return oldest.arrived_at + self._wait_s
+        return oldest.arrived_at + self._settings.wait_s
 
-    def _group_size(self, waiting_count: int) -> int:
+    def _is_over(self, oldest: Sequence, now: float) -> bool:
+        wait_s = self._settings.wait_s
+        return wait_s is not None and oldest.arrived_at + wait_s <= now
+
+    def _next_size(self, waiting_count: int) -> int:
         """Places of the next group, which departs at once when so many wait."""
-        if self._strategy is not Strategy.ADAPTIVE:
-            return self._size_max
+        size_max = self._settings.sequences_max
+        if self._settings.strategy is not Strategy.ADAPTIVE:
+            return size_max
         # Deep queues want large groups to drain them; slow ticks want small ones.
         last = self._size_last
         size = (last + waiting_count) // 2
         if waiting_count > last:
-            size = min(self._size_max, waiting_count, max(last + 1, int(last * GROWTH)))
-        if self._latency_s > self._tick_s_target:
+            size = min(size_max, waiting_count, max(last + 1, int(last * GROWTH)))
+        if self._latency_s > self._settings.tick_s_target:
             size = min(size, int(last * SHRINK))
         return max(1, size)

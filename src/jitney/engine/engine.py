@@ -14,13 +14,22 @@ from enum import StrEnum
 
 from jitney.core.backend import Backend
 from jitney.core.gauges import Gauges
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
-from jitney.engine.inbox import Drain, Inbox, Look, Stop, Submit
+from jitney.engine.inbox import (
+    Drain,
+    Inbox,
+    Look,
+    Pause,
+    Reprioritise,
+    Resume,
+    Stop,
+    Submit,
+)
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observer, Observers
@@ -119,7 +128,7 @@ class Engine:
         self.check_process()
         mailbox = Mailbox(streams=streams, is_bounded=is_bounded)
         self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
-        return Handle(request, mailbox, self.cancel, _as_it_is)
+        return Handle(request, mailbox, self, _as_it_is)
 
     def submit(self, request: Request) -> Handle[Answer]:
         """Hand a request in and wait until it is accepted. Raises its refusal."""
@@ -148,6 +157,18 @@ class Engine:
     def cancel(self, request_id: RequestId) -> None:
         """Ask that a request end; idempotent, and unknown ids are ignored."""
         self._inbox.cancel(request_id)
+
+    def pause(self, request_id: RequestId) -> None:
+        """Ask that a request do nothing until it is resumed; unknown ids are ignored."""
+        self._inbox.send(Pause(request_id))
+
+    def resume(self, request_id: RequestId) -> None:
+        """Ask that a paused request go on; unknown ids are ignored."""
+        self._inbox.send(Resume(request_id))
+
+    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        """Ask that a request be of another class; unknown ids are ignored."""
+        self._inbox.send(Reprioritise(request_id, priority))
 
     def observe(self, observer: Observer) -> None:
         """Tell this one of every tick and request; called on the engine thread."""

@@ -7,9 +7,9 @@ unfinished; leaving a loop does not.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
 from jitney.errors import JitneyError
@@ -20,6 +20,26 @@ Shape = TypeVar("Shape")
 OtherShape = TypeVar("OtherShape")
 
 
+class Control(Protocol):
+    """What a handle asks of the engine; nothing waits, and an ended request is nobody's mistake."""
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Ask that a request end."""
+        ...
+
+    def pause(self, request_id: RequestId) -> None:
+        """Ask that a request do nothing until it is resumed."""
+        ...
+
+    def resume(self, request_id: RequestId) -> None:
+        """Ask that a paused request go on."""
+        ...
+
+    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        """Ask that a request be of another class."""
+        ...
+
+
 class Handle(Generic[Shape]):
     """One request that was handed in. Made by the engine; `shape` turns its answer into the
     form that the caller knows."""
@@ -28,17 +48,17 @@ class Handle(Generic[Shape]):
         self,
         request: Request,
         mailbox: Mailbox,
-        cancel: Callable[[RequestId], None],
+        control: Control,
         shape: Callable[[Answer], Shape],
     ) -> None:
         self.request = request
         self._mailbox = mailbox
-        self._cancel = cancel
+        self._control = control
         self._shape = shape
 
     def shaped(self, shape: Callable[[Answer], OtherShape]) -> "Handle[OtherShape]":
         """The same request with results in another form; this handle is not to be read any more."""
-        return Handle(self.request, self._mailbox, self._cancel, shape)
+        return Handle(self.request, self._mailbox, self._control, shape)
 
     @property
     def id(self) -> RequestId:
@@ -58,7 +78,27 @@ class Handle(Generic[Shape]):
     def cancel(self) -> None:
         """Ask that the request end; idempotent. What was made until then is its answer."""
         if not self.is_done:
-            self._cancel(self.id)
+            self._control.cancel(self.id)
+
+    def pause(self) -> None:
+        """Ask that the request do nothing until it is resumed; idempotent.
+
+        It makes no further tokens once the batch that it is in has returned. Its memory is given
+        up when others want the room and computed again then, its time limits hold, and it keeps
+        its place by age. After ten minutes it goes on by itself.
+        """
+        if not self.is_done:
+            self._control.pause(self.id)
+
+    def resume(self) -> None:
+        """Ask that a paused request go on when it is its turn; idempotent."""
+        if not self.is_done:
+            self._control.resume(self.id)
+
+    def reprioritise(self, priority: Priority) -> None:
+        """Ask that the request be of another class; matters under the policy `priority`."""
+        if not self.is_done:
+            self._control.reprioritise(self.id, priority)
 
     def abandon(self, error: JitneyError) -> None:
         """Cancel, and wait no longer for the engine to say so: this error is the end."""

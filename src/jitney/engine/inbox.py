@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.sight import Sight
 from jitney.errors import EngineError, EngineStopped, QueueFull
@@ -39,6 +39,28 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Let this request do nothing until it is resumed."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let this request go on."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritise:
+    """Put this request into another class."""
+
+    request_id: RequestId
+    priority: Priority
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Take no new requests; finish those that live."""
 
@@ -58,7 +80,7 @@ class Look:
     characters_max: int
 
 
-Command = Submit | Cancel | Drain | Stop | Look
+Command = Submit | Cancel | Pause | Resume | Reprioritise | Drain | Stop | Look
 
 
 class Inbox:
@@ -99,7 +121,7 @@ class Inbox:
             self._commands.append(Cancel(request_id))
             self._changed.notify()
 
-    def send(self, command: Drain | Stop | Look) -> None:
+    def send(self, command: Pause | Resume | Reprioritise | Drain | Stop | Look) -> None:
         """Any thread. Without effect when the engine has stopped."""
         with self._changed:
             if self._closed_by is None:

@@ -12,7 +12,18 @@ from typing import assert_never
 from jitney.core.backend import Backend
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.inbox import Cancel, Command, Drain, Inbox, Look, Stop, Submit
+from jitney.engine.inbox import (
+    Cancel,
+    Command,
+    Drain,
+    Inbox,
+    Look,
+    Pause,
+    Reprioritise,
+    Resume,
+    Stop,
+    Submit,
+)
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, JitneyError
 
@@ -98,6 +109,8 @@ class Loop:
                     command.mailbox.end(Ending(None, error))
             case Cancel():
                 self._tick.cancel(command.request_id)
+            case Pause() | Resume() | Reprioritise():
+                self._steer(command)
             case Drain():
                 self.drains = True
                 self._tick.drain()
@@ -110,6 +123,15 @@ class Loop:
                 self._tick.drain()
             case _:
                 assert_never(command)
+
+    def _steer(self, command: Pause | Resume | Reprioritise) -> None:
+        match command:
+            case Pause():
+                self._tick.pause(command.request_id)
+            case Resume():
+                self._tick.resume(command.request_id)
+            case Reprioritise():
+                self._tick.reprioritise(command.request_id, command.priority)
 
     def _end(self, reason: EngineError) -> None:
         self._tick.stop(reason)

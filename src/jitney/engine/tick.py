@@ -24,7 +24,7 @@ from jitney.core.events import (
     StartEvent,
 )
 from jitney.core.gauges import Gauges
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
@@ -52,6 +52,9 @@ from jitney.engine.stats import Tally
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, EngineStopped, JitneyError
 
 _log = logging.getLogger("jitney.engine")
+
+SQUEEZED = (PreemptReason.SAVED, PreemptReason.RECOMPUTED)
+"""Why a sequence was preempted when memory ran short."""
 
 
 class Tick:
@@ -122,6 +125,18 @@ class Tick:
         if self.stopped is None:
             now = self._clock.now()
             self._collect(self._scheduler.cancel(request_id, now), now)
+
+    def pause(self, request_id: RequestId) -> None:
+        """Let a request do nothing until it is resumed; unknown and ended ones are ignored."""
+        self._scheduler.pause(request_id, self._clock.now())
+
+    def resume(self, request_id: RequestId) -> None:
+        """Let a paused request go on; unknown and ended ones are ignored."""
+        self._scheduler.resume(request_id)
+
+    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        """Put a request into another class; unknown and ended ones are ignored."""
+        self._scheduler.reprioritise(request_id, priority)
 
     def cancel_all(self) -> None:
         """End everything that lives."""
@@ -291,7 +306,7 @@ class Tick:
                 self._tell_started(collector, event)
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += 1
-                self._squeezed_count += event.reason is not PreemptReason.DISPLACED
+                self._squeezed_count += event.reason in SQUEEZED
                 self._tell(record_preempted(event))
             verdict = collector.push(event)
             if verdict is not None:

@@ -31,6 +31,8 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
     mix: Mix, decode_count: int, wanted: list[Wanted], spare: int, chunk: int, is_slow: bool
 ) -> None:
     """Guards invariants 2 and 8: no tick too large, none empty while there is work."""
+    if mix is Mix.SEPARATE and wanted:
+        decode_count = 0  # never both
     budget = Budget(max(1, decode_count + len(wanted)) + spare, chunk, 0.05)
     cost = slow_model() if is_slow else CostModel()
     share = share_budget(mix, decode_count, wanted, budget, cost)
@@ -59,6 +61,15 @@ def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...
     """Guards the meaning of each name, at a budget that is not enough for all."""
     share = share_budget(mix, 6, [Wanted(50), Wanted(50)], Budget(10, 8, 0.05), CostModel())
     assert (share.decode_count, share.spans) == (decodes, spans)
+
+
+def test_separate_ticks_are_sized_apart() -> None:
+    """Guards `prefill_batch_size` and `decode_batch_size`: sequences, whatever their tokens."""
+    budget = Budget(100, 8, 0.05, prefills_max=2, decodes_max=3)
+    share = share_budget(Mix.SEPARATE, 0, [Wanted(50)] * 4, budget, CostModel())
+    assert (share.decode_count, share.spans) == (0, (8, 8, 0, 0))
+    share = share_budget(Mix.SEPARATE, 9, [], budget, CostModel())
+    assert (share.decode_count, share.spans) == (3, ())
 
 
 def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:

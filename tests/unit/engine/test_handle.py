@@ -9,7 +9,7 @@ import pytest
 
 from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
-from jitney.core.request import Request
+from jitney.core.request import Priority, Request
 from jitney.engine.answer import Ending
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
@@ -86,17 +86,48 @@ def test_leaving_an_async_with_block_cancels_what_is_unfinished(
 
 
 def test_a_result_that_is_not_there_in_time_leaves_the_request_running(
-    make_request: MakeRequest,
+    make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     """Guards against a timeout that loses the request, or its deltas."""
     mailbox = Mailbox()
-    handle = Handle(make_request(), mailbox, lambda request_id: None, lambda answer: answer)
+    handle = Handle(make_request(), mailbox, make_engine(), lambda answer: answer)
     with pytest.raises(TimeoutError):
         handle.result(0.01)
     assert not handle.is_done
     mailbox.end(Ending(None, EngineStopped("over")))
     with pytest.raises(EngineStopped, match="over"):
         handle.result(WAIT_S)
+
+
+def test_a_paused_request_stands_still_until_it_is_resumed(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards pause and resume across the threads: the text is whole, and others go on."""
+    engine = make_engine()
+    alone = engine.submit(make_request(max_tokens=600)).result(WAIT_S)
+    handle = engine.submit(make_request(max_tokens=600))
+    handle.pause()
+    other = engine.submit(make_request("other", max_tokens=900)).result(WAIT_S)
+    assert other.usage.completion_count == 900
+    assert engine.gauges().paused_count == 1
+    assert not handle.is_done
+    handle.reprioritise(Priority.HIGH)
+    handle.resume()
+    answer = handle.result(WAIT_S)
+    assert answer.completions[0].tokens == alone.completions[0].tokens
+    counters = engine.stats().counters
+    assert (counters["paused"], counters["resumed"], counters["reprioritised"]) == (1, 1, 1)
+
+
+def test_closing_lets_the_paused_run_to_their_end(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    """Guards a drain against somebody who paused and went away."""
+    engine = make_engine()
+    handle = engine.submit(make_request(max_tokens=600))
+    handle.pause()
+    engine.close(WAIT_S)
+    assert handle.result(WAIT_S).usage.completion_count == 600
 
 
 def test_what_went_wrong_is_raised_after_the_deltas_and_what_was_made_is_kept(

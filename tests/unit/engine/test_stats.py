@@ -84,6 +84,7 @@ NOTHING = Gauges(
     running_count=0,
     prefilling_count=0,
     waiting_count=0,
+    paused_count=0,
     waiting_tokens=0,
     deferred_count=0,
     cached_count=0,

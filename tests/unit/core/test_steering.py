@@ -1,0 +1,276 @@
+"""What callers and settings ask of the scheduler beside running: pause, classes, pure ticks."""
+
+from typing import Any
+
+import pytest
+
+from jitney.core.backend import Traits
+from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, PreemptReason
+from jitney.core.limits import PAUSE_S_MAX
+from jitney.core.params import SamplingParams
+from jitney.core.picture import WaitReason
+from jitney.core.policy import Candidate
+from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.scheduler import Scheduler
+from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.errors import QueueFull
+
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100)
+A, B, C = (RequestId(name) for name in "abc")
+
+
+# Any: of every setting's type
+def scheduler(sequences_max: int = 8, **others: Any) -> Scheduler:
+    settings = SchedulerSettings(model_len_max=100, sequences_max=sequences_max, **others)
+    return Scheduler(settings, TRAITS, (9,))
+
+
+def request(name: str, prompt_length: int = 3, **others: Any) -> Request:
+    params = SamplingParams(temperature=0.0, max_tokens=20)
+    prompt = tuple(ord(name[0]) for _ in range(prompt_length))
+    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, **others)
+
+
+def turn(one: Scheduler, now: float = 0.0) -> tuple[Batch | None, list[Event]]:
+    """Plan, and let the backend answer at once."""
+    batch = one.plan(now)
+    if batch is None:
+        return None, []
+    samples = tuple(Sample(5 if entry.wants_token else None) for entry in batch.entries)
+    events = one.apply(batch, Outcome(batch.number, samples, 0.01), now)
+    one.check()
+    return batch, events
+
+
+def runs(one: Scheduler) -> set[str]:
+    return {str(each.request_id) for each in one.occupants().values()}
+
+
+def test_a_paused_request_leaves_its_place_and_comes_back() -> None:
+    """Guards pause: nothing is computed for it, others go on, and its memory need not be redone."""
+    one = scheduler()
+    one.submit(request("a", 20), 0.0)
+    one.submit(request("b"), 0.0)
+    turn(one)
+    one.pause(A, 0.0)
+    _, events = turn(one)
+    assert [each.reason for each in events if isinstance(each, PreemptEvent)] == [
+        PreemptReason.PAUSED
+    ]
+    assert runs(one) == {"b"}
+    assert one.gauges().paused_count == one.gauges().waiting_count == 1
+    one.pause(A, 0.0)
+    turn(one)
+    one.resume(A)
+    batch, _ = turn(one)
+    assert runs(one) == {"a", "b"}
+    assert batch is not None
+    assert [entry.length for entry in batch.entries] == [1, 1]
+    assert (one.counters["paused"], one.counters["resumed"]) == (1, 1)
+
+
+def test_a_request_that_is_in_a_batch_is_paused_when_it_has_returned() -> None:
+    """Guards a pause in mid-flight: the token that is under way is not lost."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    batch = one.plan(0.0)
+    assert batch is not None
+    one.pause(A, 0.0)
+    assert not one.is_steady
+    assert one.plan(0.0) is None
+    events = one.apply(batch, Outcome(batch.number, (Sample(5),), 0.01), 0.0)
+    assert len(events) == 2
+    assert one.plan(0.0) is None
+    assert runs(one) == set()
+    one.check()
+
+
+def test_a_paused_request_ends_by_its_deadline_and_by_a_cancel() -> None:
+    """Guards the paused against being forgotten: time limits hold, and a cancel reaches them."""
+    one = scheduler()
+    one.submit(request("a", total_s_max=5.0), 0.0)
+    one.submit(request("b"), 0.0)
+    turn(one)
+    one.pause(A, 0.0)
+    one.pause(B, 0.0)
+    turn(one)
+    assert one.wake_at(0.0) == 5.0
+    ends = [each for each in one.expire(5.0) if isinstance(each, FinishEvent)]
+    assert [each.reason for each in ends] == [FinishReason.DEADLINE]
+    ends = [each for each in one.cancel(B, 6.0) if isinstance(each, FinishEvent)]
+    assert [each.reason for each in ends] == [FinishReason.CANCELLED]
+    one.check()
+    assert one.gauges().waiting_count == 0
+
+
+def test_a_pause_ends_by_itself() -> None:
+    """Guards the queue: whoever pauses and goes away does not keep a place for ever."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    one.pause(A, 1.0)
+    assert turn(one, 1.0)[0] is None
+    assert one.wake_at(1.0) == 1.0 + PAUSE_S_MAX
+    one.expire(1.0 + PAUSE_S_MAX)
+    assert turn(one, 1.0 + PAUSE_S_MAX)[0] is not None
+    assert one.counters["pauses_ended"] == 1
+
+
+def test_the_paused_count_for_the_bounds_of_the_queue() -> None:
+    """Guards memory: a caller that pauses everything cannot hand in more and more."""
+    one = scheduler(queue_requests_max=2)
+    share = Share(waiting_max=1, waiting_tokens_max=1000, running_max=8)
+    one.submit(request("a", share=share, tenant="x"), 0.0)
+    one.pause(A, 0.0)
+    with pytest.raises(QueueFull, match="of this caller"):
+        one.submit(request("b", share=share, tenant="x"), 0.0)
+    one.submit(request("b"), 0.0)
+    one.pause(B, 0.0)
+    with pytest.raises(QueueFull, match="2 requests"):
+        one.submit(request("c"), 0.0)
+    one.check()
+
+
+def test_a_resumed_request_is_next_by_its_age() -> None:
+    """Guards the place of the paused: it is kept by age."""
+    one = scheduler(sequences_max=1)
+    for name in "abc":
+        one.submit(request(name), 0.0)
+    one.pause(A, 0.0)
+    turn(one)
+    assert runs(one) == {"b"}
+    one.resume(A)
+    one.cancel(B, 0.0)
+    turn(one)
+    assert runs(one) == {"a"}
+
+
+def test_no_group_waits_for_a_paused_member() -> None:
+    """Guards the others of a group strategy: one caller must not stop them."""
+    one = scheduler(sequences_max=2, strategy=Strategy.STATIC, wait_s=1.0)
+    for name in "abcd":
+        one.submit(request(name), 0.0)
+    turn(one)
+    one.pause(A, 0.0)
+    one.cancel(B, 0.0)
+    turn(one)
+    assert runs(one) == {"c", "d"}
+    assert one.picture(0.0).waiting[0].reason is not WaitReason.GROUP
+    one.resume(A)
+    for name in (C, RequestId("d")):
+        one.cancel(name, 0.0)
+    turn(one, 2.0)
+    assert runs(one) == {"a"}
+
+
+def test_a_crash_leaves_the_paused_paused() -> None:
+    """Guards recovery: the memory of one that is in a batch is lost, and its pause is not."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    one.plan(0.0)
+    one.pause(A, 0.0)
+    one.fail("gone", 0.0)
+    assert one.plan(0.0) is None
+    one.check()
+    one.resume(A)
+    assert turn(one)[0] is not None
+
+
+def test_a_class_can_be_changed_while_it_waits_and_while_it_runs() -> None:
+    """Guards reprioritise: the queue and the order of those who run follow it."""
+    one = scheduler(sequences_max=1, policy=Policy.PRIORITY)
+    for name in "abc":
+        one.submit(request(name), 0.0)
+    turn(one)
+    one.reprioritise(C, Priority.CRITICAL)
+    turn(one)
+    assert runs(one) == {"c"}
+    one.reprioritise(C, Priority.LOW)
+    turn(one)
+    assert runs(one) == {"a"}
+
+
+def test_without_preemption_nobody_is_displaced() -> None:
+    """Guards `enable_preemption`: the higher class is next and waits for a place."""
+    one = scheduler(sequences_max=1, policy=Policy.PRIORITY, displaces=False)
+    one.submit(request("a"), 0.0)
+    turn(one)
+    one.submit(request("b", priority=Priority.CRITICAL), 0.0)
+    turn(one)
+    assert runs(one) == {"a"}
+    assert one.counters["displaced"] == 0
+
+
+def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
+    """Guards the mix `separate`: never both, in turns, and each of them sized apart."""
+    one = scheduler(mix=Mix.SEPARATE, prefill_chunk=8, prefills_max=1, decodes_max=1)
+    for name in "abcd":
+        one.submit(request(name, 30), 0.0)
+    kinds = []
+    for _ in range(40):
+        batch, _ = turn(one)
+        assert batch is not None
+        assert len(batch.entries) == 1
+        kinds.append(batch.entries[0].length > 1)
+    assert kinds[:8] == [True, True, True, True, True, False, True, False]
+    starts = {each.slot for each in one.picture(0.0).slots if each.token_count > 31}
+    assert len(starts) == 4, "everybody generates, though one at a time"
+
+
+class ByName:
+    """The last letter first."""
+
+    def rank(self, candidate: Candidate) -> float:
+        return -ord(candidate.request_id[0])
+
+
+class Broken:
+    """Answers what is no number."""
+
+    answers: tuple[object, ...] = (None, float("nan"), "x", 10**400)
+
+    def rank(self, candidate: Candidate) -> float:
+        if candidate.request_id == "e":
+            raise RuntimeError("no idea")
+        return self.answers["abcd".index(candidate.request_id)]  # type: ignore[return-value]
+
+
+def started(one: Scheduler) -> list[str]:
+    """Who starts, one after the other."""
+    order = []
+    for _ in range(5):
+        turn(one)
+        (name,) = runs(one)
+        order.append(name)
+        one.cancel(RequestId(name), 0.0)
+    return order
+
+
+def test_a_policy_of_ones_own_orders_the_waiting() -> None:
+    """Guards the protocol: the smallest rank is next."""
+    one = scheduler(sequences_max=1, policy=ByName())
+    for name in "abcde":
+        one.submit(request(name), 0.0)
+    assert started(one) == list("edcba")
+    assert one.counters["policy_faults"] == 0
+
+
+def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
+    """Guards the engine against a policy that raises or answers nonsense."""
+    one = scheduler(sequences_max=1, policy=Broken())
+    for name in "abcde":
+        one.submit(request(name), 0.0)
+    complaints = one.take_complaints()
+    assert len(complaints) == one.counters["policy_faults"] == 5
+    assert "the policy Broken gave request e no rank" in complaints[-1]
+    assert one.take_complaints() == []
+    assert started(one) == list("abcde")
+
+
+def test_the_oldest_is_not_overtaken_for_ever_by_any_policy() -> None:
+    """Guards invariant 8: the rule of elders stands above a policy of one's own."""
+    one = scheduler(sequences_max=1, policy=ByName(), overtake_s=10.0)
+    one.submit(request("a"), 0.0)
+    one.submit(request("z"), 11.0)
+    turn(one, 11.0)
+    assert runs(one) == {"a"}
