@@ -9,10 +9,11 @@ from jitney.core import counters
 from jitney.core.batch import Copy, Discard, Restore, Save, Truncate
 from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.limits import STOP_STRINGS_MAX
-from jitney.core.settings import Mix, Policy, Strategy
+from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import QueueFull
 from tests.simulation.alone import cut
+from tests.simulation.policies import KINDS
 from tests.simulation.seen import (
     Executed,
     Fetched,
@@ -28,6 +29,9 @@ NAMES = (
     *(f"strategy {each}" for each in Strategy),
     *(f"policy {each}" for each in Policy),
     *(f"mix {each}" for each in Mix),
+    *(f"hostile policy {each}" for each in KINDS),
+    *(f"answers {each}" for each in GroupAnswers),
+    "no displacement",
     *(f"block {each}" for each in (1, 4, 16, 32)),
     "backend in process",
     "backend queues",

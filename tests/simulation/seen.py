@@ -57,6 +57,15 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Steered:
+    """Somebody asked for a pause, a resume, another class, or a drain, which is nobody's."""
+
+    at: float
+    kind: str
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
 class Executed:
     """The fake backend carried a batch out, and no fault had a hand in it."""
 
@@ -129,6 +138,7 @@ class Rested:
 Seen = (
     Submitted
     | Planned
+    | Steered
     | Executed
     | Injected
     | Happened

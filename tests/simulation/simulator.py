@@ -21,6 +21,7 @@ from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
+from jitney.core.settings import Policy, Strategy
 from jitney.engine.answer import Ending
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
@@ -30,7 +31,17 @@ from tests.simulation.alone import Oracle
 from tests.simulation.checkers.all import make_checkers
 from tests.simulation.faults import FaultyBackend, QueueingFaultyBackend, VirtualClock
 from tests.simulation.marks import Marks
-from tests.simulation.seen import Fetched, Rested, Seen, Stopped, Submitted, Ticked, Violation
+from tests.simulation.policies import HostilePolicy
+from tests.simulation.seen import (
+    Fetched,
+    Rested,
+    Seen,
+    Steered,
+    Stopped,
+    Submitted,
+    Ticked,
+    Violation,
+)
 from tests.simulation.trace import Trace
 from tests.simulation.watch import Watch
 from tests.simulation.workload import Arrival, CancelAt, draw_workload
@@ -130,11 +141,13 @@ class Simulation:
         workload = draw_workload(world)
         self._arrivals = list(workload.arrivals)[::-1]
         self._cancels = list(workload.cancels)[::-1]
+        self._steers = list(workload.steers)[::-1]
         self._in_flight: list[CancelAt] = []
         self._readers: list[_Reader] = []
         self._cancelled: set[RequestId] = set()
         self._accepted_count = 0
         self._idle_turns = 0
+        self._is_draining = False
         self.turns = 0
         self._mark_world()
 
@@ -190,6 +203,8 @@ class Simulation:
 
     def _liveness(self) -> None:
         if self._world.drains:
+            self._see(Steered(self._clock.now(), "drain", RequestId("")))
+            self._is_draining = True
             self._tick.drain()
             self._marks.add("drained")
             self._refuse(Draining)
@@ -233,6 +248,7 @@ class Simulation:
         now = self._clock.now()
         self._arrive()
         self._cancel_due()
+        self._steer_due()
         has_run = self._turn_tick()
         if self._tick.stopped is not None:
             return
@@ -262,12 +278,13 @@ class Simulation:
     def _idle(self) -> None:
         """Let time pass until something is due."""
         now = self._clock.now()
-        outside = [each[-1].at for each in (self._arrivals, self._cancels) if each]
+        outside = [each[-1].at for each in (self._arrivals, self._cancels, self._steers) if each]
         times = [at + self._started_at for at in outside]
         wake_at = self._tick.wake_at(now)
         if wake_at is not None:
             times.append(wake_at)
-        if self._tick.has_work:
+        waits_until_full = self._world.settings.wait_s is None and not self._is_draining
+        if self._tick.has_work and not waits_until_full:
             # A group may wait for those who come; what nobody comes to must go on by itself.
             self._idle_turns = 0 if outside else self._idle_turns + 1
             if not times:
@@ -285,6 +302,21 @@ class Simulation:
             self._marks.add("cancel between plan and apply")
             self._cancel(cancel)
         self._in_flight.clear()
+        if self._steers and self._random.random() < 0.5:
+            self._steer_due()
+
+    def _steer_due(self) -> None:
+        now = self._clock.now()
+        while self._steers and self._steers[-1].at <= now - self._started_at:
+            steer = self._steers.pop()
+            self._see(Steered(now, steer.kind, steer.request_id))
+            match steer.kind:
+                case "pause":
+                    self._tick.pause(steer.request_id)
+                case "resume":
+                    self._tick.resume(steer.request_id)
+                case _:
+                    self._tick.reprioritise(steer.request_id, steer.priority)
 
     def _arrive(self) -> None:
         now = self._clock.now() - self._started_at
@@ -352,8 +384,15 @@ class Simulation:
         settings = self._world.settings
         self._marks.add("backend queues" if self._world.queues else "backend in process")
         self._marks.add(f"strategy {settings.strategy}")
-        self._marks.add(f"policy {settings.policy}")
+        if isinstance(settings.policy, Policy):
+            self._marks.add(f"policy {settings.policy}")
         self._marks.add(f"mix {settings.mix}")
         self._marks.add(f"block {self._world.fake.block_tokens}")
         if not settings.reuse_prefixes:
             self._marks.add("reuse off")
+        if not settings.displaces:
+            self._marks.add("no displacement")
+        if isinstance(settings.policy, HostilePolicy):
+            self._marks.add(f"hostile policy {settings.policy.kind}")
+        elif settings.strategy is not Strategy.CONTINUOUS:
+            self._marks.add(f"answers {settings.group_answers}")

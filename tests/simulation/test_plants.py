@@ -10,6 +10,7 @@ QUICK = (
     "a finish is told twice",
     "the draw depends on the slot",
     "a tenant may run one more than its share",
+    "a paused request that runs goes on",
 )
 
 

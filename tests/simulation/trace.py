@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from jitney.core.batch import Batch, Open
 from jitney.core.events import FinishEvent, PreemptEvent, StartEvent, TokenEvent
-from tests.simulation.seen import Happened, Injected, Planned, Seen, Submitted, Ticked
+from tests.simulation.seen import Happened, Injected, Planned, Seen, Steered, Submitted, Ticked
 
 LEGEND = """\
 columns of the trace:
@@ -20,6 +20,7 @@ columns of the trace:
            r1.0>          got its first slot   r1.0<saved   preempted, and how
            r1.0:abc       a token (its number) r1.0=stop    ended, and why
            *crash         a fault was injected
+           (pause r1)     somebody asked for a pause, a resume, another class or a drain
 """
 
 
@@ -37,6 +38,8 @@ class Trace:
                 self._parts.append(f"{'+' if seen.error is None else '-'}{seen.request.id}")
             case Planned(batch=Batch() as batch):
                 self._parts.append(_batch(batch, seen))
+            case Steered():
+                self._parts.append(f"({seen.kind} {seen.request_id})")
             case Injected():
                 self._parts.append(f"*{seen.kind}")
             case Happened():

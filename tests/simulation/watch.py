@@ -9,7 +9,7 @@ from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
 from jitney.core.gauges import Gauges, Occupant
 from jitney.core.picture import Picture
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.errors import JitneyError
 from tests.simulation.seen import Happened, Pictured, Planned, Submitted, Tell
@@ -72,6 +72,22 @@ class Watch:
     def drain(self) -> None:
         """As the scheduler does."""
         self._scheduler.drain()
+
+    def pause(self, request_id: RequestId, now: float) -> None:
+        """As the scheduler does."""
+        self._scheduler.pause(request_id, now)
+
+    def resume(self, request_id: RequestId) -> None:
+        """As the scheduler does."""
+        self._scheduler.resume(request_id)
+
+    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        """As the scheduler does."""
+        self._scheduler.reprioritise(request_id, priority)
+
+    def take_complaints(self) -> list[str]:
+        """As the scheduler says."""
+        return self._scheduler.take_complaints()
 
     def submit(self, request: Request, now: float) -> None:
         """Tell what became of the request."""

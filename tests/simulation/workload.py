@@ -39,11 +39,22 @@ class CancelAt:
 
 
 @dataclass(frozen=True, slots=True)
+class SteerAt:
+    """A caller pauses or resumes its request, or puts it into another class."""
+
+    at: float
+    kind: str
+    request_id: RequestId
+    priority: Priority = Priority.NORMAL
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Everything that callers do, each list in order of time."""
 
     arrivals: tuple[Arrival, ...]
     cancels: tuple[CancelAt, ...]
+    steers: tuple[SteerAt, ...]
 
 
 def draw_workload(world: World) -> Workload:
@@ -72,7 +83,29 @@ def draw_workload(world: World) -> Workload:
             cancels += _cancels(world, random, at, request.id)
     arrivals.sort(key=lambda arrival: arrival.at)
     cancels.sort(key=lambda cancel: cancel.at)
-    return Workload(tuple(arrivals), tuple(cancels))
+    steers = _steers(world, Random(f"steers {world.seed}"), arrivals)
+    return Workload(tuple(arrivals), tuple(cancels), tuple(steers))
+
+
+def _steers(world: World, random: Random, arrivals: list[Arrival]) -> list[SteerAt]:
+    """Pauses that are resumed or forgotten, some of them twice or too late; and other classes."""
+    steers: list[SteerAt] = []
+    tick_s = world.fake.tick_s
+    for arrival in arrivals:
+        request_id = arrival.request.id
+        if random.random() < world.habits.pause:
+            at = arrival.at + random.expovariate(1.0) * tick_s * random.choice((0, 1, 10, 50))
+            steers.append(SteerAt(at, "pause", request_id))
+            if random.random() < 0.8:
+                later = at + random.expovariate(1.0) * tick_s * random.choice((0, 1, 10, 100))
+                steers.append(SteerAt(later, "resume", request_id))
+            if random.random() < 0.2:
+                steers.append(SteerAt(at + tick_s, "pause", request_id))
+        if random.random() < world.habits.reprioritise:
+            at = arrival.at + random.expovariate(1.0) * tick_s * random.choice((0, 1, 10))
+            priority = random.choice(tuple(Priority))
+            steers.append(SteerAt(at, "reprioritise", request_id, priority))
+    return sorted(steers, key=lambda steer: steer.at)
 
 
 def _cancels(world: World, random: Random, at: float, request_id: RequestId) -> list[CancelAt]:

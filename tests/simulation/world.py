@@ -9,13 +9,16 @@ from random import Random
 
 from jitney.backends.fake import FakeSettings
 from jitney.core.request import Share
-from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
+from tests.simulation.policies import KINDS, HostilePolicy
 
 LONG_CHANCE = 0.05
 """That the prompts of a world are long; such a one takes ten times as long as another."""
 ROUNDS_CHANCE = 0.5
 """That the fake backend pretends kernels that round by the shape of a pass."""
 TENANTS = 3
+MIXES = tuple(mix for mix in Mix if mix is not Mix.SEPARATE)
+"""The mixes that are drawn with everything else; the other one is drawn by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,9 @@ class Habits:
     turns: float
     """That it goes on from an earlier request and its answer."""
     poison_count: int
+    pause: float
+    """That its caller pauses it, and perhaps resumes it."""
+    reprioritise: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +108,20 @@ def draw_world(seed: int) -> World:
     long = Random(f"long prompts {seed}")
     if long.random() < LONG_CHANCE:
         fake, settings, habits = _lengthened(long, fake, settings, habits)
+    steering = Random(f"steering {seed}")
+    settings = _steered(steering, settings, seed)
+    habits = replace(
+        habits,
+        pause=steering.choice((0.0, 0.0, 0.2, 0.6)),
+        reprioritise=steering.choice((0.0, 0.0, 0.3)),
+    )
     fake = replace(fake, rounds=Random(f"rounds {seed}").random() < ROUNDS_CHANCE)
     return World(
         seed=seed,
         queues=queues,
         hastes=queues and Random(f"haste {seed}").random() < 0.3,
-        drains=random.random() < 0.3,
+        # Whoever waits until a group is full waits for ever, unless the engine drains.
+        drains=random.random() < 0.3 or settings.wait_s is None,
         gives_up=gives_up,
         fake=fake,
         settings=settings,
@@ -208,7 +222,7 @@ def _settings(
         saved_bytes_max=random.choice((0, 8 * model_len, 2**30, 2**30)),
         strategy=strategy,
         policy=random.choice(tuple(Policy)),
-        mix=random.choice(tuple(Mix)),
+        mix=random.choice(MIXES),
         wait_s=random.choice((0.0, 0.05, 0.5)),
         stall_s_target=random.choice((0.002, 0.02, 0.1)),
         overtake_s=random.choice((0.02, 0.2, 2.0, 30.0)),
@@ -219,6 +233,34 @@ def _settings(
     )
     # Not drawn, so that the worlds of all seeds stay as they are.
     return replace(settings, tick_s_target=settings.stall_s_target)
+
+
+def _steered(random: Random, settings: SchedulerSettings, seed: int) -> SchedulerSettings:
+    """The same settings with a window or another group, ticks of one kind, a policy of its own."""
+    size = settings.sequences_max
+    is_grouped = settings.strategy is not Strategy.CONTINUOUS
+    wait_s: float | None = settings.wait_s if is_grouped else 0.0
+    window_size = None
+    if not is_grouped and random.random() < 0.3:
+        wait_s = random.choice((0.01, 0.05, 0.5))
+        window_size = random.choice((None, min(2, size), size))
+    if settings.strategy is Strategy.STATIC and random.random() < 0.4:
+        wait_s = None
+    is_separate = random.random() < 0.2
+    settings = replace(
+        settings,
+        wait_s=wait_s,
+        window_size=window_size,
+        group_size_min=random.choice((1, 1, min(2, size), size)),
+        group_answers=random.choice(tuple(GroupAnswers)),
+        mix=Mix.SEPARATE if is_separate else settings.mix,
+        prefills_max=random.choice((None, 1, 2)) if is_separate else None,
+        decodes_max=random.choice((None, 1, 3)) if is_separate else None,
+        displaces=random.random() < 0.6,
+    )
+    if random.random() < 0.2:
+        return replace(settings, policy=HostilePolicy(random.choice(KINDS), seed))
+    return settings
 
 
 def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:
@@ -245,6 +287,8 @@ def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:
         invalid=some(0.3, 0.05, 0.2),
         turns=0.0,
         poison_count=random.choice((0, 0, 0, 1, 1, 2, 3)),
+        pause=0.0,
+        reprioritise=0.0,
     )
 
 

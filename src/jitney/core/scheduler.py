@@ -375,7 +375,10 @@ class Scheduler:
             return [group]
         prefills = [sequence for sequence in group if self._wanted(sequence) > 1]
         decodes = [sequence for sequence in group if self._wanted(sequence) == 1]
-        return [decodes, prefills] if turn % 2 else [prefills, decodes]
+        kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
+        # Those whose turn it is may find no memory; the most senior always does, from the others.
+        senior = [sequence for sequence in group if self._wanted(sequence)][:1]
+        return [*kinds, senior]
 
     def _forget_deadlines(self) -> None:
         """Drop those of ended sequences: the next one at once, all when they are the most."""

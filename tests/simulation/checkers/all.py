@@ -6,11 +6,13 @@ from tests.simulation.alone import Oracle
 from tests.simulation.checkers.capacity import CapacityChecker
 from tests.simulation.checkers.ending import EndingChecker
 from tests.simulation.checkers.isolation import IsolationChecker
+from tests.simulation.checkers.joining import JoiningChecker
 from tests.simulation.checkers.ledger import LedgerChecker
 from tests.simulation.checkers.limits import LimitsChecker
 from tests.simulation.checkers.oracle import OracleChecker
 from tests.simulation.checkers.scope import ScopeChecker
 from tests.simulation.checkers.shares import SharesChecker
+from tests.simulation.checkers.steering import SteeringChecker
 from tests.simulation.checkers.stream import StreamChecker
 from tests.simulation.checkers.usage import UsageChecker
 from tests.simulation.checkers.waiting import WaitingChecker
@@ -27,6 +29,8 @@ def make_checkers(
     shares = SharesChecker()
     return [
         CapacityChecker(settings, traits),
+        SteeringChecker(settings),
+        JoiningChecker(settings),
         ScopeChecker(oracle, reuses=settings.reuse_prefixes),
         OracleChecker(oracle),
         StreamChecker(oracle),

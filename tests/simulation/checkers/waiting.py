@@ -1,11 +1,11 @@
 """Invariant 8: no wait is unbounded.
 
 The rule of elders: no sequence gets its first slot before one that arrived more than `overtake_s`
-earlier and is still waiting for its own. Two exceptions: the elder waits by itself for a prefix of
-at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute for it; or its tenant
-has a share and something that runs, for which it waits: then those of other tenants pass, and of
-its own only if it runs its share of the places. (One that is head of the line but has no room lets
-nobody pass either, so that is no exception.)
+earlier and is still waiting for its own. Three exceptions: the elder is paused; or it waits by
+itself for a prefix of at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute
+for it; or its tenant has a share and something that runs, for which it waits: then those of other
+tenants pass, and of its own only if it runs its share of the places. (One that is head of the line
+but has no room lets nobody pass either, so that is no exception.)
 
 Deadlines: after `expire`, nobody lives whose time is over. Drain and idleness have bounds, too,
 which the simulator counts in turns and reports under this name.
@@ -15,6 +15,7 @@ from jitney.core.events import FinishEvent, StartEvent
 from jitney.core.limits import PREFIX_WAIT_MIN
 from jitney.core.settings import SchedulerSettings
 from tests.simulation.alone import Oracle
+from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (
     Happened,
     Name,
@@ -38,9 +39,11 @@ class WaitingChecker:
         self._has_run: set[Name] = set()
         self._running: set[Name] = set()
         self._beside: dict[float, set[Name]] = {}
+        self._pauses = Pauses()
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
+        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
                 for index in range(seen.request.params.n):
@@ -79,7 +82,9 @@ class WaitingChecker:
             self._beside = {at: names for at, names in self._beside.items() if at >= last}
 
     def _defers(self, name: Name, start: StartEvent) -> bool:
-        """Whether those beside it are its tenant's share, or compute a prefix for it."""
+        """Whether it is paused, or those beside it are its tenant's share, or compute a prefix."""
+        if self._pauses.was_paused(name[0], start.at):
+            return True
         mine = self._oracle.request(name)
         others = self._beside.get(start.at, ())
         its_own = sum(self._oracle.request(other).tenant == mine.tenant for other in others)
