@@ -2,13 +2,10 @@
 
 from jitney.config.forms import Size, size_text
 from jitney.config.keyfile import EXAMPLE, FIELDS
+from jitney.config.known import Known, variable_name
 from jitney.config.options import Group
-from jitney.config.settings import (
-    Known,
-    known_serve_settings,
-    known_settings,
-    variable_name,
-)
+from jitney.config.serving import known_serve_settings
+from jitney.config.settings import known_settings
 
 _HEAD = """\
 # Settings

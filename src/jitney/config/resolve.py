@@ -14,15 +14,10 @@ from typing import Any, Literal
 from jitney.config import file as settings_file
 from jitney.config.combinations import find_refusal
 from jitney.config.forms import value_text
+from jitney.config.known import Known, variable_name
 from jitney.config.machine import cache_folder
-from jitney.config.serving import ServeSettings
-from jitney.config.settings import (
-    Known,
-    Settings,
-    known_serve_settings,
-    known_settings,
-    variable_name,
-)
+from jitney.config.serving import ServeSettings, known_serve_settings
+from jitney.config.settings import Settings, known_settings
 from jitney.errors import ConfigError
 
 DEFAULT = "default"

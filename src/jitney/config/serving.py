@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jitney.config.forms import Listed, Location, Number, Origins, Size, Text, Whole
+from jitney.config.known import Known, known_fields
 from jitney.config.options import Group, about
 
 NAME_MAX = 256
@@ -129,3 +130,8 @@ class ServeSettings:
             "Where to send OpenTelemetry spans; needs the extra `otel`.",
         ),
     )
+
+
+def known_serve_settings() -> tuple[Known, ...]:
+    """All settings of the server, in the order of their definition."""
+    return known_fields(ServeSettings)

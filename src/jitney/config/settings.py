@@ -4,24 +4,15 @@ Flags, environment names, the reference page and every check are derived from th
 there is nothing to keep in step. Frozen; checked at construction; read by any thread.
 """
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
 
 from jitney.config.combinations import find_refusal
-from jitney.config.forms import (
-    Choice,
-    Location,
-    ModelPlace,
-    Number,
-    Size,
-    Switch,
-    Whole,
-    value_text,
-)
+from jitney.config.forms import Choice, Location, ModelPlace, Number, Size, Switch, Whole
+from jitney.config.known import Known, known_fields, read_again
 from jitney.config.machine import cache_folder, environment
-from jitney.config.options import Group, Option, about
-from jitney.config.serving import ServeSettings
+from jitney.config.options import Group, about
 from jitney.core import limits
 from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.errors import ConfigError
@@ -410,76 +401,12 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        for known in known_settings():
-            value = getattr(self, known.name)
-            if value is None and known.optional:
-                continue
-            try:
-                object.__setattr__(self, known.name, known.option.form.read(value))
-            except ValueError:
-                raise ConfigError(
-                    f"{known.name} is {value_text(value)}; expected {known.expected}."
-                ) from None
+        read_again(self)
         refusal = find_refusal({each.name: getattr(self, each.name) for each in fields(self)})
         if refusal is not None:
             raise ConfigError(refusal.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """One setting under all its names; what a command line needs to offer it as a flag."""
-
-    name: str
-    option: Option
-    default: object
-    """None also stands for a default that is worked out later; see `default_text`."""
-    optional: bool
-    """Whether none is a value."""
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def flag_off(self) -> str | None:
-        """The flag that turns it off, when it is a switch."""
-        is_switch = isinstance(self.option.form, Switch)
-        return "--no-" + self.name.replace("_", "-") if is_switch else None
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return variable_name(self.name)
-
-    @property
-    def expected(self) -> str:
-        """What a value looks like, in words."""
-        return self.option.form.expected + (", or none" if self.optional else "")
-
-
-def variable_name(name: str) -> str:
-    """The environment variable of a setting or of an alias."""
-    return "JITNEY_" + name.upper()
-
-
 def known_settings() -> tuple[Known, ...]:
     """All settings of the engine, in the order of their definition."""
-    return _known(Settings)
-
-
-def known_serve_settings() -> tuple[Known, ...]:
-    """All settings of the server, in the order of their definition."""
-    return _known(ServeSettings)
-
-
-def _known(kind: type[Settings] | type[ServeSettings]) -> tuple[Known, ...]:
-    return tuple(
-        Known(
-            each.name,
-            each.metadata["option"],
-            None if each.default is MISSING else each.default,
-            optional=each.default is None,
-        )
-        for each in fields(kind)
-    )
+    return known_fields(Settings)
