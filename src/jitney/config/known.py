@@ -6,8 +6,9 @@ Pure; any thread.
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar, Protocol
 
-from jitney.config.forms import Switch, value_text
+from jitney.config.forms import Refused, Switch, value_text
 from jitney.config.options import Option
+from jitney.config.words import other_names
 from jitney.errors import ConfigError
 
 
@@ -27,6 +28,11 @@ class Known:
     """None also stands for a default that is worked out later; see `default_text`."""
     optional: bool
     """Whether none is a value."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Its names in other systems."""
+        return other_names(self.name)
 
     @property
     def flag(self) -> str:
@@ -76,6 +82,8 @@ def read_again(settings: Defined) -> None:
             continue
         try:
             object.__setattr__(settings, known.name, known.option.form.read(value))
+        except Refused as refused:
+            raise ConfigError(f"{known.name} is {value_text(value)}, {refused}.") from None
         except ValueError:
             raise ConfigError(
                 f"{known.name} is {value_text(value)}; expected {known.expected}."

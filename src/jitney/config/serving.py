@@ -38,8 +38,7 @@ class ServeSettings:
             Group.SERVER,
             Listed(NAME_MAX),
             "What callers call the model; the first name is the one that replies carry.",
-            ("alias",),
-            "the name of its file",
+            default_text="the name of its file",
         ),
     )
     api_key: tuple[str, ...] = field(
@@ -94,8 +93,7 @@ class ServeSettings:
             Group.SERVER,
             Size(1024, 2**30),
             "The largest body of a request.",
-            ("max_body_size",),
-            "32 bytes for each token of the model's length, and at least 2MiB",
+            default_text="32 bytes for each token of the model's length, and at least 2MiB",
         ),
     )
     stall_timeout: float = field(

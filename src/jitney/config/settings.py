@@ -13,7 +13,10 @@ from jitney.config.forms import Choice, Location, ModelPlace, Number, Size, Swit
 from jitney.config.known import Known, known_fields, read_again
 from jitney.config.machine import cache_folder, environment
 from jitney.config.options import Group, about
+from jitney.config.policies import PolicyForm
+from jitney.config.words import SYNONYMS
 from jitney.core import limits
+from jitney.core.policy import SchedulingPolicy
 from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
@@ -99,7 +102,6 @@ class Settings:
             Group.MODEL,
             Whole(-1, 10_000),
             "Layers of the model to put on a GPU, if llama.cpp was built for one; -1 is all.",
-            ("n_gpu_layers",),
         ),
     )
     flash_attention: FlashAttention = field(
@@ -108,7 +110,6 @@ class Settings:
             Group.MODEL,
             Choice(get_args(FlashAttention)),
             "Fused attention kernels; auto takes the faster ones.",
-            ("flash_attn",),
         ),
     )
     batch_invariant: BatchInvariant = field(
@@ -126,7 +127,6 @@ class Settings:
             Group.BATCH,
             Whole(1, 4096),
             "Sequences that run at the same time: the number of slots.",
-            ("max_batch_size", "n_parallel", "parallel"),
         ),
     )
     max_num_batched_tokens: int = field(
@@ -135,7 +135,6 @@ class Settings:
             Group.BATCH,
             Whole(1, 1_048_576),
             "Tokens that one forward pass computes at most, over all sequences.",
-            ("n_batch", "batch_size"),
         ),
     )
     prefill_chunk: int = field(
@@ -144,8 +143,7 @@ class Settings:
             Group.BATCH,
             Whole(1, 1_048_576),
             "Prompt tokens of one sequence that one forward pass computes at most.",
-            ("chunk_size",),
-            "512, or max_num_batched_tokens where that is smaller",
+            default_text="512, or max_num_batched_tokens where that is smaller",
         ),
     )
     max_model_len: int | None = field(
@@ -154,8 +152,7 @@ class Settings:
             Group.BATCH,
             _tokens(2),
             "The longest sequence, prompt and completion together, in tokens.",
-            ("max_sequence_length",),
-            "what the model was made for, at most 4096 and kv_tokens",
+            default_text="what the model was made for, at most 4096 and kv_tokens",
         ),
     )
     kv_tokens: int | None = field(
@@ -164,9 +161,8 @@ class Settings:
             Group.MEMORY,
             _tokens(2),
             "The memory budget: tokens whose keys and values are kept, over all sequences.",
-            ("max_total_tokens", "n_ctx", "ctx_size"),
-            f"as many of the longest sequences as may run, within a quarter of the free memory; "
-            f"{KV_TOKENS_DEFAULT} or max_model_len where that is not known",
+            default_text="as many of the longest sequences as may run, within a quarter of the "
+            f"free memory; {KV_TOKENS_DEFAULT} or max_model_len where that is not known",
         ),
     )
     memory_limit: int | None = field(
@@ -175,7 +171,6 @@ class Settings:
             Group.MEMORY,
             Size(2**20, BYTES_MAX),
             "The memory budget in bytes of keys and values, in place of kv_tokens.",
-            ("memory_limit_bytes",),
         ),
     )
     enable_prefix_caching: bool = field(
@@ -224,18 +219,17 @@ class Settings:
         default=Strategy.CONTINUOUS,
         metadata=about(
             Group.SCHEDULING,
-            Choice(tuple(Strategy), Strategy),
+            Choice(tuple(Strategy), Strategy, SYNONYMS["strategy"]),
             "When requests may join: at every tick, or in groups.",
-            ("batching_strategy",),
         ),
     )
-    policy: Policy = field(
+    policy: Policy | SchedulingPolicy = field(
         default=Policy.FIFO,
         metadata=about(
             Group.SCHEDULING,
-            Choice(tuple(Policy), Policy, (("fcfs", "fifo"),)),
-            "Who is next: first come, class, shortest work, or a fair share per tenant.",
-            ("scheduler_policy", "scheduling_policy"),
+            PolicyForm(),
+            "Who is next: first come, class, shortest work, a fair share per tenant, or whoever a "
+            "SchedulingPolicy of one's own says.",
         ),
     )
     mix: Mix = field(
@@ -261,8 +255,7 @@ class Settings:
             Group.SCHEDULING,
             Number(0.0, 60_000.0),
             "How long newcomers are gathered before they join, or a group waits to fill up.",
-            ("max_wait_time_ms",),
-            "0 under continuous, 50 under dynamic and adaptive, 1000 under static",
+            default_text="0 under continuous, 50 under dynamic and adaptive, 1000 under static",
         ),
     )
     window_size: int | None = field(
@@ -347,7 +340,6 @@ class Settings:
             Group.QUEUE,
             Whole(1, 1_000_000),
             "Requests that may wait; one more is refused and told when to try again.",
-            ("max_queue", "max_queue_size"),
         ),
     )
     max_num_queued_tokens: int = field(
@@ -395,8 +387,7 @@ class Settings:
             Group.OTHER,
             Location(),
             "Where models made ready for use are kept.",
-            ("cache",),
-            "jitney in $XDG_CACHE_HOME, or in ~/.cache",
+            default_text="jitney in $XDG_CACHE_HOME, or in ~/.cache",
         ),
     )
 
