@@ -60,7 +60,8 @@ def test_an_example_runs_from_python(file: Path) -> None:
     """Guards `LLM(config=...)`: what the file says is in force, and the engine generates."""
     with LLM(config=file, backend="fake") as llm:
         found = {name: getattr(llm.settings, name) for name in EXPECTED[file.stem]}
-        outputs = llm.generate(["one", "two"], SamplingParams(max_tokens=3), use_tqdm=False)
+        params = SamplingParams(max_tokens=3, ignore_eos=True)
+        outputs = llm.generate(["one", "two"], params, use_tqdm=False)
     assert found == EXPECTED[file.stem]
     assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 3]
 
