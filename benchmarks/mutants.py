@@ -90,9 +90,8 @@ def load_all(backend: str, cache: str) -> None:
 
 def _load(path: Path, backend: str, cache: str) -> tuple[str, str]:
     try:
-        with LLM(
-            path, backend=backend, cache_dir=cache, **SETTINGS, **SETTINGS_OF.get(backend, {})
-        ) as llm:
+        own = SETTINGS | SETTINGS_OF.get(backend, {})
+        with LLM(path, config=None, backend=backend, cache_dir=cache, **own) as llm:
             params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
             (output,) = llm.generate(["hello"], params)
             return "answers", f"{len(output.outputs[0].token_ids)} tokens"

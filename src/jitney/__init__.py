@@ -8,6 +8,7 @@ import importlib
 
 _HOMES = {
     "LLM": "jitney.llm",
+    "Candidate": "jitney.core.policy",
     "CompletionOutput": "jitney.outputs",
     "Delta": "jitney.engine.answer",
     "Handle": "jitney.engine.handle",
@@ -15,11 +16,13 @@ _HOMES = {
     "Logprob": "jitney.outputs",
     "RequestOutput": "jitney.outputs",
     "SamplingParams": "jitney.core.params",
+    "SchedulingPolicy": "jitney.core.policy",
     "Stats": "jitney.engine.stats",
     "StructuredOutputsParams": "jitney.core.params",
 }
 
 __all__ = [
+    "Candidate",
     "CompletionOutput",
     "Delta",
     "Handle",
@@ -28,6 +31,7 @@ __all__ = [
     "Logprob",
     "RequestOutput",
     "SamplingParams",
+    "SchedulingPolicy",
     "Stats",
     "StructuredOutputsParams",
 ]

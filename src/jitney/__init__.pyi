@@ -1,5 +1,7 @@
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
+from jitney.core.policy import Candidate as Candidate
+from jitney.core.policy import SchedulingPolicy as SchedulingPolicy
 from jitney.engine.answer import Delta as Delta
 from jitney.engine.handle import Handle as Handle
 from jitney.engine.stats import Stats as Stats
@@ -10,6 +12,7 @@ from jitney.outputs import Logprob as Logprob
 from jitney.outputs import RequestOutput as RequestOutput
 
 __all__ = [
+    "Candidate",
     "CompletionOutput",
     "Delta",
     "Handle",
@@ -18,6 +21,7 @@ __all__ = [
     "Logprob",
     "RequestOutput",
     "SamplingParams",
+    "SchedulingPolicy",
     "Stats",
     "StructuredOutputsParams",
 ]

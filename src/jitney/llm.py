@@ -92,13 +92,20 @@ class LLM:
     """A loaded model and the engine that runs it.
 
     `model` is a GGUF file; without one, the embedded model. Every other argument is a setting by
-    its name, as `jitney config show` lists them. Leaving a `with` block, or `close`, drains.
+    its name, as `jitney config show` lists them, and is stronger than the file `config`, which is
+    one for the command line's `--config`. Leaving a `with` block, or `close`, drains.
     """
 
-    def __init__(self, model: str | Path | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        config: str | Path | None = None,
+        **settings: object,
+    ) -> None:
         resolved = resolve(
             {**settings, "model": None if model is None else str(model)},
-            None,
+            None if config is None else Path(config).expanduser(),
             environment(),
             given_as="argument",
         )

@@ -40,9 +40,9 @@ def test_a_folder_answers_as_the_gguf_that_it_came_from(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(converted / name)
     write_folder(tmp_path, embedded.path_in(settings.cache_dir), digits_apart=True)
     usual = {"kv_tokens": 1024, "max_num_seqs": 2, "threads": 1, "dtype": "float32"}
-    with LLM(None, backend="openvino", **usual) as llm:
+    with LLM(None, config=None, backend="openvino", **usual) as llm:
         expected = answers(llm)
-    with LLM(tmp_path, **usual) as llm:
+    with LLM(tmp_path, config=None, **usual) as llm:
         assert answers(llm) == expected
     assert "Paris" in str(expected[0])
 

@@ -63,7 +63,7 @@ class Open:
 
     def __call__(self, **settings: object) -> LLM:
         small = {"max_model_len": 512, "max_num_seqs": 8}
-        return LLM(None, **{**small, **self.usual, **settings})
+        return LLM(None, config=None, **{**small, **self.usual, **settings})
 
 
 ENGINES = {

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, get_type_hints  # Any: options are of every type
 
 import typer
@@ -35,9 +36,23 @@ from jitney.config.forms import (
     Switch,
     Whole,
 )
+from jitney.config.policies import PolicyForm
+from jitney.config.words import WORDS, Word
 
 COMMAND = "Command"
 SETTINGS = "Settings: "
+METAVARS: Mapping[type, str] = MappingProxyType(
+    {
+        Whole: "N",
+        Number: "X",
+        Size: "BYTES",
+        Location: "PATH",
+        ModelPlace: "MODEL",
+        Listed: "NAME,...",
+        Origins: "ORIGIN,...",
+    }
+)
+"""What stands for a value in the help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +152,14 @@ def setting_flags(
     serves: bool = False,
     shorts: tuple[tuple[str, str], ...] = (),
 ) -> list[Flag]:
-    """One for each setting, and a hidden one for each of its other names."""
+    """One for each setting, and a hidden one for each word of others that is understood."""
     made = []
     for known in (*(known_serve_settings() if serves else ()), *known_settings()):
         if only is None or known.name in only:
             made.append(_setting(known, dict(shorts).get(known.name)))
-            made += [_other_name(alias, known) for alias in known.option.aliases]
-    return made
+    names = [flag.name for flag in made]
+    words = [word for word in WORDS if word.setting in names or (only is None and not word.setting)]
+    return [*made, *map(_other_name, words)]
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
@@ -186,41 +202,29 @@ def _setting(known: Known, short: str | None = None) -> Flag:
         help=f"{known.option.help} Default: {default_text(known)}.",
         rich_help_panel=SETTINGS + known.option.group.value.lower(),
     )
-    return Flag(known.name, _kind(known) | None, option, None)
+    return Flag(known.name, _kind(known.option.form) | None, option, None)
 
 
-def _kind(known: Known) -> Any:  # Any: a type, or a list of one
-    if known.flag_off is not None:
+def _kind(form: Form) -> Any:  # Any: a type, or a list of one
+    if isinstance(form, Switch):
         return bool
-    return list[str] if isinstance(known.option.form, Listed | Origins) else str
+    return list[str] if isinstance(form, Listed | Origins) else str
 
 
-def _other_name(alias: str, known: Known) -> Flag:
-    """A name of another system: understood, told about in the reference, not in the help."""
-    assert known.flag_off is None, "a switch under another name would need its opposite too"
-    option = typer.Option("--" + alias.replace("_", "-"), hidden=True)
-    return Flag(alias, _kind(known) | None, option, None)
+def _other_name(word: Word) -> Flag:
+    """A word of another system: understood, told about in the reference, not in the help."""
+    known = {each.name: each for each in (*known_settings(), *known_serve_settings())}
+    form = word.meaning.form if word.meaning else known[word.setting or ""].option.form
+    flag = word.name.replace("_", "-")
+    spelled = f"--{flag}/--no-{flag}" if isinstance(form, Switch) else f"--{flag}"
+    return Flag(word.name, _kind(form) | None, typer.Option(spelled, hidden=True), None)
 
 
 def _metavar(form: Form) -> str | None:
-    match form:
-        case Choice():
-            return "|".join(form.words)
-        case Whole():
-            return "N"
-        case Number():
-            return "X"
-        case Size():
-            return "BYTES"
-        case Location():
-            return "PATH"
-        case ModelPlace():
-            return "MODEL"
-        case Listed():
-            return "NAME,..."
-        case Origins():
-            return "ORIGIN,..."
-        case Switch():
-            return None
-        case _:
-            return "VALUE"
+    if isinstance(form, Switch):
+        return None
+    if isinstance(form, Choice):
+        return "|".join(form.words)
+    if isinstance(form, PolicyForm):
+        return "|".join((*form.words, "MODULE:NAME"))
+    return METAVARS.get(type(form), "VALUE")

@@ -12,7 +12,9 @@ from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import ShowOptions
 from jitney.config import Known, Resolved, known_serve_settings, known_settings
 from jitney.config.forms import Size, size_text
+from jitney.config.policies import policy_text
 from jitney.config.resolve import DEFAULT
+from jitney.core.policy import SchedulingPolicy
 
 PIPED_WIDTH = 400
 """Lines are not broken where a program reads them."""
@@ -90,10 +92,14 @@ def value_text(known: Known, value: object) -> str:
         return str(value).lower()
     if isinstance(known.option.form, Size) and isinstance(value, int):
         return size_text(value)
+    if isinstance(value, SchedulingPolicy):
+        return policy_text(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _plain(known: Known, value: object) -> object:
     if known.option.is_secret and value:
         return NOT_SHOWN
+    if isinstance(value, SchedulingPolicy):
+        return policy_text(value)
     return str(value) if isinstance(value, Path) else value

@@ -56,6 +56,13 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
             "window_size is given but there is no window; set max_wait_ms above 0.",
             ("window_size", "max_wait_ms"),
         )
+    if values["wait_until_full"] and values["max_num_queued_reqs"] < values["max_num_seqs"]:
+        return Refusal(
+            f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) requests that wait, "
+            f"and max_num_queued_reqs ({values['max_num_queued_reqs']}) refuses them before; "
+            "raise the second or lower the first.",
+            ("wait_until_full", "max_num_seqs", "max_num_queued_reqs"),
+        )
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
         ("min_batch_size", "max_num_seqs", "no more can depart together"),

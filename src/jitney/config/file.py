@@ -15,6 +15,9 @@ from jitney.errors import ConfigError
 FILE_BYTES_MAX = 65_536
 """A settings file is a page of text; anything larger is the wrong file."""
 
+KEY_CHARACTERS_MAX = 40
+"""Characters of a key that are repeated."""
+
 
 def load(file: Path, kind: str = "settings") -> dict[str, object]:
     """The keys and values at the top of the file; an empty file has none.
@@ -73,10 +76,28 @@ def _read(file: Path, kind: str) -> str:
 
 def _parse_yaml(text: str) -> Any:  # Any: YAML holds anything
     node = yaml.compose(text, Loader=yaml.SafeLoader)
-    if isinstance(node, yaml.MappingNode):
-        # The library keeps the last of two equal keys and says nothing.
-        keys = [str(key.value) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"{key} is given twice; leave one out.")
+    if node is not None:
+        _refuse_twice(node, (), set())
     return yaml.safe_load(text)
+
+
+def _refuse_twice(node: yaml.Node, path: tuple[str, ...], seen: set[int]) -> None:
+    """Refuse a key that one table has twice: the library keeps the last and says nothing."""
+    # A node that is referred to again, perhaps from within itself, is the same one.
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _refuse_twice(each, path, seen)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    names = set[str]()
+    for key, value in node.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else ""
+        within = (*path, name[:KEY_CHARACTERS_MAX])
+        if isinstance(key, yaml.ScalarNode) and name in names:
+            line = key.start_mark.line + 1
+            raise ValueError(f"line {line}: {'.'.join(within)} is given twice; leave one out.")
+        names.add(name)
+        _refuse_twice(value, within, seen)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 NUMBER_CHARACTERS_MAX = 40
+WORD_CHARACTERS_MAX = 80
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*", re.ASCII)
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
 _ORIGIN = re.compile(
@@ -32,6 +33,10 @@ _UNITS = {
 }
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
+
+
+class Refused(ValueError):
+    """A value of the right form that cannot be used: why, and what to do, as a clause."""
 
 
 class Form(Protocol):
@@ -134,7 +139,8 @@ class Size:
 class Choice:
     """One word of a fixed list; `kind` makes it the type that the rest of the code knows.
 
-    `synonyms` are pairs of another system's word and ours.
+    Case and what stands between the parts of a word do not matter: bounded-stall is BoundedStall
+    and bounded_stall. `synonyms` are pairs of another system's word and ours.
     """
 
     words: tuple[str, ...]
@@ -150,12 +156,14 @@ class Choice:
         """The word. YAML turns an unquoted on or off into a truth value: that is turned back."""
         if isinstance(value, bool):
             value = "on" if value else "off"
-        for word, ours in self.synonyms:
-            value = ours if value == word else value
-        if value not in self.words:
+        if not isinstance(value, str) or len(value) > WORD_CHARACTERS_MAX:
             raise ValueError(value)
-        assert isinstance(value, str), "the list holds words"
-        return self.kind(value)
+        spellings = {_letters(word): word for word in self.words}
+        spellings |= {_letters(word): ours for word, ours in self.synonyms}
+        ours = spellings.get(_letters(value))
+        if ours is None:
+            raise ValueError(value)
+        return self.kind(ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +310,11 @@ def size_text(count: int) -> str:
         if count and count % factor == 0:
             return f"{count // factor}{unit}"
     return str(count)
+
+
+def _letters(word: str) -> str:
+    """A word without what its writers differ in."""
+    return word.strip().lower().replace("-", "").replace("_", "")
 
 
 def _is_sent(scheme: str, port: str | None) -> bool:

@@ -25,7 +25,6 @@ class Option:
     group: Group
     form: Form
     help: str
-    aliases: tuple[str, ...] = ()
     default_text: str | None = None
     """The default in words, where it is worked out later."""
     is_secret: bool = False
@@ -36,10 +35,9 @@ def about(
     group: Group,
     form: Form,
     help: str,
-    aliases: tuple[str, ...] = (),
     default_text: str | None = None,
     *,
     is_secret: bool = False,
 ) -> dict[str, Option]:
     """The metadata of a field of `Settings` or `ServeSettings`."""
-    return {"option": Option(group, form, help, aliases, default_text, is_secret)}
+    return {"option": Option(group, form, help, default_text, is_secret)}

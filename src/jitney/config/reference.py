@@ -2,13 +2,11 @@
 
 from jitney.config.forms import Size, size_text
 from jitney.config.keyfile import EXAMPLE, FIELDS
+from jitney.config.known import Known, variable_name
 from jitney.config.options import Group
-from jitney.config.settings import (
-    Known,
-    known_serve_settings,
-    known_settings,
-    variable_name,
-)
+from jitney.config.serving import known_serve_settings
+from jitney.config.settings import known_settings
+from jitney.config.words import SYNONYMS, TABLES, WORDS, Meaning, Word
 
 _HEAD = """\
 # Settings
@@ -18,7 +16,8 @@ command line, and it is an argument of `LLM`; those of the server are flags of `
 A flag is stronger than the environment, the environment is stronger than the file, and the file is
 stronger than the default.
 
-- In a file the name is a key at the top: `max_num_seqs: 32`.
+- In a file the name is a key at the top: `max_num_seqs: 32`. `LLM(config="file.yaml")` reads the
+  same file as `--config file.yaml`.
 - In the environment it is upper case behind `JITNEY_`: `JITNEY_MAX_NUM_SEQS=32`. An empty
   variable is not given.
 - On the command line it is a flag: `--max-num-seqs 32`. A switch has two: `--backend-process` and
@@ -30,6 +29,18 @@ cannot work and a setting that the chosen strategy or mix has no use for are err
 `jitney config show` says where each value came from.
 
 This page is made from the source by `make docs`.
+"""
+
+EXAMPLE_POLICY = """\
+from jitney import LLM, Candidate
+
+
+class LongestFirst:
+    def rank(self, candidate: Candidate) -> float:
+        return -candidate.prompt_tokens
+
+
+llm = LLM(policy=LongestFirst())
 """
 
 
@@ -65,7 +76,7 @@ def config_reference() -> str:
                 )
             )
         )
-    parts += [_key_file(), _other_names()]
+    parts += [_own_policy(), _key_file(), _other_names()]
     return "\n".join(parts)
 
 
@@ -99,21 +110,89 @@ def _key_file() -> str:
     )
 
 
-def _other_names() -> str:
-    rows = [
-        f"| `{alias}` | `{known.name}` | `{variable_name(alias)}` |"
-        for known in _all_known()
-        for alias in known.option.aliases
-    ]
+def _own_policy() -> str:
     return "\n".join(
         (
-            "## Other names",
+            "## A policy of one's own",
             "",
-            "Names of other systems and of older documents that are understood as well.",
+            "`policy` is one of the words above, or an object with `rank(candidate)`, which orders "
+            "those who wait:",
+            "the smallest number is next, and of equal ones the older. From Python it is given as "
+            "it is, from a file,",
+            "the environment or a flag by its import path, `--policy my_package.my_module:"
+            "LongestFirst`; a class is",
+            "made without arguments. The module must be one that Python finds: installed, or in a "
+            "folder that",
+            "PYTHONPATH names.",
             "",
-            "| other name | setting | in the environment |",
-            "| --- | --- | --- |",
-            *rows,
+            "```python",
+            EXAMPLE_POLICY + "```",
             "",
         )
     )
+
+
+def _other_names() -> str:
+    names = [word for word in WORDS if word.meaning is None]
+    return "\n".join(
+        (
+            "## Words of other systems",
+            "",
+            "Words of other systems and of older documents are understood as well, in every place "
+            "that a setting",
+            "may stand in. In a file and in Python their case does not matter. These are other "
+            "names:",
+            "",
+            "| word | setting | in the environment | from |",
+            "| --- | --- | --- | --- |",
+            *(
+                f"| `{word.name}` | `{word.setting}` | `{variable_name(word.name)}` | "
+                f"{word.origin} |"
+                for word in names
+            ),
+            "",
+            "These are put differently. What has no meaning here is refused:",
+            "",
+            "| word | value | stands for | from |",
+            "| --- | --- | --- | --- |",
+            *(row for word in WORDS if word.meaning for row in _meaning_rows(word, word.meaning)),
+            "",
+            "A word that is chosen from a list is understood in any case, with `-`, `_` or nothing "
+            "between its",
+            "parts, and in these spellings:",
+            "",
+            "| setting | value | stands for |",
+            "| --- | --- | --- |",
+            *(
+                f"| `{setting}` | `{value}` | `{ours}` |"
+                for setting, pairs in SYNONYMS.items()
+                for value, ours in pairs
+            ),
+            "",
+            "In a file the settings may stand within ThemisDB's tables, all of them or the inner "
+            "ones. The tables",
+            "choose nothing; `llamacpp` does not choose the backend.",
+            "",
+            "```yaml",
+            *(f"{'  ' * depth}{table}:" for depth, table in enumerate(TABLES)),
+            f"{'  ' * len(TABLES)}max_batch_size: 32",
+            "```",
+            "",
+            "`examples/` has a file for each of the documents that these words come from.",
+            "",
+        )
+    )
+
+
+def _meaning_rows(word: Word, meaning: Meaning) -> list[str]:
+    rows = [
+        (_written(value), "what is always done" if ours is None else f"`{word.setting}: {ours}`")
+        for value, ours in meaning.values
+    ]
+    if meaning.advice:
+        rows.append(("any other" if meaning.values else "any", f"refused: {meaning.advice}"))
+    return [f"| `{word.name}` | {value} | {stands} | {word.origin} |" for value, stands in rows]
+
+
+def _written(value: object) -> str:
+    return f"`{str(value).lower()}`"

@@ -5,27 +5,26 @@ where it found it. Called at start-up, from one thread; reads one file and nothi
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from jitney.config import file as settings_file
 from jitney.config.combinations import find_refusal
-from jitney.config.forms import value_text
+from jitney.config.forms import Refused, value_text
+from jitney.config.known import Known, variable_name
 from jitney.config.machine import cache_folder
-from jitney.config.serving import ServeSettings
-from jitney.config.settings import (
-    Known,
-    Settings,
-    known_serve_settings,
-    known_settings,
-    variable_name,
-)
+from jitney.config.serving import ServeSettings, known_serve_settings
+from jitney.config.settings import Settings, known_settings
+from jitney.config.words import TABLES, WORDS, Word
 from jitney.errors import ConfigError
 
 DEFAULT = "default"
+
+SPELLED_MAX = 160
+"""Characters of an unknown name that are repeated; those of all tables are 54."""
 
 PART_CHARACTERS_MIN = 3
 """A word of so many letters that stands within a known one is near to it."""
@@ -56,8 +55,11 @@ class _Given:
     """A value as it was found, before it is read."""
 
     name: str
+    """A setting, or a word of another system."""
     value: object
     source: str
+    is_meant: bool = False
+    """Whether it is what a word of another system means, and not what was written."""
 
 
 def resolve(
@@ -79,10 +81,14 @@ def resolve(
     values: dict[str, Any] = {}  # Any: of every setting's type
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
-        _refuse_twice(layer)
-        for given in layer:
-            values[given.name] = _read_value(known[given.name], given)
-            sources[given.name] = given.source
+        found: dict[str, tuple[_Given, object]] = {}
+        for given in _translated(layer):
+            value = _read_value(known[given.name], given)
+            first, other = found.setdefault(given.name, (given, value))
+            if first is not given:
+                _refuse_twice(first, given, is_equal=other == value)
+        values |= {name: value for name, (_, value) in found.items()}
+        sources |= {name: given.source for name, (given, _) in found.items()}
     served = {name: values.pop(name) for name in server if name in values}
     _fill_defaults(values, environ)
     _refuse_together(values, sources)
@@ -113,27 +119,39 @@ def _is_near(word: str, known: str) -> bool:
     return longer - sum(block.size for block in blocks) <= max(1, longer // 3)
 
 
-def _names(given_as: str = "flag") -> dict[str, str]:
-    """Every spelling, to the name it stands for; from Python, those of the engine only."""
-    spellings: dict[str, str] = {}
+def _names(given_as: str = "flag") -> list[str]:
+    """Everything that is understood, of ours and of others; from Python, the engine's only."""
     served = known_serve_settings() if given_as == "flag" else ()
-    for known in (*known_settings(), *served):
-        for spelling in (known.name, *known.option.aliases):
-            assert spelling not in spellings, f"{spelling} stands for two settings"
-            spellings[spelling] = known.name
-    return spellings
+    settings = [known.name for known in (*known_settings(), *served)]
+    words = [word.name for word in WORDS if word.setting is None or word.setting in settings]
+    return [*settings, *words]
 
 
 def _from_file(file: Path) -> list[_Given]:
-    source = f"file {file}"
-    return [
-        _Given(_named(key.replace("-", "_"), key, source), value, source)
-        for key, value in settings_file.load(file).items()
-    ]
+    return list(_from_table(settings_file.load(file), f"file {file}", (), TABLES))
+
+
+def _from_table(
+    table: Mapping[str, object], source: str, path: tuple[str, ...], inner: tuple[str, ...]
+) -> Iterator[_Given]:
+    """What stands in a table of a file, and in the tables that may stand within this one."""
+    for key, value in table.items():
+        within = (*path, str(key))
+        spelled = ".".join(within)
+        name = _plain(str(key))
+        if name not in inner:
+            name = _named(name, spelled, source)
+            yield _Given(name, value, source if spelled == name else f"{source}: {spelled}")
+        elif isinstance(value, dict | None):
+            yield from _from_table(value or {}, source, within, inner[inner.index(name) + 1 :])
+        else:
+            raise ConfigError(
+                f"{spelled} is {value_text(value)} in {source}; expected a table of settings."
+            )
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[_Given]:
-    spellings = {variable_name(each): name for each, name in _names().items()}
+    spellings = {variable_name(each): each for each in _names()}
     found = []
     for variable, value in sorted(environ.items()):
         if not variable.startswith("JITNEY_") or not value.strip():
@@ -151,19 +169,21 @@ def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_Given]:
     for key, value in flags.items():
         if value is not None:
             spelled = "--" + key.replace("_", "-") if given_as == "flag" else key
-            name = _named(key, spelled, f"{given_as}s", given_as)
+            name = _named(_plain(key), spelled, f"{given_as}s", given_as)
             found.append(_Given(name, value, f"{given_as} {spelled}"))
     return found
 
 
 def _named(key: str, spelled: str, place: str, given_as: str = "flag") -> str:
-    spellings = _names(given_as)
-    if key in spellings:
-        return spellings[key]
-    close = nearest(key, spellings)
+    names = _names(given_as)
+    if key in names:
+        return key
+    close = nearest(key, [*names, *TABLES] if place.startswith("file ") else names)
     if spelled.startswith("--") and close is not None:
         close = "--" + close.replace("_", "-")
-    raise ConfigError(f"Unknown setting {spelled[:80]} in {_place(place)}; {_hint(close)}.")
+    raise ConfigError(
+        f"Unknown setting {spelled[:SPELLED_MAX]} in {_place(place)}; {_hint(close)}."
+    )
 
 
 def _hint(close: str | None) -> str:
@@ -176,16 +196,52 @@ def _place(source: str) -> str:
     return source if source.startswith("file ") else f"the {source}"
 
 
-def _refuse_twice(layer: list[_Given]) -> None:
-    first: dict[str, _Given] = {}
+def _plain(key: str) -> str:
+    """A key as settings are written: case, - and _ do not matter."""
+    return key.lower().replace("-", "_")
+
+
+def _translated(layer: list[_Given]) -> Iterator[_Given]:
+    """The same under the names of settings; what means none is gone."""
+    words = {word.name: word for word in WORDS}
     for given in layer:
-        other = first.setdefault(given.name, given)
-        if other is not given:
-            places = dict.fromkeys((other.source, given.source))
-            raise ConfigError(
-                f"{given.name} is given twice, under two of its names, in {' and '.join(places)}; "
-                "leave one out."
-            )
+        word = words.get(given.name)
+        if word is None:
+            yield given
+        elif word.meaning is not None:
+            yield from _meant(word, given)
+        else:
+            assert word.setting is not None, f"{word.name} has no meaning"
+            yield replace(given, name=word.setting)
+
+
+def _meant(word: Word, given: _Given) -> Iterator[_Given]:
+    """What a value of another system is here. Raises ConfigError where it is nothing."""
+    assert word.meaning is not None, f"{word.name} is a name only"
+    told = f"{word.name} is {value_text(given.value)} in {given.source}"
+    try:
+        value = word.meaning.form.read(given.value)
+    except ValueError:
+        raise ConfigError(f"{told}; expected {word.meaning.form.expected}.") from None
+    values = dict(word.meaning.values)
+    if value not in values:
+        raise ConfigError(f"{told}, and {word.meaning.advice}.")
+    if word.setting is not None:
+        yield _Given(word.setting, values[value], given.source, is_meant=True)
+
+
+def _refuse_twice(first: _Given, second: _Given, *, is_equal: bool) -> None:
+    """Two names for one setting; what a word means may be said beside it if it is the same."""
+    places = " and ".join(dict.fromkeys((first.source, second.source)))
+    if not first.is_meant and not second.is_meant:
+        raise ConfigError(
+            f"{first.name} is given twice, under two of its names, in {places}; leave one out."
+        )
+    if not is_equal:
+        raise ConfigError(
+            f"{first.name} is {value_text(first.value)} by {first.source} and "
+            f"{value_text(second.value)} by {second.source}; leave one of them out."
+        )
 
 
 def _read_value(known: Known, given: _Given) -> object:
@@ -196,6 +252,9 @@ def _read_value(known: Known, given: _Given) -> object:
         return None
     try:
         return known.option.form.read(value)
+    except Refused as refused:
+        told = f"{known.name} is {value_text(value)} in {given.source}"
+        raise ConfigError(f"{told}, {refused}.") from None
     except ValueError:
         shown = "not right" if known.option.is_secret else value_text(value)
         raise ConfigError(

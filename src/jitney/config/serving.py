@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jitney.config.forms import Listed, Location, Number, Origins, Size, Text, Whole
+from jitney.config.known import Known, known_fields
 from jitney.config.options import Group, about
 
 NAME_MAX = 256
@@ -37,8 +38,7 @@ class ServeSettings:
             Group.SERVER,
             Listed(NAME_MAX),
             "What callers call the model; the first name is the one that replies carry.",
-            ("alias",),
-            "the name of its file",
+            default_text="the name of its file",
         ),
     )
     api_key: tuple[str, ...] = field(
@@ -93,8 +93,7 @@ class ServeSettings:
             Group.SERVER,
             Size(1024, 2**30),
             "The largest body of a request.",
-            ("max_body_size",),
-            "32 bytes for each token of the model's length, and at least 2MiB",
+            default_text="32 bytes for each token of the model's length, and at least 2MiB",
         ),
     )
     stall_timeout: float = field(
@@ -129,3 +128,8 @@ class ServeSettings:
             "Where to send OpenTelemetry spans; needs the extra `otel`.",
         ),
     )
+
+
+def known_serve_settings() -> tuple[Known, ...]:
+    """All settings of the server, in the order of their definition."""
+    return known_fields(ServeSettings)

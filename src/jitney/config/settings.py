@@ -4,25 +4,19 @@ Flags, environment names, the reference page and every check are derived from th
 there is nothing to keep in step. Frozen; checked at construction; read by any thread.
 """
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
 
 from jitney.config.combinations import find_refusal
-from jitney.config.forms import (
-    Choice,
-    Location,
-    ModelPlace,
-    Number,
-    Size,
-    Switch,
-    Whole,
-    value_text,
-)
+from jitney.config.forms import Choice, Location, ModelPlace, Number, Size, Switch, Whole
+from jitney.config.known import Known, known_fields, read_again
 from jitney.config.machine import cache_folder, environment
-from jitney.config.options import Group, Option, about
-from jitney.config.serving import ServeSettings
+from jitney.config.options import Group, about
+from jitney.config.policies import PolicyForm
+from jitney.config.words import SYNONYMS
 from jitney.core import limits
+from jitney.core.policy import SchedulingPolicy
 from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
@@ -108,7 +102,6 @@ class Settings:
             Group.MODEL,
             Whole(-1, 10_000),
             "Layers of the model to put on a GPU, if llama.cpp was built for one; -1 is all.",
-            ("n_gpu_layers",),
         ),
     )
     flash_attention: FlashAttention = field(
@@ -117,7 +110,6 @@ class Settings:
             Group.MODEL,
             Choice(get_args(FlashAttention)),
             "Fused attention kernels; auto takes the faster ones.",
-            ("flash_attn",),
         ),
     )
     batch_invariant: BatchInvariant = field(
@@ -135,7 +127,6 @@ class Settings:
             Group.BATCH,
             Whole(1, 4096),
             "Sequences that run at the same time: the number of slots.",
-            ("max_batch_size", "n_parallel", "parallel"),
         ),
     )
     max_num_batched_tokens: int = field(
@@ -144,7 +135,6 @@ class Settings:
             Group.BATCH,
             Whole(1, 1_048_576),
             "Tokens that one forward pass computes at most, over all sequences.",
-            ("n_batch", "batch_size"),
         ),
     )
     prefill_chunk: int = field(
@@ -153,8 +143,7 @@ class Settings:
             Group.BATCH,
             Whole(1, 1_048_576),
             "Prompt tokens of one sequence that one forward pass computes at most.",
-            ("chunk_size",),
-            "512, or max_num_batched_tokens where that is smaller",
+            default_text="512, or max_num_batched_tokens where that is smaller",
         ),
     )
     max_model_len: int | None = field(
@@ -163,8 +152,7 @@ class Settings:
             Group.BATCH,
             _tokens(2),
             "The longest sequence, prompt and completion together, in tokens.",
-            ("max_sequence_length",),
-            "what the model was made for, at most 4096 and kv_tokens",
+            default_text="what the model was made for, at most 4096 and kv_tokens",
         ),
     )
     kv_tokens: int | None = field(
@@ -173,9 +161,8 @@ class Settings:
             Group.MEMORY,
             _tokens(2),
             "The memory budget: tokens whose keys and values are kept, over all sequences.",
-            ("max_total_tokens", "n_ctx", "ctx_size"),
-            f"as many of the longest sequences as may run, within a quarter of the free memory; "
-            f"{KV_TOKENS_DEFAULT} or max_model_len where that is not known",
+            default_text="as many of the longest sequences as may run, within a quarter of the "
+            f"free memory; {KV_TOKENS_DEFAULT} or max_model_len where that is not known",
         ),
     )
     memory_limit: int | None = field(
@@ -184,7 +171,6 @@ class Settings:
             Group.MEMORY,
             Size(2**20, BYTES_MAX),
             "The memory budget in bytes of keys and values, in place of kv_tokens.",
-            ("memory_limit_bytes",),
         ),
     )
     enable_prefix_caching: bool = field(
@@ -233,18 +219,17 @@ class Settings:
         default=Strategy.CONTINUOUS,
         metadata=about(
             Group.SCHEDULING,
-            Choice(tuple(Strategy), Strategy),
+            Choice(tuple(Strategy), Strategy, SYNONYMS["strategy"]),
             "When requests may join: at every tick, or in groups.",
-            ("batching_strategy",),
         ),
     )
-    policy: Policy = field(
+    policy: Policy | SchedulingPolicy = field(
         default=Policy.FIFO,
         metadata=about(
             Group.SCHEDULING,
-            Choice(tuple(Policy), Policy, (("fcfs", "fifo"),)),
-            "Who is next: first come, class, shortest work, or a fair share per tenant.",
-            ("scheduler_policy", "scheduling_policy"),
+            PolicyForm(),
+            "Who is next: first come, class, shortest work, a fair share per tenant, or whoever a "
+            "SchedulingPolicy of one's own says.",
         ),
     )
     mix: Mix = field(
@@ -270,8 +255,7 @@ class Settings:
             Group.SCHEDULING,
             Number(0.0, 60_000.0),
             "How long newcomers are gathered before they join, or a group waits to fill up.",
-            ("max_wait_time_ms",),
-            "0 under continuous, 50 under dynamic and adaptive, 1000 under static",
+            default_text="0 under continuous, 50 under dynamic and adaptive, 1000 under static",
         ),
     )
     window_size: int | None = field(
@@ -356,7 +340,6 @@ class Settings:
             Group.QUEUE,
             Whole(1, 1_000_000),
             "Requests that may wait; one more is refused and told when to try again.",
-            ("max_queue", "max_queue_size"),
         ),
     )
     max_num_queued_tokens: int = field(
@@ -404,82 +387,17 @@ class Settings:
             Group.OTHER,
             Location(),
             "Where models made ready for use are kept.",
-            ("cache",),
-            "jitney in $XDG_CACHE_HOME, or in ~/.cache",
+            default_text="jitney in $XDG_CACHE_HOME, or in ~/.cache",
         ),
     )
 
     def __post_init__(self) -> None:
-        for known in known_settings():
-            value = getattr(self, known.name)
-            if value is None and known.optional:
-                continue
-            try:
-                object.__setattr__(self, known.name, known.option.form.read(value))
-            except ValueError:
-                raise ConfigError(
-                    f"{known.name} is {value_text(value)}; expected {known.expected}."
-                ) from None
+        read_again(self)
         refusal = find_refusal({each.name: getattr(self, each.name) for each in fields(self)})
         if refusal is not None:
             raise ConfigError(refusal.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """One setting under all its names; what a command line needs to offer it as a flag."""
-
-    name: str
-    option: Option
-    default: object
-    """None also stands for a default that is worked out later; see `default_text`."""
-    optional: bool
-    """Whether none is a value."""
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def flag_off(self) -> str | None:
-        """The flag that turns it off, when it is a switch."""
-        is_switch = isinstance(self.option.form, Switch)
-        return "--no-" + self.name.replace("_", "-") if is_switch else None
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return variable_name(self.name)
-
-    @property
-    def expected(self) -> str:
-        """What a value looks like, in words."""
-        return self.option.form.expected + (", or none" if self.optional else "")
-
-
-def variable_name(name: str) -> str:
-    """The environment variable of a setting or of an alias."""
-    return "JITNEY_" + name.upper()
-
-
 def known_settings() -> tuple[Known, ...]:
     """All settings of the engine, in the order of their definition."""
-    return _known(Settings)
-
-
-def known_serve_settings() -> tuple[Known, ...]:
-    """All settings of the server, in the order of their definition."""
-    return _known(ServeSettings)
-
-
-def _known(kind: type[Settings] | type[ServeSettings]) -> tuple[Known, ...]:
-    return tuple(
-        Known(
-            each.name,
-            each.metadata["option"],
-            None if each.default is MISSING else each.default,
-            optional=each.default is None,
-        )
-        for each in fields(kind)
-    )
+    return known_fields(Settings)

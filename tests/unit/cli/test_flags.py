@@ -23,7 +23,7 @@ def test_every_setting_is_a_flag_with_its_help(known: Known) -> None:
     assert known.flag in spelled(flags[known.name])
     assert known.flag_off is None or known.flag_off in spelled(flags[known.name])
     assert known.option.help in (flags[known.name].option.help or "")
-    for alias in known.option.aliases:
+    for alias in known.aliases:
         assert flags[alias].option.hidden
 
 

@@ -41,6 +41,6 @@ def test_no_name_is_cut_short_and_no_line_is_too_long(width: int) -> None:
 
 def test_other_names_are_not_in_the_help() -> None:
     """Guards brevity: names of other systems are understood, and listed in the reference only."""
-    aliases = {alias for known in known_settings() for alias in known.option.aliases}
+    aliases = {alias for known in known_settings() for alias in known.aliases}
     words = set(verb_help(VERBS[0], 100).split())
     assert not words & {"--" + alias.replace("_", "-") for alias in aliases}

@@ -49,9 +49,15 @@ def test_a_mistake_in_a_setting_is_told_before_anything_is_loaded(
     [
         (["serve", "a.gguf", "b.gguf"], "jitney serve does not take b.gguf as well; "),
         (["serve", "--cors-origin", "app.example"], "cors_origin is 'app.example' in flag"),
+        (
+            ["serve", "--num-workers", "4"],
+            "num_workers is '4' in flag --num-workers, and an engine",
+        ),
+        (["serve", "--no-enable-metrics"], "enable_metrics is False in flag --enable-metrics, and"),
+        (["serve", "--policy", "none_such:A"], "none_such:A' in flag --policy, which cannot be"),
         (["serve", "--config", "{folder}"], "is a folder; name the settings file in it."),
     ],
-    ids=["two models", "no origin", "a folder"],
+    ids=["two models", "no origin", "workers", "no metrics", "no policy", "a folder"],
 )
 def test_a_mistake_is_told_in_our_own_words(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

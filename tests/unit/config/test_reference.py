@@ -33,7 +33,7 @@ def test_every_setting_is_described_and_its_default_is_valid(known: Known) -> No
 
 def test_no_two_settings_share_a_name() -> None:
     """Guards aliases: one that stands for two settings would mean either."""
-    names = [name for known in known_settings() for name in (known.name, *known.option.aliases)]
+    names = [name for known in known_settings() for name in (known.name, *known.aliases)]
     assert len(names) == len(set(names))
 
 

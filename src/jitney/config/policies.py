@@ -1,0 +1,90 @@
+"""The form of `policy`: one of ours by its word, or one's own by import path or as an object.
+
+An import path runs the module that it names, as any import does; the current folder is not looked
+in unless PYTHONPATH says so. Called at start-up, from one thread.
+"""
+
+import importlib
+from dataclasses import dataclass
+
+from jitney.config.forms import Choice, Refused
+from jitney.config.words import SYNONYMS
+from jitney.core.policy import SchedulingPolicy
+from jitney.core.settings import Policy
+
+REASON_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyForm:
+    """A word, `package.module:Name`, or from Python an object with `rank` or a class of such."""
+
+    words: tuple[str, ...] = tuple(Policy)
+
+    @property
+    def expected(self) -> str:
+        """All of it, in words."""
+        return (
+            f"one of {', '.join(self.words)}, or one of your own: package.module:Name, or in "
+            "Python an object with rank(candidate)"
+        )
+
+    def read(self, value: object) -> Policy | SchedulingPolicy:
+        """The policy; a class is made without arguments."""
+        if isinstance(value, str) and ":" in value:
+            return _made(_imported(value.strip()))
+        if isinstance(value, str):
+            return Policy(Choice(self.words, str, SYNONYMS["policy"]).read(value))
+        if not isinstance(value, SchedulingPolicy):
+            raise ValueError(value)
+        return _made(value)
+
+
+def policy_text(policy: Policy | SchedulingPolicy) -> str:
+    """A policy for people: its word, or where its class is."""
+    if isinstance(policy, Policy):
+        return str(policy)
+    return f"{type(policy).__module__}:{type(policy).__qualname__}"
+
+
+def _imported(path: str) -> object:
+    """What an import path names. Raises Refused, or ValueError where it is none."""
+    place, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in (*place.split("."), *name.split("."))):
+        raise ValueError(path)
+    try:
+        found: object = importlib.import_module(place)
+    except Exception as error:  # the module is anybody's, and may raise anything
+        raise Refused(
+            f"which cannot be imported ({_reason(error)}); install its package, or name the "
+            "folder that it is in by PYTHONPATH"
+        ) from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise Refused(f"and {place} has no {name}; name a class or an object in it")
+        found = getattr(found, part)
+    return found
+
+
+def _made(found: object) -> SchedulingPolicy:
+    """The policy itself, where its class was given."""
+    if not callable(getattr(found, "rank", None)):
+        raise Refused(
+            "which has no rank; give it a method rank(candidate) that returns a number, the "
+            "smallest being next"
+        )
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:  # as above
+            raise Refused(
+                f"which cannot be made without arguments ({_reason(error)}); give an object in "
+                "its place"
+            ) from None
+    assert isinstance(found, SchedulingPolicy), "it has a rank"
+    return found
+
+
+def _reason(error: Exception) -> str:
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text[:REASON_CHARACTERS_MAX]

@@ -1,0 +1,147 @@
+"""Words of other systems, each with the setting that it stands for: one table, for every source.
+
+Whoever arrives with a file of LlamaCppEx, ThemisDB, ZigLlama, the Mini-GPT course, llama.cpp or
+vLLM finds its words understood. Most are another name of a setting. Some are put differently and
+have a `Meaning`; what has none here is refused with what to do, and nothing is ignored. Read by
+`resolve`, by the command line and by the reference page. Pure; any thread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from jitney.config.forms import Form, Number, Switch, Whole
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What the values of a word stand for, where they are not those of the setting."""
+
+    form: Form
+    values: tuple[tuple[object, str | None], ...] = ()
+    """A value and what the setting is then; None is what jitney always does."""
+    advice: str = ""
+    """What is said of every other value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of another system. Without a meaning it takes the values of its setting."""
+
+    name: str
+    setting: str | None
+    origin: str
+    meaning: Meaning | None = None
+
+
+LLAMACPPEX = "LlamaCppEx"
+THEMISDB = "ThemisDB"
+COURSE = "the Mini-GPT course"
+ZIGLLAMA = "ZigLlama"
+LLAMACPP = "llama.cpp"
+VLLM = "vLLM"
+OLDER = "older documents"
+
+WORDS: tuple[Word, ...] = (
+    Word("model_path", "model", LLAMACPPEX),
+    Word("n_gpu_layers", "gpu_layers", f"{LLAMACPPEX}, {LLAMACPP}"),
+    Word("flash_attn", "flash_attention", LLAMACPP),
+    Word(
+        "use_flash_attn",
+        "flash_attention",
+        THEMISDB,
+        # `on` would rule OpenVINO out, which has no such choice.
+        Meaning(Switch(), ((True, "auto"), (False, "off"))),
+    ),
+    Word("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
+    Word("n_parallel", "max_num_seqs", LLAMACPPEX),
+    Word("parallel", "max_num_seqs", LLAMACPP),
+    Word("max_batch", "max_num_seqs", COURSE),
+    Word("max_inflight", "max_num_seqs", COURSE),
+    Word("n_batch", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
+    Word("batch_size", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
+    Word("chunk_size", "prefill_chunk", LLAMACPPEX),
+    Word("max_sequence_length", "max_model_len", THEMISDB),
+    Word("max_total_tokens", "kv_tokens", THEMISDB),
+    Word("n_ctx", "kv_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
+    Word("ctx_size", "kv_tokens", LLAMACPP),
+    Word("memory_limit_bytes", "memory_limit", ZIGLLAMA),
+    Word("use_kv_cache_reuse", "enable_prefix_caching", THEMISDB),
+    Word(
+        "enabled",
+        "strategy",
+        THEMISDB,
+        Meaning(
+            Switch(),
+            ((True, "continuous"),),
+            "requests always share forward passes here; leave it out, and set max_num_seqs to 1 "
+            "for one request at a time",
+        ),
+    ),
+    Word("batching_strategy", "strategy", ZIGLLAMA),
+    Word("scheduler_policy", "policy", THEMISDB),
+    Word("scheduling_policy", "policy", VLLM),
+    Word(
+        "enable_priority",
+        "policy",
+        ZIGLLAMA,
+        Meaning(Switch(), ((True, "priority"), (False, "fifo"))),
+    ),
+    Word("max_wait_time_ms", "max_wait_ms", ZIGLLAMA),
+    Word("batch_timeout", "max_wait_ms", LLAMACPPEX),
+    Word(
+        "idle_ms",
+        None,
+        COURSE,
+        Meaning(
+            Number(0.0, 86_400_000.0),
+            advice="an idle engine sleeps until a request comes and looks at no queue meanwhile; "
+            "leave it out",
+        ),
+    ),
+    Word("prefill_batch", "prefill_batch_size", COURSE),
+    Word("decode_batch", "decode_batch_size", COURSE),
+    Word("max_queue", "max_num_queued_reqs", LLAMACPPEX),
+    Word("max_queue_size", "max_num_queued_reqs", ZIGLLAMA),
+    Word(
+        "num_workers",
+        None,
+        ZIGLLAMA,
+        Meaning(
+            Whole(1, 4096),
+            ((1, None),),
+            "an engine is one process with one batch; leave it out, set threads for the cores of "
+            "a forward pass, or run several servers behind a load balancer",
+        ),
+    ),
+    Word(
+        "enable_metrics",
+        None,
+        THEMISDB,
+        Meaning(
+            Switch(),
+            ((True, None),),
+            "metrics are always counted, and nobody has to read them; leave it out",
+        ),
+    ),
+    Word("cache", "cache_dir", OLDER),
+    Word("alias", "served_model_name", LLAMACPP),
+    Word("max_body_size", "body_limit", OLDER),
+)
+
+TABLES = ("llm_plugins", "llamacpp", "optimizations", "continuous_batching")
+"""Tables that settings may stand in within a file, each within those before it or without them:
+ThemisDB's. They group and choose nothing."""
+
+SYNONYMS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
+    {
+        "strategy": (("FixedSize", "static"), ("DynamicTimeout", "dynamic")),
+        "policy": (("FCFS", "fifo"), ("Shortest-Job-First", "sjf")),
+    }
+)
+"""Values of a setting in the spelling of others, each with ours."""
+
+
+def other_names(setting: str) -> tuple[str, ...]:
+    """The words that are another name of this setting and take its values."""
+    return tuple(word.name for word in WORDS if word.setting == setting and word.meaning is None)

@@ -1,0 +1,268 @@
+"""Tests of `jitney.config.words`: a word of another system works or is refused in a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.config import Resolved, known_serve_settings, known_settings, resolve
+from jitney.config.forms import Number, Switch, Whole
+from jitney.config.words import SYNONYMS, TABLES, WORDS, Word
+from jitney.core.settings import Mix, Policy, Strategy
+from jitney.errors import ConfigError
+
+KNOWN = {known.name: known for known in (*known_settings(), *known_serve_settings())}
+SERVED = {known.name for known in known_serve_settings()}
+RENAMED = [word for word in WORDS if word.meaning is None]
+PUT_DIFFERENTLY = [word for word in WORDS if word.meaning is not None]
+
+# A value of each setting that has another name, not its default, with what it needs beside it.
+GIVEN: dict[str, object] = {
+    "model": "a.gguf",
+    "gpu_layers": -1,
+    "flash_attention": "off",
+    "max_num_seqs": 3,
+    "max_num_batched_tokens": 600,
+    "prefill_chunk": 100,
+    "max_model_len": 64,
+    "kv_tokens": 8192,
+    "memory_limit": 2**30,
+    "enable_prefix_caching": False,
+    "strategy": "adaptive",
+    "policy": "sjf",
+    "max_wait_ms": 7,
+    "prefill_batch_size": 2,
+    "decode_batch_size": 2,
+    "max_num_queued_reqs": 9,
+    "cache_dir": "a",
+    "served_model_name": "a",
+    "body_limit": 2048,
+}
+BESIDE = {"prefill_batch_size": {"mix": "separate"}, "decode_batch_size": {"mix": "separate"}}
+
+PRINTED = """
+llm_plugins:
+  llamacpp:
+    optimizations:
+      continuous_batching:
+        enabled: true
+
+        # Batch settings
+        max_batch_size: 32           # Max concurrent requests
+        min_batch_size: 1            # Start with 1 request
+        max_wait_ms: 50              # Max wait for batch to fill
+
+        # Scheduling
+        scheduler_policy: "priority" # "fifo", "priority", "sjf"
+        enable_preemption: true      # Allow pausing low-priority
+
+        # Resource limits
+        max_total_tokens: 131072     # Total KV cache budget
+        max_sequence_length: 4096    # Per-request limit
+
+        # Monitoring
+        enable_metrics: true
+        log_batch_composition: false
+"""
+
+
+def by_name(word: Word) -> str:
+    return word.name
+
+
+def write(folder: Path, text: str, name: str = "a.yaml") -> Path:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def read(folder: Path, text: str, name: str = "a.yaml") -> Resolved:
+    return resolve({}, write(folder, text, name), {})
+
+
+def value_of(resolved: Resolved, name: str) -> object:
+    owner = resolved.serving.settings if name in SERVED else resolved.settings
+    return getattr(owner, name)
+
+
+def test_no_word_stands_for_two_things() -> None:
+    """Guards the table: one that is a setting too, or is there twice, would mean either."""
+    names = [*KNOWN, *TABLES, *(word.name for word in WORDS)]
+    assert len(names) == len(set(names))
+    assert {word.setting for word in WORDS} - {None} <= set(KNOWN)
+    assert all(word.name == word.name.lower() for word in WORDS)
+
+
+@pytest.mark.parametrize("word", RENAMED, ids=by_name)
+def test_another_name_is_its_setting_in_every_source(word: Word, tmp_path: Path) -> None:
+    """Guards each row of the table: in a file in any case, in the environment, as a flag."""
+    assert word.setting is not None
+    value = GIVEN[word.setting]
+    beside = BESIDE.get(word.setting, {})
+    expected = KNOWN[word.setting].option.form.read(value)
+    others = "".join(f"{name}: {each}\n" for name, each in beside.items())
+    upper = word.name.upper().replace("_", "-")
+    found = [
+        read(tmp_path, f"{word.name}: {value}\n{others}"),
+        read(tmp_path, f"{upper}: {value}\n{others}"),
+        resolve(beside, None, {f"JITNEY_{word.name.upper()}": str(value)}),
+        resolve({word.name: value, **beside}, None, {}),
+    ]
+    if word.setting not in SERVED:
+        given = {word.name.upper(): value, **beside}
+        found.append(resolve(given, None, {}, given_as="argument"))
+    assert [value_of(each, word.setting) for each in found] == [expected] * len(found)
+
+
+@pytest.mark.parametrize("word", PUT_DIFFERENTLY, ids=by_name)
+def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
+    word: Word, tmp_path: Path
+) -> None:
+    """Guards the rest of the table: each value means something or is refused; none is ignored."""
+    meaning = word.meaning
+    assert meaning is not None
+    candidates = {Switch: (True, False), Whole: (1, 2), Number: (0, 5)}[type(meaning.form)]
+    values = dict(meaning.values)
+    for value in candidates:
+        text = f"{word.name.upper()}: {str(value).lower()}\n"
+        if value not in values:
+            with pytest.raises(ConfigError) as refused:
+                read(tmp_path, text)
+            assert str(refused.value).startswith(f"{word.name} is {value} in file ")
+            assert str(refused.value).endswith(f": {word.name.upper()}, and {meaning.advice}.")
+            assert "leave it out" in meaning.advice
+        elif word.setting is None:
+            assert read(tmp_path, text).settings == resolve({}, None, {}).settings
+        else:
+            found = read(tmp_path, text)
+            assert value_of(found, word.setting) == values[value]
+            assert found.sources[word.setting] == f"file {tmp_path}/a.yaml: {word.name.upper()}"
+    with pytest.raises(ConfigError, match=f"{word.name} is 'perhaps' in .*; expected "):
+        read(tmp_path, f"{word.name}: perhaps\n")
+    with pytest.raises(ConfigError, match=f"{word.name} is 'x' in environment JITNEY_"):
+        resolve({}, None, {f"JITNEY_{word.name.upper()}": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("enable_priority: true\npolicy: sjf\n", "policy is 'priority' by .* and 'sjf' by "),
+        ("policy: fair\nenable_priority: false\n", "policy is 'fair' by .* and 'fifo' by "),
+        ("enabled: true\nstrategy: static\n", "strategy is 'continuous' by .* and 'static' by "),
+        ("use_flash_attn: true\nflash_attn: off\n", "leave one of them out"),
+        ("max_batch: 3\nmax_inflight: 3\n", "max_num_seqs is given twice"),
+    ],
+)
+def test_two_words_that_contradict_each_other_are_refused(
+    text: str, told: str, tmp_path: Path
+) -> None:
+    """Guards against the later of two words winning in silence."""
+    with pytest.raises(ConfigError, match=told):
+        read(tmp_path, text)
+
+
+def test_a_word_may_stand_beside_what_it_means(tmp_path: Path) -> None:
+    """Guards files that say one thing twice: `enable_priority: true` and `policy: priority`."""
+    found = read(tmp_path, "enable_priority: true\npolicy: PRIORITY\nenabled: yes\n").settings
+    assert (found.policy, found.strategy) == (Policy.PRIORITY, Strategy.CONTINUOUS)
+
+
+def test_a_stronger_source_overrules_a_word(tmp_path: Path) -> None:
+    """Guards the order of sources for words: between two of them there is no contradiction."""
+    file = write(tmp_path, "enable_priority: true\n")
+    assert resolve({"policy": "sjf"}, file, {}).settings.policy is Policy.SJF
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "ours"),
+    [
+        *(("strategy", each.upper(), each) for each in Strategy),
+        *(("policy", each.title(), each) for each in Policy),
+        *(("mix", each.replace("-", "_").upper(), each) for each in Mix),
+        *((name, value, ours) for name, pairs in SYNONYMS.items() for value, ours in pairs),
+        ("strategy", "fixed_size", "static"),
+        ("strategy", "dynamic-timeout", "dynamic"),
+        ("policy", "shortest_job_first", "sjf"),
+        ("policy", "ShortestJobFirst", "sjf"),
+        ("policy", "fcfs", "fifo"),
+        ("backend", "Fake", "fake"),
+        ("group_answers", "TOGETHER", "together"),
+    ],
+)
+def test_names_are_understood_in_any_case_and_spelling(setting: str, value: str, ours: str) -> None:
+    """Guards the seeds' spelling of strategies, policies and mixes."""
+    beside = {"strategy": "static"} if setting == "group_answers" else {}
+    found = resolve({setting: value, **beside}, None, {}).settings
+    assert getattr(found, setting) == ours
+
+
+def test_themisdb_as_printed(tmp_path: Path) -> None:
+    """Guards the block that its users have: nested, flat, or with the indentation lost."""
+    lost = "\n".join(line.strip() for line in PRINTED.splitlines())
+    flat = "\n".join(line.strip() for line in PRINTED.splitlines()[5:])
+    nested, *others = (read(tmp_path, text).settings for text in (PRINTED, lost, flat))
+    assert others == [nested, nested]
+    assert (nested.strategy, nested.policy) == (Strategy.CONTINUOUS, Policy.PRIORITY)
+    assert (nested.max_num_seqs, nested.min_batch_size, nested.max_wait_ms) == (32, 1, 50)
+    assert (nested.kv_tokens, nested.max_model_len) == (131_072, 4096)
+    assert nested.enable_preemption
+    assert not nested.log_batch_composition
+
+
+@pytest.mark.parametrize("outer", range(len(TABLES)))
+def test_outer_tables_may_be_missing(outer: int, tmp_path: Path) -> None:
+    """Guards the shorter blocks of the guide, such as one that begins with `optimizations:`."""
+    tables = TABLES[outer:]
+    lines = [f"{'  ' * depth}{table}:" for depth, table in enumerate(tables)]
+    inner = "  " * len(tables)
+    text = "\n".join([*lines, f"{inner}enabled: true", f"{inner}max_batch_size: 5", ""])
+    found = read(tmp_path, text)
+    assert found.settings.max_num_seqs == 5
+    path = ".".join((*tables, "max_batch_size"))
+    assert found.sources["max_num_seqs"] == f"file {tmp_path}/a.yaml: {path}"
+    toml = f"[{'.'.join(tables)}]\nMax-Batch-Size = 5\n"
+    assert read(tmp_path, toml, "a.toml").settings.max_num_seqs == 5
+
+
+def test_all_optimizations_of_the_guide(tmp_path: Path) -> None:
+    """Guards words that stand beside a table, not in it."""
+    text = """
+optimizations:
+  use_flash_attn: true
+  use_kv_cache_reuse: false
+  continuous_batching:
+    enabled: true
+    max_batch_size: 32
+"""
+    found = read(tmp_path, text).settings
+    assert (found.flash_attention, found.enable_prefix_caching) == ("auto", False)
+    assert found.max_num_seqs == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("optimizations:\n  seed: 1\n  seed: 2\n", "line 3: optimizations.seed is given twice"),
+        ("optimizations:\n  a: [{b: 1, b: 2}]\n", r"optimizations\.a\.b is given twice"),
+        ("seed: 1\noptimizations:\n  seed: 2\n", r"a\.yaml and file .*: optimizations\.seed; "),
+        ("optimizations:\n  max_bach_size: 2\n", r"setting optimizations\.max_bach_size in file"),
+        ("optimizations:\n  max_batch_size: x\n", r"seqs is 'x' in .*: optimizations\.max_batch_s"),
+        ("optimizations: 3\n", "optimizations is 3 in file .*; expected a table of settings"),
+        ("optimizations:\n  llamacpp:\n    seed: 1\n", r"Unknown setting optimizations\.llamacpp"),
+        ("continous_batching:\n  seed: 1\n", "the nearest known one is continuous_batching"),
+        ("optimizations: &a\n  continuous_batching: *a\n", r"Unknown setting .*\.continuous_batc"),
+        ("optimizations:\n  1: 2\n", r"Unknown setting optimizations\.1 in file"),
+        ("optimizations:\n  num_workers: 2\n", r"num_workers is 2 in .*: optimizations\.num_work"),
+    ],
+)
+def test_messages_name_the_nested_path(text: str, told: str, tmp_path: Path) -> None:
+    """Guards whoever has a long nested file and must find the line."""
+    with pytest.raises(ConfigError, match=told):
+        read(tmp_path, text)
+
+
+def test_a_waiting_group_must_fit_into_the_queue() -> None:
+    """Guards a static group without a timer, which could never fill and would wait for ever."""
+    flags = {"strategy": "static", "wait_until_full": True, "max_num_seqs": 4}
+    with pytest.raises(ConfigError, match=r"max_num_queued_reqs .3. refuses them before"):
+        resolve({**flags, "max_num_queued_reqs": 3}, None, {})
+    assert resolve({**flags, "max_num_queued_reqs": 4}, None, {}).settings.wait_until_full
