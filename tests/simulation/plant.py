@@ -16,7 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.plants import PLANTS, Plant
+from tests.simulation.planting import Plant
+from tests.simulation.plants import PLANTS
 from tests.simulation.simulator import run
 
 ROOT = Path(__file__).parents[2]

@@ -6,30 +6,8 @@ file exactly once. Where an assertion of the core would stop the bug on the spot
 that away as well, so that the checker has to find it from outside.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One replacement in one file of the package."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plant:
-    """A bug: what it is, who must find it, and how it is put in."""
-
-    name: str
-    checker: str
-    changes: tuple[Change, ...]
-
-
-def _plant(name: str, checker: str, *changes: tuple[str, str, str]) -> Plant:
-    return Plant(name, checker, tuple(Change(*change) for change in changes))
-
+from tests.simulation.planting import planted
+from tests.simulation.plants_of_steering import OF_JOINING, OF_STEERING
 
 _SCHEDULER = "core/scheduler.py"
 _MEMORY = "core/memory.py"
@@ -42,7 +20,7 @@ _BUDGET_ASSERT = (
 )
 
 OF_THE_PSEUDO_CODE = (
-    _plant(
+    planted(
         "the slot is the index in the batch",
         "capacity",
         (
@@ -52,12 +30,12 @@ OF_THE_PSEUDO_CODE = (
             "each.wants_token, each.continues) for at, each in enumerate(entries)))",
         ),
     ),
-    _plant(
+    planted(
         "the position grows by one after a whole prompt",
         "ledger",
         (_SCHEDULER, "sequence.planned = start + span", "sequence.planned = start + 1"),
     ),
-    _plant(
+    planted(
         "the token is read at the request's place, not at the batch's",
         "oracle",
         (
@@ -68,7 +46,7 @@ OF_THE_PSEUDO_CODE = (
             "        pairs = zip(batch.entries, samples, strict=True)",
         ),
     ),
-    _plant(
+    planted(
         "completed ones are erased before they are answered",
         "ending",
         (
@@ -77,12 +55,12 @@ OF_THE_PSEUDO_CODE = (
             "del self._collectors[event.request_id]",
         ),
     ),
-    _plant(
+    planted(
         "a failed batch just returns, and is tried again for ever",
         "isolation",
         (_TICK, "            self._lose(outcome, now)\n", ""),
     ),
-    _plant(
+    planted(
         "memory is never freed",
         "ledger",
         (
@@ -92,7 +70,7 @@ OF_THE_PSEUDO_CODE = (
             "",
         ),
     ),
-    _plant(
+    planted(
         "a prompt is not cut into chunks",
         "capacity",
         (
@@ -102,7 +80,7 @@ OF_THE_PSEUDO_CODE = (
         ),
         ("core/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
     ),
-    _plant(
+    planted(
         "the budget is not applied to prefill",
         "capacity",
         (
@@ -120,12 +98,12 @@ OF_THE_PSEUDO_CODE = (
 )
 
 OF_MEMORY = (
-    _plant(
+    planted(
         "a prefix is shared across scopes",
         "scope",
         (_MEMORY, 'return "scope " + sequence.request.scope', 'return "scope"'),
     ),
-    _plant(
+    planted(
         "a prefix is matched one token too far",
         "scope",
         (
@@ -134,17 +112,17 @@ OF_MEMORY = (
             "common = depth * PREFIX_CHUNK + 1 + chain",
         ),
     ),
-    _plant(
+    planted(
         "a prompt is compared again in every tick",
         "work",
         ("core/chain.py", "checked = self._checked.get(other, 0)", "checked = 0"),
     ),
-    _plant(
+    planted(
         "the keys of a prompt are made again in every tick",
         "work",
         (_MEMORY, "if sequence.chain is None:", "if sequence.slot is None:"),
     ),
-    _plant(
+    planted(
         "a copy is one token too long",
         "capacity",
         (
@@ -153,18 +131,18 @@ OF_MEMORY = (
             "Copy(source.slot, slot, match.length + 1)",
         ),
     ),
-    _plant(
+    planted(
         "the source of a copy is evicted to make room for it",
         "capacity",
         (_MEMORY, "            if holding is not pinned:\n", "            if holding:\n"),
         (_LEDGER, "        assert length <= self.length(source), (source, length)\n", ""),
     ),
-    _plant(
+    planted(
         "the ledger forgets that blocks are shared",
         "ledger",
         (_LEDGER, "            self._tips[target].references += 1\n", ""),
     ),
-    _plant(
+    planted(
         "what a batch in flight computed beyond the end is not cut off",
         "ledger",
         (
@@ -173,7 +151,7 @@ OF_MEMORY = (
             "",
         ),
     ),
-    _plant(
+    planted(
         "a preempted sequence loses a token",
         "oracle",
         (
@@ -184,7 +162,7 @@ OF_MEMORY = (
             "        self._wait_again(sequence)\n        sequence.preempted_count += 1\n",
         ),
     ),
-    _plant(
+    planted(
         "saved memory is restored into the wrong slot",
         "capacity",
         (
@@ -193,7 +171,7 @@ OF_MEMORY = (
             "Restore(sequence.ticket, self._free[-1] if self._free else slot)",
         ),
     ),
-    _plant(
+    planted(
         "memory is promised to be saved and is not",
         "capacity",
         (_MEMORY, "        self._operations.append(Save(sequence.slot, sequence.ticket))\n", ""),
@@ -201,7 +179,7 @@ OF_MEMORY = (
 )
 
 OF_ANSWERS = (
-    _plant(
+    planted(
         "the draw depends on the slot",
         "oracle",
         (
@@ -211,27 +189,27 @@ OF_ANSWERS = (
             "seed=sequence.sampling.seed // 2 + slot))",
         ),
     ),
-    _plant(
+    planted(
         "all completions of a request draw alike",
         "oracle",
         ("core/sequence.py", "index * 0x9E3779B97F4A7C15", "index * 0"),
     ),
-    _plant(
+    planted(
         "the beginning of a stop string leaks",
         "stream",
         ("text/stop.py", "text, self._table.length(self._state)))", "text, 0))"),
     ),
-    _plant(
+    planted(
         "a stop string is looked for in each token by itself",
         "oracle",
         ("text/stop.py", "        before = self._state\n", "        before = 0\n"),
     ),
-    _plant(
+    planted(
         "a stop string inside the beginning of another is missed",
         "oracle",
         ("core/stops.py", "append(self._matches[retreat])", "append(0)"),
     ),
-    _plant(
+    planted(
         "half characters are sent",
         "stream",
         (
@@ -240,17 +218,17 @@ OF_ANSWERS = (
             'return self._pieces[token].decode("utf-8", "replace")',
         ),
     ),
-    _plant(
+    planted(
         "a slow reader gets only the last delta",
         "stream",
         ("engine/mailbox.py", "self.texts.append(delta.text)", "self.texts = [delta.text]"),
     ),
-    _plant(
+    planted(
         "a stop string is found and the sequence goes on",
         "oracle",
         (_TICK, "verdicts.append(verdict)", "pass"),
     ),
-    _plant(
+    planted(
         "a finish is told twice",
         "ending",
         (
@@ -259,7 +237,7 @@ OF_ANSWERS = (
             "events += [self._roster.end(sequence, FinishReason.LENGTH, now)] * 2",
         ),
     ),
-    _plant(
+    planted(
         "a cancel while it runs tells nobody",
         "ending",
         (
@@ -269,7 +247,7 @@ OF_ANSWERS = (
             '            events += [ended] if phase == "waiting" else []',
         ),
     ),
-    _plant(
+    planted(
         "cached tokens are not counted",
         "usage",
         (
@@ -281,12 +259,12 @@ OF_ANSWERS = (
 )
 
 OF_WAITING_AND_FAULTS = (
-    _plant(
+    planted(
         "the bound of the queue is off by one",
         "limits",
-        (_SCHEDULER, "count <= requests_max and", "count <= requests_max + 1 and"),
+        ("core/bounds.py", "count <= requests_max and", "count <= requests_max + 1 and"),
     ),
-    _plant(
+    planted(
         "a tenant may run one more than its share",
         "shares",
         (
@@ -295,12 +273,12 @@ OF_WAITING_AND_FAULTS = (
             "if held.running_count > request.share.running_max:",
         ),
     ),
-    _plant(
+    planted(
         "a tenant's share of the queue is off by one",
         "shares",
         ("core/shares.py", "count <= share.waiting_max and", "count <= share.waiting_max + 1 and"),
     ),
-    _plant(
+    planted(
         "nobody ever becomes an elder",
         "waiting",
         (
@@ -315,27 +293,31 @@ OF_WAITING_AND_FAULTS = (
             "            yield sequence",
         ),
     ),
-    _plant(
+    planted(
         "the deadline of those who wait is forgotten",
         "waiting",
-        (_SCHEDULER, "if is_total or is_wait:", "if is_total:"),
+        (
+            "core/deadlines.py",
+            "return waits and wait_s is not None",
+            "return False and wait_s is not None",
+        ),
     ),
-    _plant(
+    planted(
         "the budget is exceeded by one",
         "capacity",
         (
             _SCHEDULER,
-            "            settings.batch_tokens_max, settings.prefill_chunk,",
-            "            settings.batch_tokens_max + 1, settings.prefill_chunk,",
+            "            settings.batch_tokens_max,\n",
+            "            settings.batch_tokens_max + 1,\n",
         ),
         _BUDGET_ASSERT,
     ),
-    _plant(
+    planted(
         "strikes are never counted",
         "waiting",
         (_SCHEDULER, "            sequence.strikes += 1\n", ""),
     ),
-    _plant(
+    planted(
         "a fault in the middle of a prompt is ignored",
         "isolation",
         (
@@ -348,12 +330,12 @@ OF_WAITING_AND_FAULTS = (
 )
 
 OF_FLIGHTS = (
-    _plant(
+    planted(
         "a batch under way that nobody wants is not waited for",
         "isolation",
         (_TICK, "bool(self._collectors or self._ended or self._flights)", "bool(self._collectors)"),
     ),
-    _plant(
+    planted(
         "memory is taken from one whose batch is under way",
         "capacity",
         (
@@ -370,17 +352,17 @@ OF_FLIGHTS = (
 )
 
 OF_ROUNDING = (
-    _plant(
+    planted(
         "what was generated is computed again in one span",
         "oracle",
         (_SCHEDULER, "if want > 1 and self._decodes_differ:", "if want < 0:"),
     ),
-    _plant(
+    planted(
         "a prefix is reused that was computed in another way",
         "oracle",
         ("core/prefix.py", "if spanned != theirs:", "if spanned < 0:"),
     ),
-    _plant(
+    planted(
         "the last token of a prompt is computed by itself",
         "oracle",
         (
@@ -389,126 +371,10 @@ OF_ROUNDING = (
             "return entry.length < prompt_count < 0",
         ),
     ),
-    _plant(
+    planted(
         "a pass does not fill its groups of rows",
         "oracle",
         ("backends/shapes.py", "return -rows % group", "return rows % group * 0"),
-    ),
-)
-
-_STRATEGY = "core/strategy.py"
-_ROSTER = "core/roster.py"
-
-OF_JOINING = (
-    _plant(
-        "a window counts from the newest",
-        "joining",
-        (
-            "core/queue.py",
-            "return next(self._newcomers.ordered(), None)",
-            "return max(self._newcomers.ordered(), key=lambda each: each.order, default=None)",
-        ),
-    ),
-    _plant(
-        "a window keeps out who ran before",
-        "joining",
-        (
-            _STRATEGY,
-            "return self._is_open or sequence.started_at is not None",
-            "return self._is_open",
-        ),
-    ),
-    _plant(
-        "newcomers do not wait for the window",
-        "joining",
-        (_STRATEGY, "is_enough = queue.newcomer_count >= min", "is_enough = True or min"),
-    ),
-    _plant(
-        "a group departs one short",
-        "joining",
-        (_STRATEGY, "if queue.count >= least or drains", "if queue.count >= least - 1 or drains"),
-    ),
-    _plant(
-        "the minimum of a group is not kept",
-        "joining",
-        (_STRATEGY, "least = max(size, self._settings.group_size_min)", "least = size"),
-    ),
-    _plant(
-        "answers of a group are not held back",
-        "joining",
-        (
-            _STRATEGY,
-            "return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER",
-            "return False",
-        ),
-    ),
-    _plant(
-        "a group waits for its paused members",
-        "joining",
-        (
-            _ROSTER,
-            "        self.queue.pause(sequence)\n        self.gate.left(sequence)\n",
-            "        self.queue.pause(sequence)\n",
-        ),
-    ),
-)
-
-OF_STEERING = (
-    _plant(
-        "a paused request that runs goes on",
-        "steering",
-        (_SCHEDULER, "if sequence in self._roster.paused:", "if sequence is None:"),
-        (_ROSTER, "if not self.paused:", "if self.paused or not self.paused:"),
-    ),
-    _plant(
-        "a pause never ends by itself",
-        "joining",
-        (_SCHEDULER, "        self._roster.end_pauses(now)\n", ""),
-    ),
-    _plant(
-        "a drain leaves the paused where they are",
-        "joining",
-        (
-            _SCHEDULER,
-            "        for sequence in list(self._roster.paused):\n"
-            "            self._roster.resume(sequence)\n",
-            "",
-        ),
-    ),
-    _plant(
-        "a tick has prefills and decodes under separate",
-        "steering",
-        (
-            _SCHEDULER,
-            "if self._settings.mix is not Mix.SEPARATE:\n            return [group]",
-            "if group:\n            return [group]",
-        ),
-        ("core/mix.py", "case Mix.DECODE_FIRST:", "case Mix.DECODE_FIRST | Mix.SEPARATE:"),
-        (
-            "core/mix.py",
-            "        case Mix.SEPARATE:\n"
-            "            return _share_apart(decode_count, wanted, budget)\n",
-            "",
-        ),
-    ),
-    _plant(
-        "who is not to be displaced is displaced",
-        "steering",
-        (
-            _ROSTER,
-            "self._displaces = self.by_class and settings.displaces",
-            "self._displaces = self.by_class",
-        ),
-    ),
-    _plant(
-        "a policy may answer what is no number",
-        "exception",
-        (
-            "core/ranking.py",
-            "            if math.isnan(rank):\n"
-            '                raise ValueError("NaN is no rank")\n',
-            "",
-        ),
     ),
 )
 

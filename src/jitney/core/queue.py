@@ -213,7 +213,7 @@ class WaitQueue:
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait; one that was preempted keeps its age."""
-        self._line_up(sequence)
+        self._join_line(sequence)
         self.shares.waits(sequence)
         self.token_count += sequence.known_count
         self.work_count += sequence.known_max
@@ -222,14 +222,14 @@ class WaitQueue:
         """The sequence was admitted, or ended."""
         if sequence in self._paused:
             self.resume(sequence)
-        self._step_out(sequence)
+        self._leave_line(sequence)
         self.shares.waits_no_more(sequence)
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max
 
     def pause(self, sequence: Sequence) -> None:
         """Let a waiting sequence stand beside the line."""
-        self._step_out(sequence)
+        self._leave_line(sequence)
         self._paused.add(sequence)
         self.shares.pauses(sequence)
 
@@ -237,7 +237,7 @@ class WaitQueue:
         """Let it stand in the line again, at the place of its age."""
         self._paused.remove(sequence)
         self.shares.pauses_no_more(sequence)
-        self._line_up(sequence)
+        self._join_line(sequence)
 
     def rank_again(self, sequence: Sequence) -> None:
         """What its rank is made of has changed."""
@@ -269,14 +269,14 @@ class WaitQueue:
         """The sequence that arrived first among those in the line who never ran."""
         return next(self._newcomers.ordered(), None)
 
-    def _line_up(self, sequence: Sequence) -> None:
+    def _join_line(self, sequence: Sequence) -> None:
         self._line.add(sequence)
         self._arrivals.add(sequence)
         self.count += 1
         if sequence.started_at is None:
             self._newcomers.add(sequence)
 
-    def _step_out(self, sequence: Sequence) -> None:
+    def _leave_line(self, sequence: Sequence) -> None:
         self._line.remove(sequence)
         self._arrivals.remove(sequence)
         self.count -= 1

@@ -136,7 +136,7 @@ class Roster:
         self.paused[sequence] = now + limits.PAUSE_S_MAX
         self._counters.add("paused")
         if sequence.state is State.WAITING:
-            self._step_aside(sequence)
+            self._wait_paused(sequence)
 
     def resume(self, sequence: Sequence) -> None:
         """Let a paused sequence wait for its turn again."""
@@ -418,10 +418,10 @@ class Roster:
         # Before it leaves those who run, so that its tenant is not taken to have been away.
         self.queue.add(sequence)
         if sequence in self.paused:
-            self._step_aside(sequence)
+            self._wait_paused(sequence)
         self._stop_running(sequence)
 
-    def _step_aside(self, sequence: Sequence) -> None:
+    def _wait_paused(self, sequence: Sequence) -> None:
         """A paused sequence waits beside the line, and no group waits for it."""
         self.queue.pause(sequence)
         self.gate.left(sequence)

@@ -11,15 +11,16 @@ memory is known here.
     check()                             invariants 2, 3 and 7, recomputed from scratch
 """
 
-import heapq
 from collections import deque
 from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry, Outcome, Sample
+from jitney.core.bounds import check_room
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
+from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, Occupant
 from jitney.core.mix import Budget, Wanted, share_budget
@@ -28,13 +29,10 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State, make_sequences
 from jitney.core.settings import Mix, SchedulerSettings
-from jitney.errors import Draining, InvalidRequest, QueueFull
+from jitney.errors import Draining, InvalidRequest
 
 RETRY_SHARE = 0.25
 """A refused caller is told to come back when this share of the waiting work will be done."""
-
-DEADLINES_KEPT = 256
-"""Deadlines of ended sequences that may lie about before they are cleared away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Scheduler:
         self._roster = Roster(settings, traits, self.counters)
         self._cost = CostModel()
         self._flights: deque[Flight] = deque()
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._deadlines = Deadlines(settings)
         self._batch_number = 0
         self._decode_turn = 0
         self._drains = False
@@ -79,13 +77,11 @@ class Scheduler:
         if request.id in self._roster.live:
             raise InvalidRequest(f"a request with the id {request.id!r} is live already.", "id")
         sequences = make_sequences(request, self._eos_tokens, self._settings.model_len_max, now)
-        self._check_queue(sequences)
+        queue = self._roster.queue
+        check_room(queue, sequences, self._settings, self.counters, self._retry_s())
         self._roster.add(sequences)
         for sequence in sequences:
-            for limit_s in self._limits_s(sequence):
-                if limit_s is not None:
-                    due = (now + limit_s, sequence.order, sequence)
-                    heapq.heappush(self._deadlines, due)
+            self._deadlines.add(sequence, now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """End what is left of a request. An unknown or ended one is nobody's mistake."""
@@ -135,21 +131,11 @@ class Scheduler:
         """End what is past its deadline (invariant 8), and pauses that lasted long enough."""
         events = self._roster.take_events()
         self._roster.end_pauses(now)
-        self._forget_deadlines()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.state is State.FINISHED:
-                continue
-            wait_s, total_s = self._limits_s(sequence)
-            has_run = sequence.started_at is not None
-            # The same sums as when it was put here: a difference could round the other way.
-            is_total = total_s is not None and sequence.arrived_at + total_s <= now
-            is_wait = wait_s is not None and sequence.arrived_at + wait_s <= now and not has_run
-            if is_total or is_wait:
-                phase = "running" if has_run else "waiting"
-                self.counters.add(f"deadline_{phase}")
-                message = f"the request passed its deadline while {phase}."
-                events.append(self._roster.end(sequence, FinishReason.DEADLINE, now, message))
+        for sequence in self._deadlines.passed(now, len(self._roster.live)):
+            phase = "waiting" if sequence.started_at is None else "running"
+            self.counters.add(f"deadline_{phase}")
+            message = f"the request passed its deadline while {phase}."
+            events.append(self._roster.end(sequence, FinishReason.DEADLINE, now, message))
         return events
 
     def drain(self) -> None:
@@ -269,8 +255,8 @@ class Scheduler:
         times = [] if departure is None else [departure]
         if roster.paused:
             times.append(roster.pauses_end_at)
-        if self._deadlines:
-            times.append(self._deadlines[0][0])
+        if self._deadlines.next_at is not None:
+            times.append(self._deadlines.next_at)
         return max(now, min(times)) if times else None
 
     def gauges(self) -> Gauges:
@@ -313,46 +299,9 @@ class Scheduler:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
         self._roster.check()
 
-    def _check_queue(self, sequences: list[Sequence]) -> None:
-        queue = self._roster.queue
-        share, tenant = sequences[0].request.share, sequences[0].request.tenant
-        if share is not None and not queue.shares.has_room(sequences):
-            self.counters.add("share_full")
-            held, retry_s = queue.shares.held(tenant), self._retry_s()
-            raise QueueFull(
-                f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
-                f"are waiting already, and its share of the queue is {share.waiting_max} and "
-                f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
-                retry_s,
-            )
-        waiting_count = queue.count + queue.paused_count
-        count = waiting_count + len(sequences)
-        token_count = queue.token_count + sum(s.known_count for s in sequences)
-        requests_max, tokens_max = (
-            self._settings.queue_requests_max,
-            self._settings.queue_tokens_max,
-        )
-        # An empty line takes any request that fits the model, however small its bound.
-        if waiting_count == 0 or (count <= requests_max and token_count <= tokens_max):
-            return
-        self.counters.add("queue_full")
-        retry_s = self._retry_s()
-        raise QueueFull(
-            f"{waiting_count} requests with {queue.token_count} tokens are waiting already "
-            f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
-            retry_s,
-        )
-
     def _retry_s(self) -> float:
         rate = self._cost.tokens_per_s
         return RETRY_SHARE * self._roster.queue.work_count / rate if rate else 1.0
-
-    def _limits_s(self, sequence: Sequence) -> tuple[float | None, float | None]:
-        """How long it may wait for its first slot, and how long it may take in all."""
-        request = sequence.request
-        wait_s = self._settings.wait_s_max if request.wait_s_max is None else request.wait_s_max
-        total_s = self._settings.total_s_max if request.total_s_max is None else request.total_s_max
-        return wait_s, total_s
 
     def _groups(self) -> list[list[Sequence]]:
         """Who may stand in one batch: a suspect stands alone, so that blame is certain.
@@ -379,15 +328,6 @@ class Scheduler:
         # Those whose turn it is may find no memory; the most senior always does, from the others.
         senior = [sequence for sequence in group if self._wanted(sequence)][:1]
         return [*kinds, senior]
-
-    def _forget_deadlines(self) -> None:
-        """Drop those of ended sequences: the next one at once, all when they are the most."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].state is State.FINISHED:
-            heapq.heappop(deadlines)
-        if len(deadlines) > DEADLINES_KEPT + 4 * len(self._roster.live):
-            deadlines[:] = [due for due in deadlines if due[2].state is not State.FINISHED]
-            heapq.heapify(deadlines)
 
     def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""

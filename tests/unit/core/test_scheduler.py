@@ -6,12 +6,13 @@ import pytest
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.deadlines import ENDED_KEPT
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import STRIKES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.roster import LOOKAHEAD
-from jitney.core.scheduler import DEADLINES_KEPT, Scheduler
+from jitney.core.scheduler import Scheduler
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
 
@@ -242,7 +243,7 @@ def test_deadlines_of_ended_requests_are_forgotten() -> None:
         one.cancel(RequestId(f"request-{number}"), 0.0)
         one.expire(0.0)
     assert one.wake_at(0.0) is None
-    assert len(one._deadlines) <= DEADLINES_KEPT
+    assert len(one._deadlines._due) <= ENDED_KEPT
 
 
 def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:

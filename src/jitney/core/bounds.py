@@ -1,0 +1,50 @@
+"""Whether there is room in the queue for a new request: its own bounds, and its tenant's share.
+
+Called by the scheduler only.
+"""
+
+from jitney.core.counters import Counters
+from jitney.core.queue import WaitQueue
+from jitney.core.sequence import Sequence
+from jitney.core.settings import SchedulerSettings
+from jitney.errors import QueueFull
+
+
+def check_room(
+    queue: WaitQueue,
+    sequences: list[Sequence],
+    settings: SchedulerSettings,
+    counters: Counters,
+    retry_s: float,
+) -> None:
+    """Raise QueueFull when the sequences of a new request are too many; paused ones count."""
+    _check_share(queue, sequences, counters, retry_s)
+    waiting_count = queue.count + queue.paused_count
+    count = waiting_count + len(sequences)
+    token_count = queue.token_count + sum(each.known_count for each in sequences)
+    requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
+    # An empty line takes any request that fits the model, however small its bound.
+    if waiting_count == 0 or (count <= requests_max and token_count <= tokens_max):
+        return
+    counters.add("queue_full")
+    raise QueueFull(
+        f"{waiting_count} requests with {queue.token_count} tokens are waiting already "
+        f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
+        retry_s,
+    )
+
+
+def _check_share(
+    queue: WaitQueue, sequences: list[Sequence], counters: Counters, retry_s: float
+) -> None:
+    share, tenant = sequences[0].request.share, sequences[0].request.tenant
+    if share is None or queue.shares.has_room(sequences):
+        return
+    counters.add("share_full")
+    held = queue.shares.held(tenant)
+    raise QueueFull(
+        f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
+        f"are waiting already, and its share of the queue is {share.waiting_max} and "
+        f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
+        retry_s,
+    )

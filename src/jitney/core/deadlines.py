@@ -1,0 +1,64 @@
+"""How long each sequence may wait and may take, and whose time is over (invariant 8).
+
+Called by the scheduler only.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from jitney.core.sequence import Sequence, State
+from jitney.core.settings import SchedulerSettings
+
+ENDED_KEPT = 256
+"""Deadlines of ended sequences that may lie about before they are cleared away."""
+
+
+class Deadlines:
+    """The time limits of all live sequences, the next one first."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self._due: list[tuple[float, int, Sequence]] = []
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next one passes."""
+        return self._due[0][0] if self._due else None
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """The sequence was accepted."""
+        for limit_s in self._limits_s(sequence):
+            if limit_s is not None:
+                heapq.heappush(self._due, (now + limit_s, sequence.order, sequence))
+
+    def passed(self, now: float, live_count: int) -> Iterator[Sequence]:
+        """Those whose time is over; each is to be ended before the next is asked for."""
+        self._forget_ended(live_count)
+        while self._due and self._due[0][0] <= now:
+            sequence = heapq.heappop(self._due)[2]
+            if sequence.state is not State.FINISHED and self._is_over(sequence, now):
+                yield sequence
+
+    def _is_over(self, sequence: Sequence, now: float) -> bool:
+        wait_s, total_s = self._limits_s(sequence)
+        # The same sums as when it was put here: a difference could round the other way.
+        if total_s is not None and sequence.arrived_at + total_s <= now:
+            return True
+        waits = sequence.started_at is None
+        return waits and wait_s is not None and sequence.arrived_at + wait_s <= now
+
+    def _limits_s(self, sequence: Sequence) -> tuple[float | None, float | None]:
+        """How long it may wait for its first slot, and how long it may take in all."""
+        request, settings = sequence.request, self._settings
+        wait_s = settings.wait_s_max if request.wait_s_max is None else request.wait_s_max
+        total_s = settings.total_s_max if request.total_s_max is None else request.total_s_max
+        return wait_s, total_s
+
+    def _forget_ended(self, live_count: int) -> None:
+        """Drop those of ended sequences: the next one at once, all when they are the most."""
+        due = self._due
+        while due and due[0][2].state is State.FINISHED:
+            heapq.heappop(due)
+        if len(due) > ENDED_KEPT + 4 * live_count:
+            due[:] = [each for each in due if each[2].state is not State.FINISHED]
+            heapq.heapify(due)

@@ -1,0 +1,26 @@
+"""A bug that can be put into the source: what it is, who must find it, and how it is put in."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One replacement in one file of the package."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A bug: what it is, who must find it, and how it is put in."""
+
+    name: str
+    checker: str
+    changes: tuple[Change, ...]
+
+
+def planted(name: str, checker: str, *changes: tuple[str, str, str]) -> Plant:
+    """A bug made of these replacements: file, old text, new text."""
+    return Plant(name, checker, tuple(Change(*change) for change in changes))

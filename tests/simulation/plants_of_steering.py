@@ -1,0 +1,120 @@
+"""Planted bugs of what callers and settings ask beside running: groups, pauses, policies."""
+
+from tests.simulation.planting import planted
+
+_SCHEDULER = "core/scheduler.py"
+_STRATEGY = "core/strategy.py"
+_ROSTER = "core/roster.py"
+
+OF_JOINING = (
+    planted(
+        "a window counts from the newest",
+        "joining",
+        (
+            "core/queue.py",
+            "return next(self._newcomers.ordered(), None)",
+            "return max(self._newcomers.ordered(), key=lambda each: each.order, default=None)",
+        ),
+    ),
+    planted(
+        "a window keeps out who ran before",
+        "joining",
+        (
+            _STRATEGY,
+            "return self._is_open or sequence.started_at is not None",
+            "return self._is_open",
+        ),
+    ),
+    planted(
+        "newcomers do not wait for the window",
+        "joining",
+        (_STRATEGY, "is_enough = queue.newcomer_count >= min", "is_enough = True or min"),
+    ),
+    planted(
+        "a group departs one short",
+        "joining",
+        (_STRATEGY, "if queue.count >= least or drains", "if queue.count >= least - 1 or drains"),
+    ),
+    planted(
+        "the minimum of a group is not kept",
+        "joining",
+        (_STRATEGY, "least = max(size, self._settings.group_size_min)", "least = size"),
+    ),
+    planted(
+        "answers of a group are not held back",
+        "joining",
+        (
+            _STRATEGY,
+            "return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER",
+            "return False",
+        ),
+    ),
+    planted(
+        "a group waits for its paused members",
+        "joining",
+        (
+            _ROSTER,
+            "        self.queue.pause(sequence)\n        self.gate.left(sequence)\n",
+            "        self.queue.pause(sequence)\n",
+        ),
+    ),
+)
+
+OF_STEERING = (
+    planted(
+        "a paused request that runs goes on",
+        "steering",
+        (_SCHEDULER, "if sequence in self._roster.paused:", "if sequence is None:"),
+        (_ROSTER, "if not self.paused:", "if self.paused or not self.paused:"),
+    ),
+    planted(
+        "a pause never ends by itself",
+        "joining",
+        (_SCHEDULER, "        self._roster.end_pauses(now)\n", ""),
+    ),
+    planted(
+        "a drain leaves the paused where they are",
+        "joining",
+        (
+            _SCHEDULER,
+            "        for sequence in list(self._roster.paused):\n"
+            "            self._roster.resume(sequence)\n",
+            "",
+        ),
+    ),
+    planted(
+        "a tick has prefills and decodes under separate",
+        "steering",
+        (
+            _SCHEDULER,
+            "if self._settings.mix is not Mix.SEPARATE:\n            return [group]",
+            "if group:\n            return [group]",
+        ),
+        ("core/mix.py", "case Mix.DECODE_FIRST:", "case Mix.DECODE_FIRST | Mix.SEPARATE:"),
+        (
+            "core/mix.py",
+            "        case Mix.SEPARATE:\n"
+            "            return _share_apart(decode_count, wanted, budget)\n",
+            "",
+        ),
+    ),
+    planted(
+        "who is not to be displaced is displaced",
+        "steering",
+        (
+            _ROSTER,
+            "self._displaces = self.by_class and settings.displaces",
+            "self._displaces = self.by_class",
+        ),
+    ),
+    planted(
+        "a policy may answer what is no number",
+        "exception",
+        (
+            "core/ranking.py",
+            "            if math.isnan(rank):\n"
+            '                raise ValueError("NaN is no rank")\n',
+            "",
+        ),
+    ),
+)
