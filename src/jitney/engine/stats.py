@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
 
+from jitney.core.events import PreemptReason
 from jitney.core.gauges import Gauges
 from jitney.engine.records import (
     BackendLost,
@@ -142,7 +143,7 @@ class Tally:
                 case RequestDone() | RequestFailed():
                     self._take_end(record)
                 case RequestPreempted():
-                    self._preemptions += 1
+                    self._preemptions += record.reason is not PreemptReason.PAUSED
                 case KvPressure():
                     self._evictions += record.evicted_count
                 case BackendLost():

@@ -305,7 +305,7 @@ class Tick:
             if isinstance(event, StartEvent) and not collector.is_started:
                 self._tell_started(collector, event)
             elif isinstance(event, PreemptEvent):
-                self._preempted_count += 1
+                self._preempted_count += event.reason is not PreemptReason.PAUSED
                 self._squeezed_count += event.reason in SQUEEZED
                 self._tell(record_preempted(event))
             verdict = collector.push(event)

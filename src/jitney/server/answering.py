@@ -85,7 +85,8 @@ class Answering:
             wait_s = due_at - self._service.clock.now() + limits.DEADLINE_GRACE_S
             timer = asyncio.get_running_loop().call_later(wait_s, self._abandon)
         try:
-            with self._service.ticketed(self.tickets):
+            known = self._service.live_calls.known(self._caller.name, self._asked.id, self._handles)
+            with self._service.ticketed(self.tickets), known:
                 yield
         finally:
             if timer is not None:

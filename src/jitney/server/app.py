@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 from jitney.errors import JitneyError
+from jitney.server import steering
 from jitney.server.errors import Refusal
 from jitney.server.lookout import Lookout
 from jitney.server.metrics import CONTENT_TYPE
@@ -53,7 +54,13 @@ def create_app(
     watched = (
         [] if lookout is None else [_metrics_router(lookout), page.make_router(service, lookout)]
     )
-    for router in (make_state_router(service), make_router(service), *watched, *routers):
+    for router in (
+        make_state_router(service),
+        make_router(service),
+        steering.make_router(service),
+        *watched,
+        *routers,
+    ):
         app.include_router(router)
     if lookout is not None:
         lookout.metrics.attach(service)

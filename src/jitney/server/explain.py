@@ -29,7 +29,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a request's life: reading, queued, prefill, generating, or preempted. Seconds."""
+    """A part of a request's life: reading, queued, prefill, generating, preempted or paused."""
 
     kind: str
     start_s: float
@@ -66,7 +66,8 @@ def phases(story: Story, now: float) -> list[Phase]:
     if story.started_at is not None:
         marks.append((story.started_at, "prefill"))
     for number, loss in enumerate(story.losses):
-        marks.append((loss.at, "preempted"))
+        is_paused = loss.reason is PreemptReason.PAUSED
+        marks.append((loss.at, "paused" if is_paused else "preempted"))
         if number < len(story.resumed_at):
             marks.append((story.resumed_at[number], "prefill"))
             after = _next_progress(story, story.resumed_at[number])
@@ -157,12 +158,15 @@ def _losses(story: Story) -> list[str]:
     said = []
     recomputed = story.recomputed_tokens
     if story.preempted_count:
-        losses = [loss for loss in story.losses if loss.reason is not None]
+        others = (None, PreemptReason.PAUSED)
+        losses = [loss for loss in story.losses if loss.reason not in others]
         why = "; ".join(dict.fromkeys(_why(loss) for loss in losses))
         said.append(f"preempted {_times(story.preempted_count)} ({why}")
         if recomputed and not story.failure_count:
             said[-1] += f"; recomputed {_count(recomputed, 'token')}"
         said[-1] += ")"
+    if story.paused_count:
+        said.append(f"paused {_times(story.paused_count)} by its caller")
     if story.failure_count:
         said.append(f"interrupted {_times(story.failure_count)} by a failure of the backend")
         if recomputed:

@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from jitney.core.events import PreemptReason
 from jitney.core.request import RequestId
 from jitney.engine.records import (
     BackendLost,
@@ -96,7 +97,7 @@ class Totals:
     prefill_tokens: int = 0
     decode_tokens: int = 0
     preempted: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("saved", "recomputed", "displaced"), 0)
+        default_factory=lambda: dict.fromkeys(map(str, PreemptReason), 0)
     )
     evicted: int = 0
     backend_losses: int = 0

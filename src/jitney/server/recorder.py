@@ -106,6 +106,8 @@ class Story:
     recomputed_tokens: int = 0
     losses: list[Loss] = field(default_factory=list)
     preempted_count: int = 0
+    paused_count: int = 0
+    """How often its caller paused it while it ran."""
     failure_count: int = 0
     """How often the backend was lost while it ran."""
     resumed_at: list[float] = field(default_factory=list)
@@ -353,7 +355,10 @@ class Recorder:
         if story is None:
             return
         by = self._live.get(record.by)
-        story.preempted_count += 1
+        if record.reason is PreemptReason.PAUSED:
+            story.paused_count += 1
+        else:
+            story.preempted_count += 1
         story.slot = None
         self._lose(
             story,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from jitney.core.limits import PAUSE_S_MAX
 from jitney.server import limits
 from jitney.server.errors import AUTHENTICATION, INVALID, RATE, SERVER, TABLE, UNAVAILABLE, Told
 from jitney.server.fields import (
@@ -61,6 +62,11 @@ This page is made from the source by `make docs`.
 | `POST /v1/completions` | completes a prompt, or up to {limits.PROMPTS_MAX} of them |
 | `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
 | `POST /detokenize` | the text of `tokens` |
+| `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
+answered, by the `id` of its reply, does nothing until it is resumed; its time limits hold, it \
+keeps its place by age, and after {PAUSE_S_MAX:g} s it goes on by itself |
+| `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
+by a number as in the field `priority` |
 | `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \

@@ -36,6 +36,7 @@ from jitney.server.body import Intake, wait_leaving
 from jitney.server.door import Door, Stay
 from jitney.server.errors import UNAVAILABLE, ClientLeft, Refusal, retry_headers
 from jitney.server.keys import Caller, KeyRing
+from jitney.server.livecalls import LiveCalls
 from jitney.server.settings import ServerSettings
 from jitney.text.chat import ChatTemplate
 
@@ -104,6 +105,7 @@ class Service:
         self.clock = clock or SystemClock()
         self.keys = KeyRing(settings.keys, self.clock, engine.settings)
         self.tickets: dict[RequestId, Ticket] = {}
+        self.live_calls = LiveCalls()
         self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
         """Told of every HTTP answer: the pattern of its route, its status, and why it is a
         refusal if it is one."""
@@ -298,7 +300,7 @@ class Service:
         if not self.engine.is_backend_ready:
             return Health("restarting", "The backend was lost and is being started again.")
         still_s = self.clock.now() - self._progress_at
-        if self._live_count > 0 and still_s > self.settings.stall_s_max:
+        if self._live_count > 0 and still_s > self.settings.stall_s_max and self._is_work_due():
             return Health(
                 "stalled",
                 f"No forward pass has ended for {still_s:.0f} s, "
@@ -328,6 +330,11 @@ class Service:
         """End the backend's process in mid-batch, where it has one: nobody wants the rest."""
         if isinstance(self.engine.backend, ProcessBackend):
             self.engine.backend.close()
+
+    def _is_work_due(self) -> bool:
+        """Whether a forward pass is expected; not while all are paused, or wait for a group."""
+        gauges = self.engine.gauges()
+        return gauges.running_count > 0 or gauges.waiting_count > gauges.deferred_count
 
     def _retry_s(self) -> float:
         stats = self.engine.stats()

@@ -26,6 +26,7 @@ from jitney.server.door import Stay
 from jitney.server.errors import Refusal
 from jitney.server.keys import Caller
 from jitney.server.service import Service, now_s
+from jitney.server.settings import Key
 from jitney.server.wire import NO_LIMIT, CompletionBody, SamplingFields
 from jitney.server.wire_chat import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.text.detokenizer import Detokenizer
@@ -202,16 +203,8 @@ class _Order:
 
     def _options(self) -> RequestOptions:
         body, key = self.body, self.visit.caller.key
-        priority = _priority(body.priority)
-        if key is not None and priority > key.priority_max:
-            if body.priority is not None:
-                raise InvalidRequest(
-                    f"priority: this key may ask for {key.priority_max.name.lower()} at most.",
-                    "priority",
-                )
-            priority = key.priority_max
         return RequestOptions(
-            priority=priority,
+            priority=read_priority(body.priority, key),
             tenant=key.name if key is not None else body.user or "",
             share=self.visit.caller.share,
             scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
@@ -236,13 +229,23 @@ def _room(max_tokens: int | None) -> int | None:
     return None if max_tokens == NO_LIMIT else max_tokens
 
 
-def _priority(given: str | int | None) -> Priority:
-    """Names as they are; numbers as vLLM has them, where the lower is served first."""
+def read_priority(given: str | int | None, key: Key | None) -> Priority:
+    """Names as they are; numbers as vLLM has them, where the lower is served first.
+
+    Refuses what is above the highest class of the key.
+    """
+    highest = Priority.CRITICAL if key is None else key.priority_max
     if given is None:
-        return Priority.NORMAL
+        return min(Priority.NORMAL, highest)
     if isinstance(given, str):
-        return Priority[given.upper()]
-    return Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
+        priority = Priority[given.upper()]
+    else:
+        priority = Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
+    if priority > highest:
+        raise InvalidRequest(
+            f"priority: this key may ask for {highest.name.lower()} at most.", "priority"
+        )
+    return priority
 
 
 def _params(

@@ -42,6 +42,8 @@ _REASONS = {
     WaitReason.MEMORY: "there is not enough free memory",
     WaitReason.PREFIX: "another request computes its prefix",
     WaitReason.GROUP: "its group has not departed",
+    WaitReason.WINDOW: "newcomers are gathered for a moment",
+    WaitReason.PAUSED: "its caller paused it",
     WaitReason.TRIAL: "it runs alone after failures",
     WaitReason.SHARE: "its key runs as many as it may",
     WaitReason.BUDGET: "the next batch is full",

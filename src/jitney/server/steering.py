@@ -1,0 +1,71 @@
+"""Pause, resume and reprioritise a call that is being answered, by the id of its reply. Event loop.
+
+Each caller reaches its own calls only; where there are no keys, everyone is one caller. What is
+asked takes effect between two ticks.
+"""
+
+import re
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from jitney.core.request import Priority
+from jitney.errors import InvalidRequest
+from jitney.server.errors import Refusal
+from jitney.server.livecalls import Handles
+from jitney.server.service import Service
+from jitney.server.translate import read_priority
+
+PRIORITY_CHARACTERS_MAX = 16
+_NUMBER = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+
+
+def make_router(service: Service) -> APIRouter:
+    """The endpoints that steer a live call."""
+    router = APIRouter()
+
+    @router.post("/v1/requests/{reply_id}/pause")
+    async def pause(request: Request, reply_id: str) -> Response:
+        """Let a call do nothing until it is resumed."""
+        for handle in _find(service, request, reply_id):
+            handle.pause()
+        return _told(reply_id, "pausing")
+
+    @router.post("/v1/requests/{reply_id}/resume")
+    async def resume(request: Request, reply_id: str) -> Response:
+        """Let a paused call go on."""
+        for handle in _find(service, request, reply_id):
+            handle.resume()
+        return _told(reply_id, "resuming")
+
+    @router.post("/v1/requests/{reply_id}/priority")
+    async def reprioritise(
+        request: Request, reply_id: str, priority: str = Query(max_length=PRIORITY_CHARACTERS_MAX)
+    ) -> Response:
+        """Put a call into another class: by its name, or by a number as vLLM has them."""
+        given = int(priority) if _NUMBER.fullmatch(priority) else priority.lower()
+        if isinstance(given, str) and given.upper() not in Priority.__members__:
+            raise InvalidRequest(
+                "priority must be low, normal, high or critical, or a whole number.", "priority"
+            )
+        chosen = read_priority(given, request.state.caller.key)
+        for handle in _find(service, request, reply_id):
+            handle.reprioritise(chosen)
+        return _told(reply_id, chosen.name.lower())
+
+    return router
+
+
+def _find(service: Service, request: Request, reply_id: str) -> Handles:
+    found = service.live_calls.find(request.state.caller.name, reply_id)
+    if not found:
+        raise Refusal(
+            404,
+            "No call with this id is being answered; use the id of a reply that has not ended.",
+            code="request_not_found",
+        )
+    return found
+
+
+def _told(reply_id: str, state: str) -> Response:
+    return JSONResponse({"id": reply_id, "object": "request", "status": state})

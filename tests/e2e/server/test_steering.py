@@ -1,0 +1,146 @@
+"""Pause, resume and reprioritise over HTTP: one's own calls, and nobody else's."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from jitney.backends.fake import FakeSettings
+from jitney.core.request import Priority
+from jitney.server.settings import Key, ServerSettings
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, wait_until
+
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.005, sleeps=True)
+LONG = {"prompt": "a", "max_tokens": 400, "stream": True, "temperature": 0}
+KEYS = (
+    {"authorization": "Bearer first-secret-of-tests"},
+    {"authorization": "Bearer other-secret-of-tests"},
+)
+
+
+def keyed() -> ServerSettings:
+    keys = (
+        Key(name="first", secret="first-secret-of-tests", priority_max=Priority.HIGH),
+        Key(name="other", secret="other-secret-of-tests"),
+    )
+    return ServerSettings(model_names=(MODEL,), keys=keys)
+
+
+class Stream:
+    """A call that is read on a thread of its own."""
+
+    def __init__(self, server: Running, headers: dict[str, str] | None = None) -> None:
+        self._server = server
+        self._headers = headers or {}
+        self.id = ""
+        self.text = ""
+        self.is_done = False
+        self._has_id = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        assert self._has_id.wait(WAIT_S)
+
+    def join(self) -> None:
+        self._thread.join(WAIT_S)
+        assert self.is_done
+
+    def _read(self) -> None:
+        with (
+            self._server.client() as client,
+            client.stream("POST", "/v1/completions", json=LONG, headers=self._headers) as reply,
+        ):
+            for chunk in _chunks(reply):
+                self.id = chunk["id"]
+                self.text += chunk["choices"][0]["text"] if chunk["choices"] else ""
+                self._has_id.set()
+        self.is_done = True
+
+
+def _chunks(reply: httpx.Response) -> Iterator[Any]:
+    for line in reply.iter_lines():
+        data = line.removeprefix("data: ")
+        if line.startswith("data: ") and data != "[DONE]":
+            yield json.loads(data)
+
+
+def post(
+    server: Running, path: str, headers: dict[str, str] | None = None, priority: Any = None
+) -> httpx.Response:
+    given = {} if priority is None else {"priority": priority}
+    with server.client() as client:
+        return client.post(f"/v1/requests/{path}", params=given, headers=headers or {})
+
+
+def test_a_stream_stands_still_while_it_is_paused(start: Start) -> None:
+    """Guards pause and resume: the text is that of an undisturbed call, and health is ok."""
+    server = start(World(backend=SLOW))
+    alone = Stream(server)
+    alone.join()
+    paused = Stream(server)
+    assert post(server, f"{paused.id}/pause").json()["status"] == "pausing"
+    engine = server.service.engine
+    wait_until(lambda: engine.gauges().paused_count == 1, "it was not paused")
+    assert engine.gauges().running_count == 0
+    assert server.get("/health").json() == {"status": "ok"}
+    waiting = server.get("/page/state").json()["queue"]
+    assert [each["reason"] for each in waiting] == ["its caller paused it"]
+    assert post(server, f"{paused.id}/resume").json()["status"] == "resuming"
+    paused.join()
+    assert paused.text == alone.text
+    story = server.get(f"/page/requests/{paused.id}").json()
+    assert "paused once by its caller" in story["words"]
+    server.check_idle()
+
+
+def test_who_leaves_while_paused_frees_the_place(start: Start) -> None:
+    """Guards the queue: a paused call whose client is gone is nobody's."""
+    server = start(World(backend=SLOW))
+    with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as reply:
+        chunks = _chunks(reply)
+        post(server, f"{next(chunks)['id']}/pause")
+        wait_until(lambda: server.service.engine.gauges().paused_count == 1, "not paused")
+    server.check_idle()
+
+
+def test_a_call_is_put_into_another_class(start: Start) -> None:
+    """Guards the direction of numbers: over HTTP the lower is served first, as vLLM has it."""
+    server = start(World(backend=SLOW))
+    stream = Stream(server)
+    for given, told in ((-1, "high"), ("low", "low"), (-7, "critical")):
+        assert post(server, f"{stream.id}/priority", priority=given).json()["status"] == told
+    check_error(post(server, f"{stream.id}/priority", priority="urgent"), 400, "priority")
+    check_error(post(server, f"{stream.id}/priority"), 400)
+    counters = server.service.engine.stats().counters
+    assert counters["reprioritised"] == 3
+    stream.join()
+
+
+@pytest.mark.parametrize("what", ["pause", "resume", "priority"])
+def test_only_ones_own_live_calls_are_found(start: Start, what: str) -> None:
+    """Guards callers against each other: another key's call does not exist."""
+    server = start(World(backend=SLOW, settings=keyed()))
+    first, other = KEYS
+    stream = Stream(server, first)
+    given = "low" if what == "priority" else None
+    assert check_error(post(server, f"{stream.id}/{what}", other, priority=given), 404)
+    assert check_error(post(server, f"nobody/{what}", first, priority=given), 404)
+    assert check_error(post(server, f"{stream.id}/{what}", priority=given), 401)
+    assert post(server, f"{stream.id}/{what}", first, priority=given).status_code == 200
+    post(server, f"{stream.id}/resume", first)
+    stream.join()
+    assert check_error(post(server, f"{stream.id}/{what}", first, priority=given), 404)
+
+
+def test_a_key_stays_below_its_highest_class(start: Start) -> None:
+    """Guards `max_priority` of a key against a detour."""
+    server = start(World(backend=SLOW, settings=keyed()))
+    stream = Stream(server, KEYS[0])
+    error = check_error(
+        post(server, f"{stream.id}/priority", KEYS[0], priority="critical"), 400, "priority"
+    )
+    assert "high at most" in error["message"]
+    stream.join()
