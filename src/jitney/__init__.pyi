@@ -1,5 +1,6 @@
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
+from jitney.core.request import Priority as Priority
 from jitney.engine.answer import Delta as Delta
 from jitney.engine.handle import Handle as Handle
 from jitney.engine.stats import Stats as Stats
@@ -16,6 +17,7 @@ __all__ = [
     "JitneyError",
     "LLM",
     "Logprob",
+    "Priority",
     "RequestOutput",
     "SamplingParams",
     "Stats",

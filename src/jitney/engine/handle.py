@@ -55,6 +55,25 @@ class Handle(Generic[Shape]):
         """How it ended, once it has: also what was made before an error."""
         return self._mailbox.ending
 
+    @property
+    def output(self) -> Shape | None:
+        """What was made, once it has ended: also before an error. None where nothing was."""
+        ending = self._mailbox.ending
+        if ending is None or ending.answer is None:
+            return None
+        return self._shape(ending.answer)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this once, when there is something to fetch, in place of iterating.
+
+        It is called by the engine thread, so it must be quick and leave this handle alone.
+        """
+        self._mailbox.listen(listener)
+
+    def fetch(self) -> Delta | Ending | None:
+        """The oldest unread delta, then the ending, or None: nothing new. Never waits."""
+        return self._mailbox.fetch()
+
     def cancel(self) -> None:
         """Ask that the request end; idempotent. What was made until then is its answer."""
         if not self.is_done:

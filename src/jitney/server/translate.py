@@ -12,7 +12,7 @@ from typing import Any
 
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
-from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.request import Priority, Request, RequestId, Share, read_priority
 from jitney.engine.entrance import GivenUp, RequestOptions, Wanted
 from jitney.errors import (
     ContextLengthExceeded,
@@ -237,11 +237,9 @@ def _room(max_tokens: int | None) -> int | None:
 
 
 def _priority(given: str | int | None) -> Priority:
-    """Names as they are; numbers as vLLM has them, where the lower is served first."""
-    if given is None:
-        return Priority.NORMAL
-    if isinstance(given, str):
-        return Priority[given.upper()]
+    """Names as they are; numbers as vLLM has them: unlike in Python, the lower is served first."""
+    if given is None or isinstance(given, str):
+        return read_priority(given)
     return Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
 
 
