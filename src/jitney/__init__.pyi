@@ -1,3 +1,11 @@
+from jitney.batch_processor import BatchConfig as BatchConfig
+from jitney.batch_processor import BatchingStrategy as BatchingStrategy
+from jitney.batch_processor import BatchProcessor as BatchProcessor
+from jitney.batch_processor import BatchRequest as BatchRequest
+from jitney.batch_processor import BatchResult as BatchResult
+from jitney.batch_processor import BatchStats as BatchStats
+from jitney.batch_processor import GenerationConfig as GenerationConfig
+from jitney.batch_processor import RequestPriority as RequestPriority
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
 from jitney.core.request import Priority as Priority
@@ -11,14 +19,22 @@ from jitney.outputs import Logprob as Logprob
 from jitney.outputs import RequestOutput as RequestOutput
 
 __all__ = [
+    "BatchConfig",
+    "BatchProcessor",
+    "BatchRequest",
+    "BatchResult",
+    "BatchStats",
+    "BatchingStrategy",
     "CompletionOutput",
     "Delta",
+    "GenerationConfig",
     "Handle",
     "JitneyError",
     "LLM",
     "Logprob",
     "Priority",
     "RequestOutput",
+    "RequestPriority",
     "SamplingParams",
     "Stats",
     "StructuredOutputsParams",
