@@ -228,6 +228,27 @@ def test_threads_are_few_and_leave(llm: LLM, gate: threading.Event) -> None:
     assert again.ended.wait(WAIT_S), "threads come back when they are needed"
 
 
+def test_one_thread_calls_while_nobody_blocks(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the engine, which would have to share the processor with many threads."""
+    monkeypatch.setattr(callbacks, "PATIENCE_S", 10 * WAIT_S)
+    heard = Heard(60)
+    calling = threading.Lock()
+    overlaps: list[bool] = []
+
+    def on_done(*given: Any) -> None:  # Any: as callbacks are given them
+        is_alone = calling.acquire(blocking=False)
+        overlaps.append(not is_alone)
+        threading.Event().wait(0.001)  # others may run
+        if is_alone:
+            calling.release()
+        heard.on_done(*given)
+
+    for number in range(60):
+        llm.submit(f"number {number}", SHORT, on_done=on_done)
+    assert heard.ended.wait(WAIT_S)
+    assert overlaps == [False] * 60
+
+
 def test_more_blocking_callbacks_than_threads_wait_and_are_said(
     llm: LLM,
     gate: threading.Event,
