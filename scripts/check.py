@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-CODE = ("src", "tests", "benchmarks", "scripts")
+CODE = ("src", "tests", "benchmarks", "examples", "scripts")
 TESTS = ("style", "unit", "property", "simulation", "conformance", "e2e")
 FAILURES_MAX = 20
 

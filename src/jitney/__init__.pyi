@@ -1,7 +1,16 @@
+from jitney.batch_processor import BatchConfig as BatchConfig
+from jitney.batch_processor import BatchingStrategy as BatchingStrategy
+from jitney.batch_processor import BatchProcessor as BatchProcessor
+from jitney.batch_processor import BatchRequest as BatchRequest
+from jitney.batch_processor import BatchResult as BatchResult
+from jitney.batch_processor import BatchStats as BatchStats
+from jitney.batch_processor import GenerationConfig as GenerationConfig
+from jitney.batch_processor import RequestPriority as RequestPriority
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
 from jitney.core.policy import Candidate as Candidate
 from jitney.core.policy import SchedulingPolicy as SchedulingPolicy
+from jitney.core.request import Priority as Priority
 from jitney.engine.answer import Delta as Delta
 from jitney.engine.handle import Handle as Handle
 from jitney.engine.stats import Stats as Stats
@@ -12,14 +21,23 @@ from jitney.outputs import Logprob as Logprob
 from jitney.outputs import RequestOutput as RequestOutput
 
 __all__ = [
+    "BatchConfig",
+    "BatchProcessor",
+    "BatchRequest",
+    "BatchResult",
+    "BatchStats",
+    "BatchingStrategy",
     "Candidate",
     "CompletionOutput",
     "Delta",
+    "GenerationConfig",
     "Handle",
     "JitneyError",
     "LLM",
     "Logprob",
+    "Priority",
     "RequestOutput",
+    "RequestPriority",
     "SamplingParams",
     "SchedulingPolicy",
     "Stats",

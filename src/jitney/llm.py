@@ -1,7 +1,8 @@
 """`LLM`: a model to ask, with the names of vLLM's offline API, and handles for streaming.
 
-Any thread may call. Everything here runs on the caller's thread; the engine has its own. An
-event loop may use `submit_async` and the handle's async side.
+Any thread may call. Everything here runs on the caller's thread; the engine has its own, and so
+have callbacks (`jitney.callbacks`). An event loop may use `submit_async` and the handle's async
+side.
 """
 
 import asyncio
@@ -11,24 +12,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney import feed
+from jitney.callbacks import Callbacks, CallbackThreads
 from jitney.compose import Assembly, assemble
 from jitney.config import Settings, environment, resolve
 from jitney.core.params import SamplingParams
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Priority, Request
 from jitney.engine.answer import Answer
 from jitney.engine.engine import DRAIN_S, Engine
-from jitney.engine.entrance import Entrance, RequestOptions
+from jitney.engine.entrance import Entrance
 from jitney.engine.handle import Handle
 from jitney.engine.stats import Stats
 from jitney.errors import InvalidRequest, ModelError
 from jitney.outputs import RequestOutput, make_output
 from jitney.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
+from jitney.submission import (
+    ID_PREFIX,
+    GivenPriority,
+    SubmitOptions,
+    read_callbacks,
+    read_options,
+    read_priorities,
+)
 from jitney.text.detokenizer import Detokenizer
 
 PROGRESS_PROMPTS_MIN = 9
@@ -38,19 +48,6 @@ Message = Mapping[str, Any]
 """Any: a message is JSON, checked by the chat template's reader."""
 
 GivenParams = SamplingParams | Sequence[SamplingParams] | None
-
-
-class SubmitOptions(TypedDict, total=False):
-    """What may be said of a single request."""
-
-    priority: str
-    """low, normal, high or critical; matters under the policy `priority`."""
-    tenant: str
-    """Whose request it is; matters under the policy `fair`."""
-    cache_salt: str
-    """Prefixes are shared only under equal salts."""
-    queue_timeout_s: float
-    request_timeout_s: float
 
 
 class Tokenizer:
@@ -111,6 +108,7 @@ class LLM:
         )
         self._assembly = assemble(resolved.settings)
         self._numbers = itertools.count()
+        self._callback_threads = CallbackThreads()
 
     @property
     def settings(self) -> Settings:
@@ -127,15 +125,18 @@ class LLM:
         prompts: GivenPrompt | Sequence[GivenPrompt],
         sampling_params: GivenParams = None,
         use_tqdm: bool = True,
+        *,
+        priority: GivenPriority | Sequence[GivenPriority] | None = None,
     ) -> list[RequestOutput]:
         """Complete all prompts together; results are in their order.
 
-        `sampling_params` are one for all, or one for each. If a request fails, its error is
-        raised and the others are cancelled.
+        `sampling_params` and `priority` are one for all, or one for each. Numbers of priorities
+        count up, from 0 (low) to 3 (critical); in vLLM's own `generate` they count down. If a
+        request fails, its error is raised and the others are cancelled.
         """
         read = read_prompts(prompts)
         params = _params_for(len(read), sampling_params)
-        return self._run(read, params, use_tqdm)
+        return self._run(read, params, read_priorities(len(read), priority), use_tqdm)
 
     def chat(
         self,
@@ -143,13 +144,14 @@ class LLM:
         sampling_params: GivenParams = None,
         use_tqdm: bool = True,
         *,
+        priority: GivenPriority | Sequence[GivenPriority] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template.
 
-        With `continue_final_message`, and without `add_generation_prompt`, the answer goes on
-        where the last message ends.
+        `sampling_params` and `priority` are as in `generate`. With `continue_final_message`, and
+        without `add_generation_prompt`, the answer goes on where the last message ends.
         """
         if not isinstance(messages, list | tuple):
             raise InvalidRequest(
@@ -161,6 +163,7 @@ class LLM:
         is_one = isinstance(messages[0], Mapping)
         conversations = [messages] if is_one else list(messages)
         params = _params_for(len(conversations), sampling_params)
+        priorities = read_priorities(len(conversations), priority)
         prompts = [
             self.chat_prompt(
                 each,
@@ -169,7 +172,7 @@ class LLM:
             )
             for each in conversations
         ]
-        return self._run(prompts, params, use_tqdm)
+        return self._run(prompts, params, priorities, use_tqdm)
 
     def chat_prompt(
         self,
@@ -204,10 +207,18 @@ class LLM:
         """Hand one prompt in and go on: iterate the handle, ask for its result, or cancel it.
 
         Waits until the request is accepted, and raises QueueFull when there is no room.
+
+        With `on_delta` or `on_done` its deltas go there, in order, from a thread that is not the
+        engine's; the handle is then for its result or a cancel, and not to be iterated. `on_done`
+        is called exactly once for a request that was accepted, after the last delta; `result` may
+        return before. A callback that raises is logged and counted (`callback_failed_count`), and
+        one that blocks holds up nobody else; `jitney.callbacks` says how many may.
         """
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
-        request = self._request(read, params or SamplingParams(), options)
-        return self._shaped(self.engine.submit(request), read)
+        callbacks = read_callbacks(options)
+        request = self._request(read, _params_for(1, params)[0], options)
+        handle = self.engine.submit(request, streams=callbacks.want_deltas)
+        return self._served(self._shaped(handle, read), callbacks)
 
     async def submit_async(
         self,
@@ -215,11 +226,13 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
-        """`submit` for a task of an event loop."""
+        """`submit` for a task of an event loop; callbacks are called from a thread here too."""
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
+        callbacks = read_callbacks(options)
         # Tokenising a long text or compiling a constraint would hold the loop up.
-        request = await asyncio.to_thread(self._request, read, params or SamplingParams(), options)
-        return self._shaped(await self.engine.submit_async(request), read)
+        request = await asyncio.to_thread(self._request, read, _params_for(1, params)[0], options)
+        handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
+        return self._served(self._shaped(handle, read), callbacks)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -229,9 +242,25 @@ class LLM:
         """How the engine has done since it started."""
         return self.engine.stats()
 
+    @property
+    def callback_failed_count(self) -> int:
+        """How often a callback raised."""
+        return self._callback_threads.failed_count
+
+    @property
+    def callback_blocked_count(self) -> int:
+        """How often a callback took so long that it was reported."""
+        return self._callback_threads.blocked_count
+
     def close(self, drain_s: float = DRAIN_S) -> None:
-        """Finish what is under way, for at most so many seconds, and release the model."""
-        self._assembly.close(drain_s)
+        """Finish what is under way, for at most so many seconds, and release the model.
+
+        Then wait until every callback was called, for 10 s at most: one that blocks is left.
+        """
+        try:
+            self._assembly.close(drain_s)
+        finally:
+            self._callback_threads.close()
 
     def __enter__(self) -> Self:
         return self
@@ -246,9 +275,16 @@ class LLM:
         self.close(DRAIN_S if error is None else 0.0)
 
     def _run(
-        self, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool
+        self,
+        prompts: list[Prompt],
+        params: list[SamplingParams],
+        priorities: list[Priority],
+        use_tqdm: bool,
     ) -> list[RequestOutput]:
-        requests = (self._request(*each) for each in zip(prompts, params, strict=True))
+        requests = (
+            self._request(prompt, each, {"priority": priority})
+            for prompt, each, priority in zip(prompts, params, priorities, strict=True)
+        )
         shows = use_tqdm and len(prompts) >= PROGRESS_PROMPTS_MIN and sys.stderr.isatty()
         with _progress(len(prompts), shows=shows) as told:
             answers = feed.run_all(self.engine, requests, told)
@@ -258,21 +294,24 @@ class LLM:
             for answer, prompt in zip(answers, prompts, strict=True)
         ]
 
-    def _request(
-        self, prompt: Prompt, params: SamplingParams, options: SubmitOptions | None = None
-    ) -> Request:
+    def _request(self, prompt: Prompt, params: SamplingParams, options: SubmitOptions) -> Request:
         self.engine.check_process()
         entrance = self._assembly.entrance
         tokens = prompt.tokens
         if tokens is None:
             assert prompt.text is not None, "a prompt has text or tokens"
             tokens = entrance.encode_text(prompt.text)
-        request_id = RequestId(str(next(self._numbers)))
-        return entrance.make(tokens, params, _read_options(request_id, options or {}))
+        made_id = f"{ID_PREFIX}{next(self._numbers)}"
+        return entrance.make(tokens, params, read_options(made_id, options))
 
     def _shaped(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
         vocabulary = self.engine.backend.vocabulary
         return handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
+
+    def _served(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> Handle[RequestOutput]:
+        if callbacks.are_given:
+            self._callback_threads.serve(handle, callbacks)
+        return handle
 
 
 def _check_not_empty(messages: Sequence[object]) -> None:
@@ -282,25 +321,6 @@ def _check_not_empty(messages: Sequence[object]) -> None:
             '"hello"}.',
             "messages",
         )
-
-
-def _read_options(request_id: RequestId, given: SubmitOptions) -> RequestOptions:
-    unknown = [name for name in given if name not in SubmitOptions.__annotations__]
-    if unknown:
-        raise TypeError(f"submit has no option {unknown[0]!r}")
-    priority = str(given.get("priority", "normal"))
-    if priority.upper() not in Priority.__members__:
-        raise InvalidRequest(
-            f"priority is low, normal, high or critical, and got {priority[:80]!r}.", "priority"
-        )
-    return RequestOptions(
-        id=request_id,
-        priority=Priority[priority.upper()],
-        tenant=given.get("tenant", ""),
-        scope=given.get("cache_salt", ""),
-        wait_s_max=given.get("queue_timeout_s"),
-        total_s_max=given.get("request_timeout_s"),
-    )
 
 
 def _params_for(count: int, given: GivenParams) -> list[SamplingParams]:

@@ -23,6 +23,8 @@ def test_sampling_params_of_another_type_are_refused(llm: LLM, given: Any) -> No
     """Guards against an AttributeError out of the depths."""
     with pytest.raises(InvalidRequest, match="SamplingParams"):
         llm.generate("a", given)
+    with pytest.raises(InvalidRequest, match="SamplingParams"):
+        llm.submit("a", given)
 
 
 @pytest.mark.parametrize("given", ["hello", [1], [[1]], [["hello"]], 5])

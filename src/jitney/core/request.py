@@ -9,18 +9,38 @@ from enum import IntEnum
 from typing import NewType
 
 from jitney.core.params import SamplingParams
+from jitney.errors import InvalidRequest
 
 RequestId = NewType("RequestId", str)
 """Unique among live requests."""
 
 
 class Priority(IntEnum):
-    """Classes of service; the higher is served first under the `priority` policy."""
+    """Classes of service; the higher is served first under the `priority` policy.
+
+    Numbers count up. Over HTTP they count down, because the field there is vLLM's.
+    """
 
     LOW = 0
     NORMAL = 1
     HIGH = 2
     CRITICAL = 3
+
+
+def read_priority(given: object) -> Priority:
+    """The class that a name in any case, a `Priority` or its number means; None is normal."""
+    if given is None:
+        return Priority.NORMAL
+    if isinstance(given, str) and given.upper() in Priority.__members__:
+        return Priority[given.upper()]
+    # A bool is an int to Python, and no class to anyone.
+    if isinstance(given, int) and not isinstance(given, bool) and given in set(Priority):
+        return Priority(given)
+    raise InvalidRequest(
+        "priority is low, normal, high or critical, or a number from 0 (low) to 3 (critical), "
+        f"and got {given!r:.80}.",
+        "priority",
+    )
 
 
 @dataclass(frozen=True, slots=True)

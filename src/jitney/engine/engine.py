@@ -130,9 +130,9 @@ class Engine:
         self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
         return Handle(request, mailbox, self, _as_it_is)
 
-    def submit(self, request: Request) -> Handle[Answer]:
+    def submit(self, request: Request, *, streams: bool = True) -> Handle[Answer]:
         """Hand a request in and wait until it is accepted. Raises its refusal."""
-        handle = self.send(request)
+        handle = self.send(request, streams=streams)
         try:
             handle.wait_accepted(ACCEPT_S_MAX)
         except TimeoutError:
@@ -144,9 +144,9 @@ class Engine:
             ) from None
         return handle
 
-    async def submit_async(self, request: Request) -> Handle[Answer]:
+    async def submit_async(self, request: Request, *, streams: bool = True) -> Handle[Answer]:
         """`submit` for a task of an event loop; cancelling the task cancels the request."""
-        handle = self.send(request)
+        handle = self.send(request, streams=streams)
         try:
             await handle.wait_accepted_async()
         except BaseException:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Priority, Request, RequestId, read_priority
 from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
 from jitney.errors import JitneyError
@@ -75,6 +75,25 @@ class Handle(Generic[Shape]):
         """How it ended, once it has: also what was made before an error."""
         return self._mailbox.ending
 
+    @property
+    def output(self) -> Shape | None:
+        """What was made, once it has ended: also before an error. None where nothing was."""
+        ending = self._mailbox.ending
+        if ending is None or ending.answer is None:
+            return None
+        return self._shape(ending.answer)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this once, when there is something to fetch, in place of iterating.
+
+        It is called by the engine thread, so it must be quick and leave this handle alone.
+        """
+        self._mailbox.listen(listener)
+
+    def fetch(self) -> Delta | Ending | None:
+        """The oldest unread delta, then the ending, or None: nothing new. Never waits."""
+        return self._mailbox.fetch()
+
     def cancel(self) -> None:
         """Ask that the request end; idempotent. What was made until then is its answer."""
         if not self.is_done:
@@ -95,10 +114,14 @@ class Handle(Generic[Shape]):
         if not self.is_done:
             self._control.resume(self.id)
 
-    def reprioritise(self, priority: Priority) -> None:
-        """Ask that the request be of another class; matters under the policy `priority`."""
+    def reprioritise(self, priority: str | int) -> None:
+        """Ask that the request be of another class, by name or number; 3 is critical.
+
+        Matters under the policy `priority`.
+        """
+        chosen = read_priority(priority)
         if not self.is_done:
-            self._control.reprioritise(self.id, priority)
+            self._control.reprioritise(self.id, chosen)
 
     def abandon(self, error: JitneyError) -> None:
         """Cancel, and wait no longer for the engine to say so: this error is the end."""

@@ -8,6 +8,8 @@ Logprobs do not become less by merging. So a mailbox may be bounded, which is fo
 expected to read all the time: one who does not is noticed, and the tick ends the request. Whoever
 reads late on purpose has one that is not.
 
+A reader that does not want to wait leaves word instead (`listen`), and fetches when it is called.
+
     sent -> accepted -> ended          or, refused at the door:   sent -> ended
 
 `ended` comes exactly once, and after it nothing (invariants 1 and 5).
@@ -15,6 +17,7 @@ reads late on purpose has one that is not.
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -79,6 +82,8 @@ class Mailbox:
         self._ending: Ending | None = None
         self._awaited: Awaited | None = None
         self._sleeper: asyncio.Future[None] | None = None
+        self._listener: Callable[[], None] | None = None
+        self._has_listener = False
 
     @property
     def ending(self) -> Ending | None:
@@ -163,6 +168,17 @@ class Mailbox:
                 self._awaited = None
                 self._sleeper = None
 
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this once, when there is something to fetch; at once where there is already.
+
+        Called by whoever puts, the engine thread too, so it must be quick and never come back here.
+        From now on deltas are for `fetch` only.
+        """
+        with self._changed:
+            self._has_listener = True
+            self._listener = listener
+            self._tell_listener()
+
     def fetch(self) -> Delta | Ending | None:
         """The oldest unread delta, then the ending (again and again), or None: nothing new."""
         with self._changed:
@@ -175,6 +191,7 @@ class Mailbox:
 
     def get(self, timeout: float | None = None) -> Delta | Ending:
         """Wait for a delta or the ending, in this thread. Raises TimeoutError."""
+        self._refuse_second_reader()
         self.wait(Awaited.DELTA, timeout)
         item = self.fetch()
         assert item is not None, "woken for nothing"
@@ -182,6 +199,7 @@ class Mailbox:
 
     async def get_async(self) -> Delta | Ending:
         """Wait for a delta or the ending, in this task."""
+        self._refuse_second_reader()
         await self.wait_async(Awaited.DELTA)
         item = self.fetch()
         assert item is not None, "woken for nothing"
@@ -192,6 +210,12 @@ class Mailbox:
             raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
         self._awaited = awaited
 
+    def _refuse_second_reader(self) -> None:
+        if self._has_listener:
+            raise RuntimeError(
+                "The deltas of this request go to its callbacks; ask the handle for its result."
+            )
+
     def _is_ready(self, awaited: Awaited) -> bool:
         if self._ending is not None:
             return True
@@ -199,7 +223,13 @@ class Mailbox:
             return self._accepted
         return awaited is Awaited.DELTA and bool(self._unread)
 
+    def _tell_listener(self) -> None:
+        if self._listener is not None and self._is_ready(Awaited.DELTA):
+            listener, self._listener = self._listener, None
+            listener()
+
     def _wake(self) -> None:
+        self._tell_listener()
         # A reader that waits for the ending is not woken for every token: waking is what costs.
         if self._awaited is None or not self._is_ready(self._awaited):
             return

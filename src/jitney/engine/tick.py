@@ -49,7 +49,14 @@ from jitney.engine.records import (
 from jitney.engine.recovery import Recovery
 from jitney.engine.sight import Sight
 from jitney.engine.stats import Tally
-from jitney.errors import BackendCrashed, BackendFailed, EngineError, EngineStopped, JitneyError
+from jitney.errors import (
+    BackendCrashed,
+    BackendFailed,
+    EngineError,
+    EngineStopped,
+    InvalidRequest,
+    JitneyError,
+)
 
 _log = logging.getLogger("jitney.engine")
 
@@ -76,6 +83,8 @@ class Tick:
         self._flights = Flights(backend)
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
+        self._held: set[RequestId] = set()
+        """Those of them whose answers wait for their group's: their ids are not free yet."""
         # Preempted in this tick; and of these, for want of memory since it was last said.
         self._preempted_count = 0
         self._squeezed_count = 0
@@ -106,6 +115,12 @@ class Tick:
         now = self._clock.now()
         try:
             self._raise_stopped()
+            if request.id in self._held:
+                raise InvalidRequest(
+                    f"a request with the id {request.id!r} is live already: its answer waits for "
+                    "those of its group.",
+                    "id",
+                )
             self._scheduler.submit(request, now)
         except JitneyError as error:
             self._tell(RequestRefused(at=now, request_id=request.id, error=error))
@@ -339,6 +354,7 @@ class Tick:
             collector = self._ended[0]
             if holds_answers and collector.is_answered:
                 # Asked again at every turn: nothing is put together before it is told.
+                self._held.add(collector.request.id)
                 self._ended.rotate(-1)
                 continue
             ending = collector.ending(now)
@@ -350,6 +366,7 @@ class Tick:
             collector.end(ending)
             # Last of all: whoever is in this line is told by `stop` if something breaks.
             self._ended.popleft()
+            self._held.discard(collector.request.id)
 
     def _measure(self) -> Gauges:
         """Note how the scheduler stands, and say so when memory ran short since last time."""

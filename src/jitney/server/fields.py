@@ -70,8 +70,8 @@ SAMPLING: Mapping[str, Field] = {
     ),
     "priority": Supported(
         "`low`, `normal`, `high` or `critical`; or a number as vLLM has them, lower first: "
-        "0 is normal, -1 high, below that critical, above 0 low. Matters under the policy "
-        "`priority`."
+        "0 is normal, -1 high, below that critical, above 0 low. In Python numbers count up, from "
+        "0 for `Priority.LOW` to 3 for `Priority.CRITICAL`. Matters under the policy `priority`."
     ),
     "cache_salt": Supported("Prefixes are shared only under equal salts (and keys' scopes)."),
     "cache_prompt": Supported(

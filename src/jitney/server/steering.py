@@ -9,12 +9,10 @@ import re
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from jitney.core.request import Priority
-from jitney.errors import InvalidRequest
 from jitney.server.errors import Refusal
 from jitney.server.livecalls import Handles
 from jitney.server.service import Service
-from jitney.server.translate import read_priority
+from jitney.server.translate import allowed_priority
 
 PRIORITY_CHARACTERS_MAX = 16
 _NUMBER = re.compile(r"-?[0-9]{1,10}", re.ASCII)
@@ -43,12 +41,8 @@ def make_router(service: Service) -> APIRouter:
         request: Request, reply_id: str, priority: str = Query(max_length=PRIORITY_CHARACTERS_MAX)
     ) -> Response:
         """Put a call into another class: by its name, or by a number as vLLM has them."""
-        given = int(priority) if _NUMBER.fullmatch(priority) else priority.lower()
-        if isinstance(given, str) and given.upper() not in Priority.__members__:
-            raise InvalidRequest(
-                "priority must be low, normal, high or critical, or a whole number.", "priority"
-            )
-        chosen = read_priority(given, request.state.caller.key)
+        given = int(priority) if _NUMBER.fullmatch(priority) else priority
+        chosen = allowed_priority(given, request.state.caller.key)
         for handle in _find(service, request, reply_id):
             handle.reprioritise(chosen)
         return _told(reply_id, chosen.name.lower())

@@ -12,7 +12,7 @@ from typing import Any
 
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
-from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.request import Priority, Request, RequestId, Share, read_priority
 from jitney.engine.entrance import GivenUp, RequestOptions, Wanted
 from jitney.errors import (
     ContextLengthExceeded,
@@ -204,7 +204,7 @@ class _Order:
     def _options(self) -> RequestOptions:
         body, key = self.body, self.visit.caller.key
         return RequestOptions(
-            priority=read_priority(body.priority, key),
+            priority=allowed_priority(body.priority, key),
             tenant=key.name if key is not None else body.user or "",
             share=self.visit.caller.share,
             scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
@@ -229,8 +229,8 @@ def _room(max_tokens: int | None) -> int | None:
     return None if max_tokens == NO_LIMIT else max_tokens
 
 
-def read_priority(given: str | int | None, key: Key | None) -> Priority:
-    """Names as they are; numbers as vLLM has them, where the lower is served first.
+def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
+    """Names as they are; numbers as vLLM has them: unlike in Python, the lower is served first.
 
     Refuses what is above the highest class of the key.
     """
@@ -238,7 +238,7 @@ def read_priority(given: str | int | None, key: Key | None) -> Priority:
     if given is None:
         return min(Priority.NORMAL, highest)
     if isinstance(given, str):
-        priority = Priority[given.upper()]
+        priority = read_priority(given)
     else:
         priority = Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
     if priority > highest:

@@ -219,3 +219,33 @@ def test_a_reader_who_is_slow_and_goes_on_is_not_cut() -> None:
 def test_who_reads_late_on_purpose_is_never_cut() -> None:
     """Guards callers in Python who hand in many requests and read them one after the other."""
     assert put_until_neglected(Mailbox(), 1.0) == 5000
+
+
+def test_a_listener_is_called_once_for_whatever_lies_there() -> None:
+    """Guards the engine thread: a reader that is busy is not called for every token."""
+    mailbox, called = Mailbox(), list[int]()
+    mailbox.listen(lambda: called.append(1))
+    mailbox.accept()
+    assert called == []
+    mailbox.put(Delta(index=0, text="a"))
+    mailbox.put(Delta(index=0, text="b"))
+    assert called == [1]
+    assert mailbox.fetch() == Delta(index=0, text="ab")
+    mailbox.listen(lambda: called.append(2))
+    assert called == [1]
+    mailbox.end(stopped())
+    assert called == [1, 2]
+    mailbox.listen(lambda: called.append(3))
+    assert called == [1, 2, 3], "what lies there already is told at once"
+
+
+def test_a_mailbox_with_a_listener_has_no_other_reader_of_deltas() -> None:
+    """Guards against deltas that are split between two; waiting for the end takes none."""
+    mailbox = Mailbox()
+    mailbox.listen(lambda: None)
+    mailbox.put(Delta(index=0, text="a"))
+    with pytest.raises(RuntimeError, match="callbacks"):
+        mailbox.get(0)
+    mailbox.end(stopped())
+    mailbox.wait(Awaited.ENDING, 0)
+    assert mailbox.fetch() == Delta(index=0, text="a")

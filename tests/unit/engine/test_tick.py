@@ -30,6 +30,7 @@ from jitney.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     EngineStopped,
+    InvalidRequest,
     QueueFull,
 )
 
@@ -402,4 +403,25 @@ def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(
     assert answer.was_cancelled == is_bounded
     assert (answer.usage.completion_count < 250) == is_bounded
     assert not answer_of(other).was_cancelled
+    world.tick.check()
+
+
+def test_the_id_of_an_answer_that_is_held_back_is_not_free(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards callers with ids of their own: a cancel of the first would end the second."""
+    world = make_world(strategy=Strategy.STATIC, sequences_max=2)
+    first, second = Mailbox(), Mailbox()
+    world.tick.submit(make_request(id="a", max_tokens=1), first)
+    world.tick.submit(make_request(id="b", max_tokens=20), second)
+    for _ in range(5):
+        world.tick.run()
+    assert first.ending is None
+    assert world.scheduler.holds_answers
+    with pytest.raises(InvalidRequest, match="'a' is live already: its answer waits"):
+        world.tick.submit(make_request(id="a"), Mailbox())
+    world.run_dry()
+    assert first.ending is not None
+    world.tick.submit(make_request(id="a"), Mailbox())
+    world.run_dry()
     world.tick.check()

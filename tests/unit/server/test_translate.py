@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jitney.core.batch import Logprob
 from jitney.core.request import Priority
 from jitney.server.logprobs import LOWEST, LegacyLogprobs, chat_logprobs, token_name
-from jitney.server.translate import cache_scope, read_priority
+from jitney.server.translate import allowed_priority, cache_scope
 from jitney.text.byte_tokenizer import byte_vocabulary, encode
 
 VOCABULARY = byte_vocabulary()
@@ -38,7 +38,7 @@ def test_priorities_by_name_and_by_vllms_numbers(
     given_as: str | int | None, priority: Priority
 ) -> None:
     """Guards the sign: to vLLM the lower number is served first."""
-    assert read_priority(given_as, None) is priority
+    assert allowed_priority(given_as, None) is priority
 
 
 def test_tokens_of_half_a_character_have_names_of_their_own() -> None:
