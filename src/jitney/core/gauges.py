@@ -7,6 +7,7 @@ many slots are kept for their prefixes. What each slot does is in the picture.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jitney.core.cost import Fit
 from jitney.core.request import RequestId
 
 
@@ -29,9 +30,13 @@ class Gauges:
     waiting_tokens: int
     deferred_count: int
     """Of the waiting, those who wait for a prefix, group, trial or share rather than for room."""
+    slot_count: int
+    """Sequences that may run at once."""
     cached_count: int
     """Slots in which nobody runs, kept for their prefixes."""
     kv_tokens: int
     kv_used: int
     kv_cached: int
+    fit: Fit | None
+    """What a tick of decodes takes; None while there was none."""
     counters: Mapping[str, int]

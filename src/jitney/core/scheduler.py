@@ -245,10 +245,12 @@ class Scheduler:
             waiting_count=queue.count,
             waiting_tokens=queue.token_count,
             deferred_count=min(self._roster.deferred_count, queue.count),
+            slot_count=self._settings.sequences_max,
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
             kv_cached=memory.cached_blocks(running) * ledger.block_tokens,
+            fit=self._cost.fit,
             counters=self.counters.snapshot(),
         )
 

@@ -6,6 +6,7 @@ Made by the tick, read by the tally and by observers; nothing here acts.
 from dataclasses import dataclass
 
 from jitney.core.batch import Batch, Outcome
+from jitney.core.cost import Fit
 from jitney.core.events import PreemptEvent, PreemptReason
 from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
@@ -19,8 +20,10 @@ class Member:
 
     request_id: RequestId
     index: int
+    """Which completion of the request: 0 unless it wants several."""
     slot: int
     start: int
+    """The first position of its span, counted from the beginning of the prompt."""
     length: int
     samples: bool = False
     """Whether a token came of it that its sequence could take."""
@@ -31,23 +34,38 @@ class TickRecord:
     """One forward pass, and how the engine stood after it.
 
     An entry of one position that wants a token counts as decode, all others as prefill.
-    `members` leaves out those who ended before the pass did. `tick_ms` counts from the end of the
-    pass before it, where that is later than the moment this one was sent.
+    `members` leaves out those who ended before the pass did.
     """
 
     at: float
+    """When its outcome was taken in, in seconds on the engine's clock."""
     number: int
+    """Counts batches from 1; one that was lost with the backend has no record."""
     batch_size: int
+    """Sequences in the batch."""
     decode_tokens: int
     prefill_tokens: int
+    """Positions that were computed, of prompts and of what was lost in a preemption."""
     active_slots: int
+    """Sequences that run."""
     queue_depth: int
+    """Sequences that wait, preempted ones included."""
     kv_used: int
+    """Tokens of memory that are taken, shared ones once, those of cached prefixes included."""
     kv_cached: int
+    """Of those, tokens that only cached prefixes hold."""
     sampled_tokens: int
+    """Tokens that were made."""
     preempted_count: int
+    """Sequences that lost their slot while the batch was planned."""
     forward_ms: float
+    """The forward pass alone, as the backend measured it."""
+    decode_ms: float
+    """Of that, the part of the decodes: what they take by themselves, as fitted from ticks without
+    prefill. The rest is the part of prefill."""
     tick_ms: float
+    """The whole turn; from the end of the pass before it, where that is later than the moment
+    this one was sent."""
     members: tuple[Member, ...] = ()
 
 
@@ -65,7 +83,9 @@ class RequestAccepted:
     arrived_at: float
     sent_at: float
     completions: int
+    """How many it wants of its prompt."""
     max_tokens: int | None
+    """Of each completion; None is as many as fit the model."""
     priority: Priority
     tenant: str
 
@@ -87,6 +107,7 @@ class RequestStarted:
     request_id: RequestId
     prompt_tokens: int
     prefix_cache_tokens: int
+    """Of the prompt, tokens that were found in the cache."""
     waited_ms: float
 
 
@@ -94,24 +115,31 @@ class RequestStarted:
 class RequestDone:
     """A request ended as it should, or was cancelled; rates are in tokens per second.
 
-    A rate is 0 where it has no meaning. `stop_reason` is the finish reason of its first
-    completion.
+    A rate is 0 where it has no meaning.
     """
 
     at: float
     request_id: RequestId
     prompt_tokens: int
     generated_tokens: int
+    """Of all its completions."""
     duration_ms: float
+    """From arrival to the end."""
     queue_ms: float | None
+    """The wait for the first slot; None when it never had one."""
     ttft_ms: float | None
+    """From arrival to the first token; None when there was none."""
     prompt_eval_rate: float
+    """Prompt tokens that were computed, from the first slot to the first token."""
     generation_rate: float
+    """Tokens after the first ones, from the first token to the end."""
     prefix_cache_tokens: int
     prefix_cache_ratio: float
+    """Of the prompt, the share that was found in the cache."""
     preempted_count: int
     was_cancelled: bool
     stop_reason: str
+    """The finish reason of its first completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +182,7 @@ class BackendLost:
     at: float
     error: str
     restarts_failed: int
+    """Attempts to start it again that have failed in a row."""
 
 
 Record = (
@@ -223,9 +252,19 @@ def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> T
         sampled_tokens=sum(1 for member in turn.members if member.samples),
         preempted_count=turn.preempted_count,
         forward_ms=outcome.seconds * 1e3,
+        decode_ms=_decodes_s(decode_tokens, batch, outcome, gauges.fit) * 1e3,
         tick_ms=(turn.ended_at - turn.started_at) * 1e3,
         members=turn.members,
     )
+
+
+def _decodes_s(decode_tokens: int, batch: Batch, outcome: Outcome, fit: Fit | None) -> float:
+    """The part of a forward pass that its decodes took: as much as they take by themselves."""
+    if decode_tokens in (0, batch.token_count):
+        return outcome.seconds if decode_tokens else 0.0
+    if fit is None:
+        return outcome.seconds * decode_tokens / batch.token_count
+    return min(outcome.seconds, fit.seconds(decode_tokens))
 
 
 def record_done(answer: Answer, now: float) -> RequestDone:

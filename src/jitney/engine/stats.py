@@ -69,7 +69,14 @@ class Stats:
     refused_requests: int
     """Turned away at the door; not part of `total_requests`."""
     live_requests: int
+    slot_count: int
+    """Sequences that may run at once: `max_num_seqs`."""
     active_slots: int
+    """Sequences that run."""
+    idle_slots: int
+    """Sequences that could run beside them: `slot_count` less `active_slots`."""
+    cached_slots: int
+    """Cached prefixes that are kept beside those who run, each in a slot of memory of its own."""
     prompt_tokens: int
     """Prompt tokens of accepted requests."""
     computed_prompt_tokens: int
@@ -84,8 +91,18 @@ class Stats:
     kv_used: int
     kv_cached: int
     kv_tokens: int
+    prefill_share: float
+    decode_share: float
+    idle_share: float
+    """Shares of the time since the start that forward passes spent on prefill and on decodes, and
+    the rest; together 1. Where a pass carried both, decodes have what they take by themselves."""
+    fixed_cost_ms: float | None
+    cost_per_sequence_ms: float | None
+    """What a batch of B decodes takes, as fitted now: T(B) = `fixed_cost_ms` + B times
+    `cost_per_sequence_ms`. None until batches of two sizes were seen."""
     uptime_s: float
     busy_s: float
+    """Time in which at least one request lived."""
     counters: Mapping[str, int]
     """The scheduler's own counters, by name."""
 
@@ -109,7 +126,8 @@ class Tally:
         self._latency_ms = 0.0
         self._batches = 0
         self._entries = 0
-        self._forward_s = 0.0
+        self._prefill_s = 0.0
+        self._decode_s = 0.0
         self._prompt_tokens = 0
         self._prefill_tokens = 0
         self._cached_tokens = 0
@@ -164,7 +182,8 @@ class Tally:
     def _take_tick(self, record: TickRecord) -> None:
         self._batches += 1
         self._entries += record.batch_size
-        self._forward_s += record.forward_ms / 1e3
+        self._prefill_s += (record.forward_ms - record.decode_ms) / 1e3
+        self._decode_s += record.decode_ms / 1e3
         self._prefill_tokens += record.prefill_tokens
         self._sampled_tokens += record.sampled_tokens
 
@@ -205,6 +224,12 @@ class Tally:
             busy_s += max(now - self._busy_since, 0.0)
         uptime_s = max(now - self._started_at, 0.0)
         waited_ms = _ratio(self._waited_ms, self._request_starts)
+        # A backend may say that it took longer than it did.
+        spent_s = max(uptime_s, self._prefill_s + self._decode_s)
+        prefill_share = _ratio(self._prefill_s, spent_s)
+        decode_share = _ratio(self._decode_s, spent_s)
+        sequence_s = None if gauges.fit is None else gauges.fit.sequence_s
+        fixed_s = None if gauges.fit is None or sequence_s is None else gauges.fit.fixed_s
         return Stats(
             total_requests=self._accepted,
             total_batches=self._batches,
@@ -220,12 +245,15 @@ class Tally:
             completed_requests=self._completed,
             queued_requests=gauges.waiting_count,
             avg_wait_time_ms=waited_ms,
-            gpu_utilization=min(_ratio(self._forward_s, uptime_s), 1.0),
+            gpu_utilization=prefill_share + decode_share,
             cancelled_requests=self._cancelled,
             failed_requests=self._timeouts + self._errors,
             refused_requests=self._refused,
             live_requests=self.live_count,
+            slot_count=gauges.slot_count,
             active_slots=gauges.running_count,
+            idle_slots=gauges.slot_count - gauges.running_count,
+            cached_slots=gauges.cached_count,
             prompt_tokens=self._prompt_tokens,
             computed_prompt_tokens=self._prefill_tokens,
             cached_tokens=self._cached_tokens,
@@ -236,6 +264,11 @@ class Tally:
             kv_used=gauges.kv_used,
             kv_cached=gauges.kv_cached,
             kv_tokens=gauges.kv_tokens,
+            prefill_share=prefill_share,
+            decode_share=decode_share,
+            idle_share=max(0.0, 1.0 - prefill_share - decode_share),
+            fixed_cost_ms=None if fixed_s is None else fixed_s * 1e3,
+            cost_per_sequence_ms=None if sequence_s is None else sequence_s * 1e3,
             uptime_s=uptime_s,
             busy_s=busy_s,
             counters=MappingProxyType(dict(gauges.counters)),
