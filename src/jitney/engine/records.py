@@ -20,11 +20,12 @@ class Member:
 
     request_id: RequestId
     index: int
-    """Which completion of the request: 0 unless it wants several."""
     slot: int
+    """The slot of memory that it runs in."""
     start: int
     """The first position of its span, counted from the beginning of the prompt."""
     length: int
+    """Positions of its span."""
     samples: bool = False
     """Whether a token came of it that its sequence could take."""
 
@@ -44,6 +45,7 @@ class TickRecord:
     batch_size: int
     """Sequences in the batch."""
     decode_tokens: int
+    """Positions of sequences that make one token after the other."""
     prefill_tokens: int
     """Positions that were computed, of prompts and of what was lost in a preemption."""
     active_slots: int
@@ -51,9 +53,7 @@ class TickRecord:
     queue_depth: int
     """Sequences that wait, preempted ones included."""
     kv_used: int
-    """Tokens of memory that are taken, shared ones once, those of cached prefixes included."""
     kv_cached: int
-    """Of those, tokens that only cached prefixes hold."""
     sampled_tokens: int
     """Tokens that were made."""
     preempted_count: int
@@ -67,6 +67,7 @@ class TickRecord:
     """The whole turn; from the end of the pass before it, where that is later than the moment
     this one was sent."""
     members: tuple[Member, ...] = ()
+    """Who was in the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +82,17 @@ class RequestAccepted:
     request_id: RequestId
     prompt_tokens: int
     arrived_at: float
+    """When it came in; its latencies count from here."""
     sent_at: float
+    """When it was handed to the engine; its wait for a slot counts from here."""
     completions: int
     """How many it wants of its prompt."""
     max_tokens: int | None
     """Of each completion; None is as many as fit the model."""
     priority: Priority
+    """Its class, from LOW (0) to CRITICAL (3)."""
     tenant: str
+    """Whose it is; empty where nobody said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +112,8 @@ class RequestStarted:
     request_id: RequestId
     prompt_tokens: int
     prefix_cache_tokens: int
-    """Of the prompt, tokens that were found in the cache."""
     waited_ms: float
+    """For its first slot, since it was handed to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +127,7 @@ class RequestDone:
     request_id: RequestId
     prompt_tokens: int
     generated_tokens: int
-    """Of all its completions."""
     duration_ms: float
-    """From arrival to the end."""
     queue_ms: float | None
     """The wait for the first slot; None when it never had one."""
     ttft_ms: float | None
@@ -137,7 +140,9 @@ class RequestDone:
     prefix_cache_ratio: float
     """Of the prompt, the share that was found in the cache."""
     preempted_count: int
+    """How often one of its completions lost its slot."""
     was_cancelled: bool
+    """Whether it was ended before it was done."""
     stop_reason: str
     """The finish reason of its first completion."""
 
@@ -161,7 +166,9 @@ class RequestPreempted:
     request_id: RequestId
     index: int
     reason: PreemptReason
+    """What became of its memory, or that it was displaced by class."""
     by: RequestId
+    """The request that got its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +177,7 @@ class KvPressure:
 
     at: float
     evicted_count: int
+    """Cached prefixes that were given up."""
     preempted_count: int
     """For memory: those displaced by class are not among them."""
     kv_used: int

@@ -38,6 +38,7 @@ class Stats:
     total_requests: int
     """Requests that were accepted."""
     total_batches: int
+    """Forward passes."""
     avg_batch_size: float
     """Sequences per forward pass."""
     avg_latency_ms: float
@@ -51,12 +52,14 @@ class Stats:
     current_queue_size: int
     """Sequences that wait, preempted ones included."""
     peak_queue_size: int
+    """The most that waited at once."""
     timeout_count: int
     """Requests whose time limit passed; part of `failed_requests`."""
     error_count: int
     """Requests that failed for any other reason; the rest of `failed_requests`."""
 
     completed_requests: int
+    """Requests that were answered in full."""
     queued_requests: int
     """The same as `current_queue_size`."""
     avg_wait_time_ms: float
@@ -65,10 +68,13 @@ class Stats:
     """Share of the time since the start that was spent in forward passes, on whatever device."""
 
     cancelled_requests: int
+    """Requests that were ended by their callers."""
     failed_requests: int
+    """Requests that ended with an error."""
     refused_requests: int
     """Turned away at the door; not part of `total_requests`."""
     live_requests: int
+    """Requests that were accepted and have not ended."""
     slot_count: int
     """Sequences that may run at once: `max_num_seqs`."""
     active_slots: int
@@ -84,23 +90,30 @@ class Stats:
     cached_tokens: int
     """Prompt tokens that were found in the cache when their request started."""
     completion_tokens: int
+    """Tokens that were made."""
     preemption_count: int
     """Times that a sequence lost its slot to another, for memory or by class."""
     eviction_count: int
+    """Cached prefixes that were given up for room."""
     backend_failure_count: int
+    """Failures of the backend, and of attempts to start it again."""
     kv_used: int
     kv_cached: int
     kv_tokens: int
+    """Tokens of memory in all."""
     prefill_share: float
+    """Share of the time since the start that forward passes spent on prefill."""
     decode_share: float
+    """The same for decodes; where a pass carried both, they have what they take by themselves."""
     idle_share: float
-    """Shares of the time since the start that forward passes spent on prefill and on decodes, and
-    the rest; together 1. Where a pass carried both, decodes have what they take by themselves."""
+    """The rest: the three are together 1."""
     fixed_cost_ms: float | None
+    """C of T(B) = C + B c, what a batch of B decodes takes, as fitted now. None until batches of
+    two sizes were seen."""
     cost_per_sequence_ms: float | None
-    """What a batch of B decodes takes, as fitted now: T(B) = `fixed_cost_ms` + B times
-    `cost_per_sequence_ms`. None until batches of two sizes were seen."""
+    """c of the same."""
     uptime_s: float
+    """Time since the start."""
     busy_s: float
     """Time in which at least one request lived."""
     counters: Mapping[str, int]

@@ -129,7 +129,7 @@ def test_the_page_tells_what_a_batch_costs_and_where_the_time_went(
     with load(server, 3):
         expect(page.locator("#batch-cost")).to_have_text(
             re.compile(
-                r"^T\(B\) = \d+\.\d ms \+ B × -?\d+\.\d\d ms for a batch of B decodes\. "
+                r"^T\(B\) = \d+\.\d ms \+ B \S -?\d+\.\d\d ms for a batch of B decodes\. "
                 r"Time since the start: \d+ % prefill, \d+ % decode, \d+ % idle\.$"
             )
         )
