@@ -17,6 +17,7 @@ An observer is told of every tick and of everything that happens to a request, a
 from jitney import LLM
 from jitney.records import Record, RequestDone, TickRecord
 
+
 def watch(record: Record) -> None:
     match record:
         case TickRecord():
@@ -24,8 +25,9 @@ def watch(record: Record) -> None:
         case RequestDone():
             print(record.request_id, record.stop_reason)
 
+
 llm = LLM()
-llm.engine.observe(watch)      # llm.engine.unobserve(watch) ends it
+llm.engine.observe(watch)  # llm.engine.unobserve(watch) ends it
 ```
 
 - It is called on the engine thread, between two forward passes, for one record after the other.

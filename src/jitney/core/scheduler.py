@@ -290,10 +290,8 @@ class Scheduler:
             )
         count = queue.count + len(sequences)
         token_count = queue.token_count + sum(s.known_count for s in sequences)
-        requests_max, tokens_max = (
-            self._settings.queue_requests_max,
-            self._settings.queue_tokens_max,
-        )
+        settings = self._settings
+        requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
         # An empty line takes any request that fits the model, however small its bound.
         if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
             return
