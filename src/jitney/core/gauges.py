@@ -30,13 +30,13 @@ class Gauges:
     waiting_tokens: int
     deferred_count: int
     """Of the waiting, those who wait for a prefix, group, trial or share rather than for room."""
-    slot_count: int
-    """Sequences that may run at once."""
     cached_count: int
     """Slots in which nobody runs, kept for their prefixes."""
     kv_tokens: int
     kv_used: int
     kv_cached: int
+    slot_count: int
+    """Sequences that may run at once."""
     fit: Fit | None
     """What a tick of decodes takes; None while there was none."""
     counters: Mapping[str, int]

@@ -245,11 +245,11 @@ class Scheduler:
             waiting_count=queue.count,
             waiting_tokens=queue.token_count,
             deferred_count=min(self._roster.deferred_count, queue.count),
-            slot_count=self._settings.sequences_max,
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
             kv_cached=memory.cached_blocks(running) * ledger.block_tokens,
+            slot_count=self._settings.sequences_max,
             fit=self._cost.fit,
             counters=self.counters.snapshot(),
         )
@@ -290,8 +290,10 @@ class Scheduler:
             )
         count = queue.count + len(sequences)
         token_count = queue.token_count + sum(s.known_count for s in sequences)
-        settings = self._settings
-        requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
+        requests_max, tokens_max = (
+            self._settings.queue_requests_max,
+            self._settings.queue_tokens_max,
+        )
         # An empty line takes any request that fits the model, however small its bound.
         if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
             return
