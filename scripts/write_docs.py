@@ -5,9 +5,15 @@ from pathlib import Path
 from jitney.cli.help import cli_reference
 from jitney.config import config_reference
 from jitney.server.reference import api_reference
+from scripts.records_page import records_reference
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {"api.md": api_reference, "cli.md": cli_reference, "config.md": config_reference}
+PAGES = {
+    "api.md": api_reference,
+    "cli.md": cli_reference,
+    "config.md": config_reference,
+    "records.md": records_reference,
+}
 
 
 def main() -> None:

@@ -5,8 +5,10 @@ exponential forgetting. The third is what ticks with prefill took beyond that li
 fit of all three would not do: while every tick carries the same prefill it cannot tell the parts
 apart. Where decodes have become slower unseen, prefill is taken to be dearer than it is, and
 callers who generate are spared; where they have become faster, spans grow step by step. Used by
-the `bounded-stall` mix and for the retry time of a full queue.
+the `bounded-stall` mix and for the retry time of a full queue, and shown to people as `Fit`.
 """
+
+from dataclasses import dataclass
 
 FORGET = 0.98
 PREFILL_FORGET = 0.8
@@ -23,6 +25,22 @@ SPAN_TELLING = 64
 a large span each token is cheaper."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a tick of B decodes takes by itself: T(B) = fixed_s + B * sequence_s.
+
+    `sequence_s` is None while all such ticks had one size: then `fixed_s` is the whole of it.
+    A fit of noisy ticks may be a little below zero in one of the two.
+    """
+
+    fixed_s: float
+    sequence_s: float | None
+
+    def seconds(self, decode_count: int) -> float:
+        """What so many decodes take."""
+        return max(0.0, self.fixed_s + decode_count * (self.sequence_s or 0.0))
+
+
 class CostModel:
     """Fits the cost of a tick from what was observed."""
 
@@ -33,6 +51,7 @@ class CostModel:
         self._prefill_count = 0.0
         self._prefill_s = 0.0
         self._span = 0
+        self._slope: float | None = None
         self.tokens_per_s = 0.0
 
     def observe(self, decode_count: int, prefill_count: int, seconds: float) -> None:
@@ -49,6 +68,8 @@ class CostModel:
             products = (1.0, decode_count, decode_count**2, seconds, decode_count * seconds)
             for index, product in enumerate(products):
                 self._sums[index] = FORGET * self._sums[index] + product / seconds**2
+            slope = self._slope_now()
+            self._slope = self._slope if slope is None else slope
         rate = (decode_count + prefill_count) / seconds
         weight = 0.1 if self.tokens_per_s else 1.0
         self.tokens_per_s += weight * (rate - self.tokens_per_s)
@@ -62,13 +83,29 @@ class CostModel:
         # By doubling at most: decodes may have become faster unseen, and prefill seem free.
         return min(fitting, max(SPAN_UNKNOWN, 2 * self._span))
 
+    @property
+    def fit(self) -> Fit | None:
+        """The line of decodes; None while no tick has told.
+
+        While all ticks have one size, the slope is the last that was seen.
+        """
+        weight, x, _, y, _ = self._sums
+        if not weight:
+            return None
+        return Fit((y - (self._slope or 0.0) * x) / weight, self._slope)
+
     def _decodes_s(self, decode_count: int) -> float:
         """What so many decodes take by themselves; nothing, while no tick has told."""
-        weight, x, x2, y, xy = self._sums
+        weight, x, _, y, _ = self._sums
         if not weight:
             return 0.0
         # Around the mean, where a line through one point is level.
+        slope = self._slope_now() or 0.0
+        return max(0.0, y / weight + slope * (decode_count - x / weight))
+
+    def _slope_now(self) -> float | None:
+        """Seconds for one more decode; None while all ticks that count have one size."""
+        weight, x, x2, y, xy = self._sums
         mean_x, mean_y = x / weight, y / weight
         variance = x2 / weight - mean_x**2
-        slope = (xy / weight - mean_x * mean_y) / variance if variance > 1e-6 else 0.0
-        return max(0.0, mean_y + slope * (decode_count - mean_x))
+        return (xy / weight - mean_x * mean_y) / variance if variance > 1e-6 else None

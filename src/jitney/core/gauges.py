@@ -7,6 +7,7 @@ many slots are kept for their prefixes. What each slot does is in the picture.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jitney.core.cost import Fit
 from jitney.core.request import RequestId
 
 
@@ -36,4 +37,8 @@ class Gauges:
     kv_tokens: int
     kv_used: int
     kv_cached: int
+    slot_count: int
+    """Sequences that may run at once."""
+    fit: Fit | None
+    """What a tick of decodes takes; None while there was none."""
     counters: Mapping[str, int]

@@ -274,6 +274,8 @@ class Scheduler:
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
             kv_cached=memory.cached_blocks(running) * ledger.block_tokens,
+            slot_count=self._settings.sequences_max,
+            fit=self._cost.fit,
             counters=self.counters.snapshot(),
         )
 

@@ -6,6 +6,7 @@ Made by the tick, read by the tally and by observers; nothing here acts.
 from dataclasses import dataclass
 
 from jitney.core.batch import Batch, Outcome
+from jitney.core.cost import Fit
 from jitney.core.events import PreemptEvent, PreemptReason
 from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
@@ -20,8 +21,11 @@ class Member:
     request_id: RequestId
     index: int
     slot: int
+    """The slot of memory that it runs in."""
     start: int
+    """The first position of its span, counted from the beginning of the prompt."""
     length: int
+    """Positions of its span."""
     samples: bool = False
     """Whether a token came of it that its sequence could take."""
 
@@ -31,24 +35,39 @@ class TickRecord:
     """One forward pass, and how the engine stood after it.
 
     An entry of one position that wants a token counts as decode, all others as prefill.
-    `members` leaves out those who ended before the pass did. `tick_ms` counts from the end of the
-    pass before it, where that is later than the moment this one was sent.
+    `members` leaves out those who ended before the pass did.
     """
 
     at: float
+    """When its outcome was taken in, in seconds on the engine's clock."""
     number: int
+    """Counts batches from 1; one that was lost with the backend has no record."""
     batch_size: int
+    """Sequences in the batch."""
     decode_tokens: int
+    """Positions of sequences that make one token after the other."""
     prefill_tokens: int
+    """Positions that were computed, of prompts and of what was lost in a preemption."""
     active_slots: int
+    """Sequences that run."""
     queue_depth: int
+    """Sequences that wait, preempted ones included."""
     kv_used: int
     kv_cached: int
     sampled_tokens: int
+    """Tokens that were made."""
     preempted_count: int
+    """Sequences that lost their slot while the batch was planned."""
     forward_ms: float
+    """The forward pass alone, as the backend measured it."""
+    decode_ms: float
+    """Of that, the part of the decodes: what they take by themselves, as fitted from ticks without
+    prefill. The rest is the part of prefill."""
     tick_ms: float
+    """The whole turn; from the end of the pass before it, where that is later than the moment
+    this one was sent."""
     members: tuple[Member, ...] = ()
+    """Who was in the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +82,17 @@ class RequestAccepted:
     request_id: RequestId
     prompt_tokens: int
     arrived_at: float
+    """When it came in; its latencies count from here."""
     sent_at: float
+    """When it was handed to the engine; its wait for a slot counts from here."""
     completions: int
+    """How many it wants of its prompt."""
     max_tokens: int | None
+    """Of each completion; None is as many as fit the model."""
     priority: Priority
+    """Its class, from LOW (0) to CRITICAL (3)."""
     tenant: str
+    """Whose it is; empty where nobody said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +113,14 @@ class RequestStarted:
     prompt_tokens: int
     prefix_cache_tokens: int
     waited_ms: float
+    """For its first slot, since it was handed to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDone:
     """A request ended as it should, or was cancelled; rates are in tokens per second.
 
-    A rate is 0 where it has no meaning. `stop_reason` is the finish reason of its first
-    completion.
+    A rate is 0 where it has no meaning.
     """
 
     at: float
@@ -104,14 +129,22 @@ class RequestDone:
     generated_tokens: int
     duration_ms: float
     queue_ms: float | None
+    """The wait for the first slot; None when it never had one."""
     ttft_ms: float | None
+    """From arrival to the first token; None when there was none."""
     prompt_eval_rate: float
+    """Prompt tokens that were computed, from the first slot to the first token."""
     generation_rate: float
+    """Tokens after the first ones, from the first token to the end."""
     prefix_cache_tokens: int
     prefix_cache_ratio: float
+    """Of the prompt, the share that was found in the cache."""
     preempted_count: int
+    """How often one of its completions lost its slot."""
     was_cancelled: bool
+    """Whether it was ended before it was done."""
     stop_reason: str
+    """The finish reason of its first completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +166,9 @@ class RequestPreempted:
     request_id: RequestId
     index: int
     reason: PreemptReason
+    """What became of its memory, or that it was displaced by class."""
     by: RequestId
+    """The request that got its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +177,7 @@ class KvPressure:
 
     at: float
     evicted_count: int
+    """Cached prefixes that were given up."""
     preempted_count: int
     """For memory: those displaced by class are not among them."""
     kv_used: int
@@ -154,6 +190,7 @@ class BackendLost:
     at: float
     error: str
     restarts_failed: int
+    """Attempts to start it again that have failed in a row."""
 
 
 Record = (
@@ -223,9 +260,19 @@ def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> T
         sampled_tokens=sum(1 for member in turn.members if member.samples),
         preempted_count=turn.preempted_count,
         forward_ms=outcome.seconds * 1e3,
+        decode_ms=_decodes_s(decode_tokens, batch, outcome, gauges.fit) * 1e3,
         tick_ms=(turn.ended_at - turn.started_at) * 1e3,
         members=turn.members,
     )
+
+
+def _decodes_s(decode_tokens: int, batch: Batch, outcome: Outcome, fit: Fit | None) -> float:
+    """The part of a forward pass that its decodes took: as much as they take by themselves."""
+    if decode_tokens in (0, batch.token_count):
+        return outcome.seconds if decode_tokens else 0.0
+    if fit is None:
+        return outcome.seconds * decode_tokens / batch.token_count
+    return min(outcome.seconds, fit.seconds(decode_tokens))
 
 
 def record_done(answer: Answer, now: float) -> RequestDone:

@@ -39,6 +39,7 @@ class Stats:
     total_requests: int
     """Requests that were accepted."""
     total_batches: int
+    """Forward passes."""
     avg_batch_size: float
     """Sequences per forward pass."""
     avg_latency_ms: float
@@ -52,12 +53,14 @@ class Stats:
     current_queue_size: int
     """Sequences that wait, preempted ones included."""
     peak_queue_size: int
+    """The most that waited at once."""
     timeout_count: int
     """Requests whose time limit passed; part of `failed_requests`."""
     error_count: int
     """Requests that failed for any other reason; the rest of `failed_requests`."""
 
     completed_requests: int
+    """Requests that were answered in full."""
     queued_requests: int
     """The same as `current_queue_size`."""
     avg_wait_time_ms: float
@@ -66,11 +69,21 @@ class Stats:
     """Share of the time since the start that was spent in forward passes, on whatever device."""
 
     cancelled_requests: int
+    """Requests that were ended by their callers."""
     failed_requests: int
+    """Requests that ended with an error."""
     refused_requests: int
     """Turned away at the door; not part of `total_requests`."""
     live_requests: int
+    """Requests that were accepted and have not ended."""
+    slot_count: int
+    """Sequences that may run at once: `max_num_seqs`."""
     active_slots: int
+    """Sequences that run."""
+    idle_slots: int
+    """Sequences that could run beside them: `slot_count` less `active_slots`."""
+    cached_slots: int
+    """Cached prefixes that are kept beside those who run, each in a slot of memory of its own."""
     prompt_tokens: int
     """Prompt tokens of accepted requests."""
     computed_prompt_tokens: int
@@ -78,15 +91,32 @@ class Stats:
     cached_tokens: int
     """Prompt tokens that were found in the cache when their request started."""
     completion_tokens: int
+    """Tokens that were made."""
     preemption_count: int
     """Times that a sequence lost its slot to another, for memory or by class."""
     eviction_count: int
+    """Cached prefixes that were given up for room."""
     backend_failure_count: int
+    """Failures of the backend, and of attempts to start it again."""
     kv_used: int
     kv_cached: int
     kv_tokens: int
+    """Tokens of memory in all."""
+    prefill_share: float
+    """Share of the time since the start that forward passes spent on prefill."""
+    decode_share: float
+    """The same for decodes; where a pass carried both, they have what they take by themselves."""
+    idle_share: float
+    """The rest: the three are together 1."""
+    fixed_cost_ms: float | None
+    """C of T(B) = C + B c, what a batch of B decodes takes, as fitted now. None until batches of
+    two sizes were seen."""
+    cost_per_sequence_ms: float | None
+    """c of the same."""
     uptime_s: float
+    """Time since the start."""
     busy_s: float
+    """Time in which at least one request lived."""
     counters: Mapping[str, int]
     """The scheduler's own counters, by name."""
 
@@ -110,7 +140,8 @@ class Tally:
         self._latency_ms = 0.0
         self._batches = 0
         self._entries = 0
-        self._forward_s = 0.0
+        self._prefill_s = 0.0
+        self._decode_s = 0.0
         self._prompt_tokens = 0
         self._prefill_tokens = 0
         self._cached_tokens = 0
@@ -165,7 +196,8 @@ class Tally:
     def _take_tick(self, record: TickRecord) -> None:
         self._batches += 1
         self._entries += record.batch_size
-        self._forward_s += record.forward_ms / 1e3
+        self._prefill_s += (record.forward_ms - record.decode_ms) / 1e3
+        self._decode_s += record.decode_ms / 1e3
         self._prefill_tokens += record.prefill_tokens
         self._sampled_tokens += record.sampled_tokens
 
@@ -206,6 +238,12 @@ class Tally:
             busy_s += max(now - self._busy_since, 0.0)
         uptime_s = max(now - self._started_at, 0.0)
         waited_ms = _ratio(self._waited_ms, self._request_starts)
+        # A backend may say that it took longer than it did.
+        spent_s = max(uptime_s, self._prefill_s + self._decode_s)
+        prefill_share = _ratio(self._prefill_s, spent_s)
+        decode_share = _ratio(self._decode_s, spent_s)
+        sequence_s = None if gauges.fit is None else gauges.fit.sequence_s
+        fixed_s = None if gauges.fit is None or sequence_s is None else gauges.fit.fixed_s
         return Stats(
             total_requests=self._accepted,
             total_batches=self._batches,
@@ -221,12 +259,15 @@ class Tally:
             completed_requests=self._completed,
             queued_requests=gauges.waiting_count,
             avg_wait_time_ms=waited_ms,
-            gpu_utilization=min(_ratio(self._forward_s, uptime_s), 1.0),
+            gpu_utilization=prefill_share + decode_share,
             cancelled_requests=self._cancelled,
             failed_requests=self._timeouts + self._errors,
             refused_requests=self._refused,
             live_requests=self.live_count,
+            slot_count=gauges.slot_count,
             active_slots=gauges.running_count,
+            idle_slots=gauges.slot_count - gauges.running_count,
+            cached_slots=gauges.cached_count,
             prompt_tokens=self._prompt_tokens,
             computed_prompt_tokens=self._prefill_tokens,
             cached_tokens=self._cached_tokens,
@@ -237,6 +278,11 @@ class Tally:
             kv_used=gauges.kv_used,
             kv_cached=gauges.kv_cached,
             kv_tokens=gauges.kv_tokens,
+            prefill_share=prefill_share,
+            decode_share=decode_share,
+            idle_share=max(0.0, 1.0 - prefill_share - decode_share),
+            fixed_cost_ms=None if fixed_s is None else fixed_s * 1e3,
+            cost_per_sequence_ms=None if sequence_s is None else sequence_s * 1e3,
             uptime_s=uptime_s,
             busy_s=busy_s,
             counters=MappingProxyType(dict(gauges.counters)),

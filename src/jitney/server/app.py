@@ -10,13 +10,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 from jitney.errors import JitneyError
-from jitney.server import steering
+from jitney.server import inspection, steering
 from jitney.server.errors import Refusal
 from jitney.server.lookout import Lookout
 from jitney.server.metrics import CONTENT_TYPE
 from jitney.server.middleware import Front, Guard, answer, error_headers, told
 from jitney.server.origins import EXPOSED, METHODS, Preflight
 from jitney.server.page import routes as page
+from jitney.server.page.state import PageState
 from jitney.server.replies import VERSION
 from jitney.server.routes import (
     BODIES,
@@ -51,16 +52,9 @@ def create_app(
             RequestValidationError: _invalid,
         },
     )
-    watched = (
-        [] if lookout is None else [_metrics_router(lookout), page.make_router(service, lookout)]
-    )
-    for router in (
-        make_state_router(service),
-        make_router(service),
-        steering.make_router(service),
-        *watched,
-        *routers,
-    ):
+    own = (make_state_router(service), make_router(service), steering.make_router(service))
+    watched = [] if lookout is None else _watching_routers(service, lookout)
+    for router in (*own, *watched, *routers):
         app.include_router(router)
     if lookout is not None:
         lookout.metrics.attach(service)
@@ -85,6 +79,15 @@ def create_app(
         app.add_middleware(Preflight, origins=origins)
     app.add_middleware(Front, service=service)
     return app
+
+
+def _watching_routers(service: Service, lookout: Lookout) -> list[APIRouter]:
+    state = PageState(service, lookout)
+    return [
+        _metrics_router(lookout),
+        inspection.make_router(service, state),
+        page.make_router(service, lookout, state),
+    ]
 
 
 def _metrics_router(lookout: Lookout) -> APIRouter:

@@ -20,6 +20,7 @@ from jitney.core.gauges import Gauges
 from jitney.core.picture import SlotState
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
+from jitney.engine.stats import Stats
 from jitney.server import limits as server_limits
 from jitney.server.aliases import as_llamacpp, llamacpp_series, vllm_series
 from jitney.server.families import (
@@ -122,7 +123,7 @@ class Metrics:
             "How long a live request has seen no tick; 0 when ticks run or nothing lives.",
             self.stalled_s(totals),
         )
-        yield gauge("jitney:uptime_seconds", "Since the engine was made.", engine.stats().uptime_s)
+        yield from _own_shares(engine.stats())
         yield gauge("jitney:requests_running", "Sequences that hold a slot.", gauges.running_count)
         yield gauge("jitney:requests_waiting", "Sequences that wait.", gauges.waiting_count)
         yield gauge(
@@ -182,6 +183,43 @@ class Metrics:
             "jitney:limit",
             "Every bound in force; a bound that is not set is not listed.",
             [({"limit": name}, value) for name, value in sorted(in_force.items())],
+        )
+
+
+def _own_shares(stats: Stats) -> Iterator[Metric]:
+    """What the engine's own statistics know and no record tells."""
+    yield gauge("jitney:uptime_seconds", "Since the engine was made.", stats.uptime_s)
+    yield gauge(
+        "jitney:peak_queue_size",
+        "The most sequences that waited at once since the start.",
+        stats.peak_queue_size,
+    )
+    yield gauge(
+        "jitney:idle_slots",
+        "Sequences that could run beside those who run, up to max_num_seqs.",
+        stats.idle_slots,
+    )
+    shares = {
+        "prefill": stats.prefill_share,
+        "decode": stats.decode_share,
+        "idle": stats.idle_share,
+    }
+    yield labelled_gauge(
+        "jitney:time_share",
+        "Shares of the time since the start that forward passes spent on prefill and on decodes, "
+        "and the rest; together 1.",
+        [({"kind": kind}, share) for kind, share in shares.items()],
+    )
+    costs = {
+        "fixed": ("C", stats.fixed_cost_ms),
+        "per_sequence": ("c", stats.cost_per_sequence_ms),
+    }
+    for name, (letter, cost_ms) in costs.items():
+        yield labelled_gauge(
+            f"jitney:batch_{name}_seconds",
+            f"{letter} of T(B) = C + B c, what a batch of B decodes takes, as fitted now; "
+            "absent until batches of two sizes were seen.",
+            [] if cost_ms is None else [({}, cost_ms / 1e3)],
         )
 
 

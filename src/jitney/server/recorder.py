@@ -148,6 +148,8 @@ class Origin:
     tenant: str
     prompt_tokens: int
     max_tokens: int | None
+    cached_tokens: int
+    """Prompt tokens that were found in the cache when it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +233,9 @@ class Recorder:
         """What was asked for, and by whom; None when it is not known (any more)."""
         with self._lock:
             story = self._live.get(request_id) or self._ended.get(request_id)
-        if story is None:
-            return None
-        # None of this changes, so the story need not be copied.
-        return Origin(story.tenant, story.prompt_tokens, story.max_tokens)
+            if story is None:
+                return None
+            return Origin(story.tenant, story.prompt_tokens, story.max_tokens, story.cached_tokens)
 
     def firsts(self) -> list[float]:
         """From arrival to the first token, of all requests that have one, in seconds."""

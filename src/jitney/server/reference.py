@@ -37,6 +37,8 @@ REFUSALS = (
     Told(421, INVALID, "unknown_host"),
     Told(431, INVALID, "headers_too_large"),
     Told(499, SERVER, "cancelled"),
+    Told(503, UNAVAILABLE, "no_answer"),
+    Told(503, UNAVAILABLE, "no_slot"),
     Told(503, UNAVAILABLE, "too_many_bytes"),
     Told(503, UNAVAILABLE, "too_many_bodies"),
     Told(503, UNAVAILABLE, "too_many_connections"),
@@ -75,11 +77,25 @@ backend is being started again, or no forward pass ends; needs no key |
 `/health` is 503; needs no key |
 | `GET /load` | `server_load`: requests that are being served |
 | `GET /version` | of the software |
+| `GET /stats` | counters, averages and levels since the start, as JSON: \
+[records.md](records.md#stats) lists them |
+| `GET /slots` | who runs in which slot, in llama-server's shape; \
+`fail_on_no_slot=1` answers 503 when every slot is taken |
 | `GET /metrics` | Prometheus |
 | `GET /debug/trace` | the last ticks and requests of the flight recorder, for Perfetto or \
 chrome://tracing, and with `whole=true` all that it holds; one at a time for each key |
 | `GET /openapi.json` | this interface, for programs |
 | `GET /` | the page |
+
+## Slots
+
+`/slots` has as many rows as `max_num_seqs`. A row has `id`, `id_task`, `n_ctx`, `speculative` and
+`is_processing`, and under `jitney` its `state` (`idle`, `cached`, `prefilling`, `generating`) and
+its `tokens`. Where a request runs there are `n_prompt_tokens`, `n_prompt_tokens_processed`,
+`n_prompt_tokens_cache`, `params` (`n_predict`, `max_tokens`) and `next_token` (`has_next_token`,
+`n_remain`, `n_decoded`) as well. `id_task` is the request's id, null where it is another key's, and
+-1 where nobody runs. Neither prompts nor texts are told. The engine is asked every 0.2 s at most;
+`x-jitney-seen-ms` says how long ago it was, which is long when it is stuck.
 
 ## Keys
 

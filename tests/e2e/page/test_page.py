@@ -3,6 +3,7 @@
 Skipped where there is no Chromium. Nothing here asserts how fast anything is.
 """
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -116,6 +117,22 @@ def test_the_page_shows_slots_queue_and_ticks_while_requests_run(
         expect(page.locator("#memory-note")).to_contain_text("sharing saves")
         expect(page.locator("#l-gap td").first).to_contain_text("ms")
         expect(page.locator("#health")).to_have_attribute("data-level", "good")
+
+
+def test_the_page_tells_what_a_batch_costs_and_where_the_time_went(
+    server: Running, open_page: Open
+) -> None:
+    """Guards T(B) = C + B c and the shares of time, which stand in no drawing."""
+    page = open_page(server)
+    expect(page.locator("#batch-cost")).to_contain_text("0 % prefill, 0 % decode, 100 % idle")
+    expect(page.locator("#batch-cost")).not_to_contain_text("T(B)")
+    with load(server, 3):
+        expect(page.locator("#batch-cost")).to_have_text(
+            re.compile(
+                r"^T\(B\) = \d+\.\d ms \+ B \S -?\d+\.\d\d ms for a batch of B decodes\. "
+                r"Time since the start: \d+ % prefill, \d+ % decode, \d+ % idle\.$"
+            )
+        )
 
 
 def test_a_chat_streams_an_answer_and_explains_it(server: Running, open_page: Open) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.core.cost import SPAN_UNKNOWN, CostModel
+from jitney.core.cost import SPAN_UNKNOWN, CostModel, Fit
 
 
 @given(base=st.floats(1e-4, 0.1), decode=st.floats(1e-5, 1e-2), prefill=st.floats(1e-5, 1e-2))
@@ -104,3 +104,35 @@ def test_time_that_is_over_leaves_no_prefill() -> None:
     for number in range(40):
         cost.observe(number % 5, number % 2 * 10, 0.05 + 0.01 * (number % 2))
     assert cost.prefill_within(0.01, 4) == 0
+
+
+def test_the_line_of_decodes_can_be_read() -> None:
+    """Guards T(B) = C + B c as it is shown: from one size of batch there is no slope."""
+    cost = CostModel()
+    cost.observe(0, 64, 0.5)
+    assert cost.fit is None, "a prefill says nothing of decodes"
+    cost.observe(4, 0, 0.018)
+    assert cost.fit is not None
+    assert (cost.fit.fixed_s, cost.fit.sequence_s) == (pytest.approx(0.018), None)
+    for number in range(20):
+        cost.observe(1 + number % 8, 0, 0.01 + 0.002 * (1 + number % 8))
+    assert (cost.fit.fixed_s, cost.fit.sequence_s) == pytest.approx((0.01, 0.002))
+    assert cost.fit.seconds(5) == pytest.approx(0.02)
+
+
+def test_a_slope_that_was_seen_is_not_lost_to_batches_of_one_size() -> None:
+    """Guards what is shown under a steady load: forgetting left nothing but one size."""
+    cost = CostModel()
+    for number in range(20):
+        cost.observe(1 + number % 8, 0, 0.01 + 0.002 * (1 + number % 8))
+    for _ in range(3000):
+        cost.observe(8, 0, 0.036)
+    assert cost.fit is not None
+    assert cost.fit.sequence_s is not None
+    assert cost.fit.sequence_s > 0.0
+    assert cost.fit.seconds(8) == pytest.approx(0.036), "the line goes through what is seen now"
+
+
+def test_no_decodes_take_less_than_no_time() -> None:
+    """Guards the split of a pass: a line through noise may begin below zero."""
+    assert Fit(-0.01, 0.002).seconds(3) == 0.0

@@ -80,6 +80,7 @@ def test_the_composition_of_a_batch_is_one_line_with_ids_and_spans(
         sampled_tokens=1,
         preempted_count=0,
         forward_ms=3.25,
+        decode_ms=2.0,
         tick_ms=3.5,
         members=(Member(RequestId("a"), 0, 3, 7, 1), Member(RequestId("b"), 1, 4, 0, 4)),
     )

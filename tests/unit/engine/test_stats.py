@@ -1,15 +1,28 @@
 """The tally: what is counted, and what the averages are averages of."""
 
+from dataclasses import fields, replace
+
+import pytest
+
+from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.core.cost import Fit
 from jitney.core.gauges import Gauges
-from jitney.core.request import Priority, RequestId
+from jitney.core.params import SamplingParams
+from jitney.core.request import Priority, Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.mailbox import Mailbox
+from jitney.engine.observe import Observers
 from jitney.engine.records import (
+    Record,
     RequestAccepted,
     RequestDone,
     RequestFailed,
     RequestStarted,
     TickRecord,
 )
-from jitney.engine.stats import Tally
+from jitney.engine.stats import Stats, Tally
+from jitney.engine.tick import Tick
 from jitney.errors import BackendFailed, DeadlineExceeded, JitneyError
 
 
@@ -76,6 +89,7 @@ def tick(at: float, batch_size: int, forward_ms: float, sampled_tokens: int) -> 
         sampled_tokens=sampled_tokens,
         preempted_count=0,
         forward_ms=forward_ms,
+        decode_ms=forward_ms / 4,
         tick_ms=forward_ms,
     )
 
@@ -87,10 +101,12 @@ NOTHING = Gauges(
     paused_count=0,
     waiting_tokens=0,
     deferred_count=0,
+    slot_count=8,
     cached_count=0,
     kv_tokens=0,
     kv_used=0,
     kv_cached=0,
+    fit=None,
     counters={},
 )
 
@@ -152,3 +168,102 @@ def test_averages_are_over_what_was_seen() -> None:
     assert stats.avg_latency_ms == 200.0
     assert stats.avg_queue_time_ms == stats.avg_wait_time_ms == 20.0
     assert (stats.total_batches, stats.computed_prompt_tokens, stats.cached_tokens) == (2, 8, 4)
+
+
+def drain(engine: Tick) -> None:
+    """Turn until nothing lives."""
+    while engine.has_work:
+        engine.run()
+
+
+def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
+    """Guards the split: a pass with both kinds belonged to one of them, and idle time to nobody.
+
+    The backend is said to take 10 ms and 1 ms for each token, which is what the fit must find.
+    """
+
+    class Now:
+        moment = 100.0
+
+        def now(self) -> float:
+            return self.moment
+
+    backend = FakeBackend(FakeSettings(eos_period=0, tick_s=0.01, token_s=0.001))
+    settings = SchedulerSettings(model_len_max=400, sequences_max=4, prefill_chunk=16)
+    clock, observers, records = Now(), Observers(), list[Record]()
+    observers.add(records.append)
+    engine = Tick(Scheduler(settings, backend.traits, ()), backend, clock, observers)
+    for number in range(20):
+        prompt = tuple(range(5 * number, 5 * number + 60))
+        params = SamplingParams(temperature=0.0, max_tokens=5 + 3 * number)
+        name = RequestId(str(number))
+        engine.submit(Request(id=name, prompt=prompt, params=params, seed=1), Mailbox())
+        if number == 3:
+            # The first four end one after the other: batches of every size, without prefill.
+            drain(engine)
+    drain(engine)
+    ticks = [each for each in records if isinstance(each, TickRecord)]
+    mixed = [each for each in ticks if each.decode_tokens and each.prefill_tokens]
+    assert len(mixed) > 10
+    for each in mixed:
+        assert each.decode_ms == pytest.approx(10 + each.decode_tokens), each
+    prefill_ms = sum(each.forward_ms - each.decode_ms for each in ticks)
+    decode_ms = sum(each.decode_ms for each in ticks)
+    uptime_s = 2 * (prefill_ms + decode_ms) / 1e3
+    stats = engine.tally.snapshot(clock.moment + uptime_s)
+    assert stats.prefill_share == pytest.approx(prefill_ms / 1e3 / uptime_s)
+    assert stats.decode_share == pytest.approx(decode_ms / 1e3 / uptime_s)
+    assert stats.idle_share == pytest.approx(0.5)
+    assert stats.prefill_share + stats.decode_share + stats.idle_share == pytest.approx(1.0)
+    assert stats.fixed_cost_ms == pytest.approx(10.0)
+    assert stats.cost_per_sequence_ms == pytest.approx(1.0)
+
+
+def test_shares_are_together_one_however_long_the_backend_says_it_took() -> None:
+    """Guards the first second, and a backend whose clock is not ours."""
+    tally = Tally(0.0, NOTHING)
+    stats = tally.snapshot(0.0)
+    assert (stats.prefill_share, stats.decode_share, stats.idle_share) == (0.0, 0.0, 1.0)
+    tally.take(tick(1.0, 1, 8000.0, 1))
+    stats = tally.snapshot(1.0)
+    assert (stats.prefill_share, stats.decode_share, stats.idle_share) == (0.75, 0.25, 0.0)
+
+
+def test_idle_slots_are_those_that_could_run_beside_the_others() -> None:
+    """Guards the count of idle slots: what is kept for its prefix takes nobody's place."""
+    tally = Tally(0.0, NOTHING)
+    tally.gauge(replace(NOTHING, running_count=3, cached_count=7))
+    stats = tally.snapshot(1.0)
+    assert (stats.slot_count, stats.active_slots, stats.idle_slots) == (8, 3, 5)
+    assert stats.cached_slots == 7
+
+
+def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen() -> None:
+    """Guards against a fixed cost that is no such thing: one size tells nothing apart."""
+    tally = Tally(0.0, NOTHING)
+    for fit, told in (
+        (None, (None, None)),
+        (Fit(0.012, None), (None, None)),
+        (Fit(0.012, 0.002), (12.0, 2.0)),
+    ):
+        tally.gauge(replace(NOTHING, fit=fit))
+        stats = tally.snapshot(1.0)
+        assert (stats.fixed_cost_ms, stats.cost_per_sequence_ms) == told
+
+
+BATCH_STATS = {
+    "total_requests", "total_batches", "avg_batch_size", "avg_latency_ms", "avg_queue_time_ms",
+    "requests_per_second", "tokens_per_second", "current_queue_size", "peak_queue_size",
+    "timeout_count", "error_count",
+}  # fmt: skip
+CONTINUOUS_BATCHING_STATS = {
+    "total_requests", "completed_requests", "queued_requests", "avg_batch_size",
+    "avg_wait_time_ms", "gpu_utilization",
+}  # fmt: skip
+
+
+def test_every_figure_of_the_two_lists_has_its_name() -> None:
+    """Guards whoever comes with ZigLlama's BatchStats or ThemisDB's ContinuousBatchingStats."""
+    names = {each.name for each in fields(Stats)}
+    assert names >= BATCH_STATS
+    assert names >= CONTINUOUS_BATCHING_STATS

@@ -63,6 +63,7 @@ def tick(at: float, number: int, *members: Member, took_s: float = 0.01) -> Tick
         sampled_tokens=sum(1 for each in members if each.samples),
         preempted_count=0,
         forward_ms=took_s * 1e3,
+        decode_ms=took_s * 1e3 if decode else 0.0,
         tick_ms=took_s * 1e3,
         members=members,
     )

@@ -69,7 +69,9 @@ class Watched:
     """An engine over the fake backend, with metrics."""
 
     def __init__(self) -> None:
-        self.backend = FakeBackend(FakeSettings(slots=8, kv_tokens=400, eos_period=12))
+        self.backend = FakeBackend(
+            FakeSettings(slots=8, kv_tokens=400, eos_period=12, tick_s=0.01, token_s=0.001)
+        )
         settings = SchedulerSettings(
             model_len_max=200,
             sequences_max=4,
@@ -167,6 +169,24 @@ def test_displacement_by_class_is_a_preemption_in_every_count(
     assert values[vllm("num_preemptions_total")] == stats.preemption_count
     names = ("displaced", "preempted_saved", "preempted_recomputed")
     assert sum(stats.counters[name] for name in names) == stats.preemption_count
+
+
+def test_figures_of_the_statistics_are_there_and_the_same(watched: Watched) -> None:
+    """Guards the peak of the queue, idle slots, shares of time and T(B) = C + B c."""
+    before = watched.values()
+    assert before["jitney:time_share{kind=idle}"] == 1.0
+    assert "jitney:batch_fixed_seconds" not in before, "nothing was fitted, and 0 would be a lie"
+    handles = [watched.engine.send(request(f"r{at}", 3 + at)) for at in range(9)]
+    watched.engine.start()
+    for handle in handles:
+        handle.result(WAIT_S)
+    values, stats = watched.values(), watched.engine.stats()
+    assert values["jitney:peak_queue_size"] == stats.peak_queue_size >= 5
+    assert values["jitney:idle_slots"] == stats.idle_slots == 4
+    shares = [values[f"jitney:time_share{{kind={kind}}}"] for kind in ("prefill", "decode", "idle")]
+    assert sum(shares) == pytest.approx(1.0)
+    assert values["jitney:batch_fixed_seconds"] == pytest.approx(0.01)
+    assert values["jitney:batch_per_sequence_seconds"] == pytest.approx(0.001)
 
 
 def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:

@@ -1,6 +1,10 @@
 """What the page is told, where many pages are open or there are many slots."""
 
 import asyncio
+import json
+from concurrent.futures import Future
+
+import pytest
 
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.core.picture import Picture, SlotState, SlotView
@@ -11,7 +15,7 @@ from jitney.engine.entrance import Entrance
 from jitney.engine.sight import Sight
 from jitney.server import limits
 from jitney.server.lookout import Lookout
-from jitney.server.page.state import TAIL_CHARACTERS, PageState
+from jitney.server.page.state import TAIL_CHARACTERS, PageState, Told
 from jitney.server.service import Service
 from jitney.server.settings import ServerSettings
 from jitney.server.viewer import EVERYONE
@@ -50,6 +54,60 @@ def test_one_state_is_made_in_a_round_of_the_loop() -> None:
         return rounds
 
     assert asyncio.run(poll()) >= PAGES
+
+
+def test_however_many_ask_for_slots_the_engine_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards the tick against whoever polls: a look is answered between two of them."""
+    backend = FakeBackend(FakeSettings())
+    engine = Engine(backend, SchedulerSettings(model_len_max=100, sequences_max=4))
+    service = Service(
+        engine, Entrance(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
+    )
+    page = PageState(service, Lookout(engine, "tiny", clock=Still()))
+    looks: list[int] = []
+    look = engine.look
+
+    def counted(characters_max: int) -> Future[Sight]:
+        looks.append(characters_max)
+        return look(characters_max)
+
+    monkeypatch.setattr(engine, "look", counted)
+    engine.start()
+
+    async def poll() -> list[Told | None]:
+        return await asyncio.gather(*(page.slots(EVERYONE) for _ in range(PAGES)))
+
+    try:
+        told = asyncio.run(poll())
+    finally:
+        engine.close(drain_s=0)
+    assert len(looks) == 1
+    assert {each.content for each in told if each is not None} == {told_of_idle(4, 100)}
+    assert None not in told
+
+
+class Still:
+    """A clock that stands: what was seen stays fresh."""
+
+    def now(self) -> float:
+        return 0.0
+
+
+def told_of_idle(count: int, length_max: int) -> bytes:
+    rows = [
+        {
+            "id": number,
+            "id_task": -1,
+            "n_ctx": length_max,
+            "speculative": False,
+            "is_processing": False,
+            "jitney": {"state": "idle", "tokens": 0},
+        }
+        for number in range(count)
+    ]
+    return json.dumps(rows, separators=(",", ":")).encode()
 
 
 def test_the_text_of_all_slots_together_is_bounded() -> None:

@@ -186,7 +186,7 @@ def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     assert [each.id for each in recorder.stories(1, Viewer("two"))] == ["3"]
     assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
     origins = [recorder.origin(RequestId(name)) for name in ("0", "3", "none")]
-    assert origins == [Origin("one", 4, 64), Origin("two", 4, 64), None]
+    assert origins == [Origin("one", 4, 64, 0), Origin("two", 4, 64, 0), None]
     assert sorted(recorder.firsts()) == [0.5] * 4
     assert recorder.wholes() == [10.0]
 

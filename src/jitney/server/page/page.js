@@ -71,6 +71,7 @@ function show(state) {
   showHealth(...healthWords(state));
   byId("health").dataset.busy = String(state.counts.running > 0);
   showFigures(state);
+  setText(byId("batch-cost"), costWords(state.cost));
   takeTicks(state.ticks);
   const slots = state.slots ?? [];
   const running = slots.filter((each) => each.state !== "cached");
@@ -111,6 +112,14 @@ function showFigures({ counts, limits, rate }) {
   figure("f-preempted", whole(counts.preempted), "");
   const losses = counts.backend_losses ? `, ${whole(counts.backend_losses)} backend losses` : "";
   setText(byId("f-evicted"), `${whole(counts.evicted)} evicted${losses}`);
+}
+
+// What a batch of B decodes takes, once it can be told, and where the time since the start went.
+function costWords({ fixed_ms: fixed, sequence_ms: each, ...shares }) {
+  const percent = (name) => `${Math.round(shares[`${name}_share`] * 100)} % ${name}`;
+  const times = `Time since the start: ${percent("prefill")}, ${percent("decode")}, ${percent("idle")}.`;
+  if (fixed === null) return times;
+  return `T(B) = ${fixed.toFixed(1)} ms + B × ${each.toFixed(2)} ms for a batch of B decodes. ${times}`;
 }
 
 function figure(id, value, unit) {

@@ -45,13 +45,13 @@ _PROTECTION = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-_LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Headers of what is so only now."""
 
 
-def make_router(service: Service, lookout: Lookout) -> APIRouter:
+def make_router(service: Service, lookout: Lookout, state: PageState) -> APIRouter:
     """The page, what it asks for, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
-    state = PageState(service, lookout)
     # Until it is sent: another one would take as long, and as much memory. One for each key, so
     # that who does not read keeps nobody else from theirs.
     tracing: set[Viewer] = set()
@@ -64,25 +64,25 @@ def make_router(service: Service, lookout: Lookout) -> APIRouter:
         after: int = Query(0, ge=0, le=2**53),
         requests: bool = False,
     ) -> Response:
-        viewer = _viewer(service, request)
+        viewer = viewer_of(service, request)
         content = await state.state(viewer, after, wants_requests=requests)
-        return Response(content, media_type="application/json", headers=_LIVE)
+        return Response(content, media_type="application/json", headers=LIVE)
 
     @router.get("/page/requests/{request_id}")
     async def page_request(request: Request, request_id: str) -> Response:
-        fields = state.request(_viewer(service, request), RequestId(request_id))
+        fields = state.request(viewer_of(service, request), RequestId(request_id))
         if fields is None:
             raise Refusal(
                 404,
                 "The request is not known here, or no longer.",
                 code="request_not_found",
-                headers=_LIVE,
+                headers=LIVE,
             )
-        return JSONResponse(fields, headers=_LIVE)
+        return JSONResponse(fields, headers=LIVE)
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:
-        viewer, now = _viewer(service, request), lookout.clock.now()
+        viewer, now = viewer_of(service, request), lookout.clock.now()
         if viewer in tracing:
             raise Refusal(
                 429,
@@ -106,7 +106,7 @@ class _Trace(StreamingResponse):
     """
 
     def __init__(self, slices: Iterator[bytes], ended: Callable[[], None]) -> None:
-        super().__init__(slices, media_type="application/json", headers=_LIVE)
+        super().__init__(slices, media_type="application/json", headers=LIVE)
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +120,7 @@ class _Trace(StreamingResponse):
             self._ended()
 
 
-def _viewer(service: Service, request: Request) -> Viewer:
+def viewer_of(service: Service, request: Request) -> Viewer:
     """Without keys everyone sees everything; with keys, what is one's own key's."""
     if service.keys.is_open:
         return EVERYONE

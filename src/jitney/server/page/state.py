@@ -1,4 +1,4 @@
-"""What the page shows, as plain values for JSON. Event loop only.
+"""What the page and `/slots` show, as plain values for JSON. Event loop only.
 
 Asks the engine for a sight of itself at most every FRESH_S seconds, however many pages are open,
 and never when none is. An engine that is stuck does not answer; then the last sight is shown, and
@@ -10,7 +10,8 @@ wait, in numbers. How the server is, the service says.
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from jitney.core.picture import SlotState, Waiting, WaitReason
 from jitney.core.request import RequestId
@@ -23,6 +24,7 @@ from jitney.server.explain import duration_text, explain, phases
 from jitney.server.lookout import Lookout
 from jitney.server.recorder import Loss, Story
 from jitney.server.service import Service
+from jitney.server.slots import Fields, SlotTable, Value
 from jitney.server.viewer import Viewer
 
 FRESH_S = 0.2
@@ -32,10 +34,6 @@ TICKS_SHOWN = 400
 STORIES_SHOWN = 40
 RATE_WINDOW_S = 5.0
 PERCENTILES = (0.50, 0.95, 0.99)
-
-# A value that JSON can carry.
-Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
-Fields = dict[str, Value]
 
 _REASONS = {
     WaitReason.SLOT: "every slot is taken",
@@ -52,6 +50,14 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """JSON, and how long ago the engine was so."""
+
+    content: bytes
+    seen_s_ago: float
+
+
 class PageState:
     """Makes what the page asks for."""
 
@@ -66,11 +72,26 @@ class PageState:
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
         """The whole page, in JSON; ticks after the given one, requests only when wanted."""
         sight = await self._look()
+        return await self._in_turn(
+            lambda: self._fields(sight, viewer, ticks_after, wants_requests=wants_requests)
+        )
+
+    async def slots(self, viewer: Viewer) -> Told | None:
+        """Every slot, in llama-server's shape; None when the engine has never answered."""
+        sight = await self._look()
+        if sight is None:
+            return None
+        length_max = self._engine.settings.model_len_max
+        table = SlotTable(viewer, length_max, self._lookout.recorder.origin)
+        content = await self._in_turn(lambda: table.rows(sight))
+        return Told(content, self._lookout.clock.now() - sight.at)
+
+    async def _in_turn(self, make: Callable[[], Value]) -> bytes:
+        """What is made, in JSON; one at a time."""
         async with self._turn:
             clock = self._lookout.clock
             began_at = clock.now()
-            fields = self._fields(sight, viewer, ticks_after, wants_requests=wants_requests)
-            content = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+            content = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
             # The next one is made in another round, and half of the time belongs to others.
             await asyncio.sleep(clock.now() - began_at)
         return content
@@ -87,6 +108,7 @@ class PageState:
             "health": self._health(stats),
             "limits": self._limits(),
             "counts": _counts(stats),
+            "cost": _cost(stats),
             "rate": self._rate(now, stats.uptime_s),
             "ticks": [_tick(each) for each in self._ticks(ticks_after)],
         }
@@ -225,6 +247,16 @@ def _counts(stats: Stats) -> Fields:
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,
         "completion_tokens": stats.completion_tokens,
+    }
+
+
+def _cost(stats: Stats) -> Fields:
+    return {
+        "fixed_ms": stats.fixed_cost_ms,
+        "sequence_ms": stats.cost_per_sequence_ms,
+        "prefill_share": stats.prefill_share,
+        "decode_share": stats.decode_share,
+        "idle_share": stats.idle_share,
     }
 
 
