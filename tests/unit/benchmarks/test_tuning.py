@@ -1,0 +1,64 @@
+"""Tests of `benchmarks.tuning`: its lines are settings, its page has its tables, its sums hold."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tuning import (
+    LOAD_S,
+    SECONDS,
+    SECTIONS,
+    WARM_S,
+    Age,
+    Figures,
+    Line,
+    Load,
+    Watch,
+    age_at,
+    measure,
+    table_head,
+)
+from jitney.config import resolve
+
+PAGE = Path(__file__).parents[3] / "docs" / "tuning.md"
+LINES = [line for section in SECTIONS.values() for line in section.lines]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
+def test_every_line_can_be_set(line: Line) -> None:
+    """Guards a run of minutes against a line that is refused in the middle of it."""
+    resolved = resolve(line.settings, None, {}, given_as="argument")
+    assert {name: resolved.sources[name] for name in line.settings} == {
+        name: f"argument {name}" for name in line.settings
+    }
+
+
+def test_all_lines_take_ten_minutes_at_most() -> None:
+    """Guards whoever starts it and waits."""
+    assert len(LINES) * (LOAD_S + WARM_S + SECONDS) <= 600
+
+
+def test_the_page_has_every_section() -> None:
+    """Guards the page: a table that is printed has a place there."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert [each.title for each in SECTIONS.values() if f"\n## {each.title}\n" not in text] == []
+
+
+def test_what_has_not_ended_is_at_least_as_old_as_it_is() -> None:
+    """Guards the percentiles: leaving the slowest out would make a slow setting look quick."""
+    ages = [Age(1.0), Age(2.0), Age(9.0, is_over=False)]
+    assert [str(age_at(ages, share)) for share in (0.0, 0.5, 0.95)] == ["1.00", "2.00", ">9.00"]
+    assert str(age_at([], 0.5)) == "nan"
+    watch = Watch(ended=[Age(1.0), Age(2.0)], begun={"old": 1.0, "young": 9.5}, at=10.0)
+    assert [str(each) for each in watch.ages()] == ["1.00", "2.00", ">9.00"]
+
+
+def test_a_line_is_measured_and_fits_its_table() -> None:
+    """Guards the way from clients to cells, on the fake backend."""
+    load = Load(clients=4, prompt_counts=(4, 40), completion_counts=(2, 8))
+    found = measure(Line({"max_num_seqs": 2}), load, 0.3, {"backend": "fake"})
+    assert isinstance(found, Figures)
+    assert found.tokens_per_s > 0
+    assert 0 < found.batch <= 2
+    assert found.latency.is_over
+    assert len(found.cells) == table_head()[0].count("|") - 3
