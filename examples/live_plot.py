@@ -120,7 +120,7 @@ def open_engine(name: str, backend: str) -> Iterator[Engine]:
     """An engine with this strategy, closed in the end."""
     settings = {**COMMON, **STRATEGIES[name]}
     if backend != "fake":
-        with LLM(None, backend=backend, **settings) as llm:
+        with LLM(None, config=None, backend=backend, **settings) as llm:
             yield llm.engine
         return
     fake = FakeBackend(PACE)

@@ -53,7 +53,7 @@ def read_options(made_id: str, given: SubmitOptions) -> RequestOptions:
 
 
 def _read_id(given: object) -> str:
-    length_max = limits.REQUEST_ID_CHARACTERS_MAX
+    length_max = limits.CALLER_ID_CHARACTERS_MAX
     fits = isinstance(given, str) and 1 <= len(given) <= length_max and given.isprintable()
     if not isinstance(given, str) or not fits:
         raise InvalidRequest(

@@ -32,6 +32,11 @@ class PreemptReason(StrEnum):
     PAUSED = "paused"
     """Its caller paused it; its memory stays cached while there is room."""
 
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether it was memory that ran out."""
+        return self in (PreemptReason.SAVED, PreemptReason.RECOMPUTED)
+
 
 @dataclass(frozen=True, slots=True)
 class StartEvent:

@@ -91,7 +91,7 @@ TEMPLATE_WAIT_S_MAX = 4.0
 """The time of two chats at their limit. Whoever waited so long is told to come back."""
 
 TENANT_CHARACTERS_MAX = 256
-REQUEST_ID_CHARACTERS_MAX = 256
+CALLER_ID_CHARACTERS_MAX = 256
 STRIKES_MAX = 4
 """Backend failures in a row that a sequence may be part of before it is taken to be their cause."""
 

@@ -60,9 +60,6 @@ from jitney.errors import (
 
 _log = logging.getLogger("jitney.engine")
 
-SQUEEZED = (PreemptReason.SAVED, PreemptReason.RECOMPUTED)
-"""Why a sequence was preempted when memory ran short."""
-
 
 class Tick:
     """The parts of one engine, and what happens to them in a turn."""
@@ -321,7 +318,7 @@ class Tick:
                 self._tell_started(collector, event)
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += event.reason is not PreemptReason.PAUSED
-                self._squeezed_count += event.reason in SQUEEZED
+                self._squeezed_count += event.reason.is_of_memory
                 self._tell(record_preempted(event))
             verdict = collector.push(event)
             if verdict is not None:
