@@ -215,7 +215,9 @@ class BatchProcessor:
         """Load the model and take requests; also again after a stop."""
         if not self.is_running:
             model = self._model
-            self._llm = model if isinstance(model, LLM) else LLM(model, config=None, **self._settings)
+            self._llm = (
+                model if isinstance(model, LLM) else LLM(model, config=None, **self._settings)
+            )
             self.is_running = True
 
     def submit(

@@ -10,6 +10,7 @@ from tests.simulation.planting import planted
 from tests.simulation.plants_of_steering import OF_JOINING, OF_STEERING
 
 _SCHEDULER = "core/scheduler.py"
+_COMPOSITION = "core/composition.py"
 _MEMORY = "core/memory.py"
 _LEDGER = "core/ledger.py"
 _TICK = "engine/tick.py"
@@ -306,7 +307,7 @@ OF_WAITING_AND_FAULTS = (
         "the budget is exceeded by one",
         "capacity",
         (
-            _SCHEDULER,
+            _COMPOSITION,
             "            settings.batch_tokens_max,\n",
             "            settings.batch_tokens_max + 1,\n",
         ),
@@ -355,7 +356,7 @@ OF_ROUNDING = (
     planted(
         "what was generated is computed again in one span",
         "oracle",
-        (_SCHEDULER, "if want > 1 and self._decodes_differ:", "if want < 0:"),
+        (_COMPOSITION, "if want > 1 and self._decodes_differ:", "if want < 0:"),
     ),
     planted(
         "a prefix is reused that was computed in another way",

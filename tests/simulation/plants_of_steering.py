@@ -3,6 +3,7 @@
 from tests.simulation.planting import planted
 
 _SCHEDULER = "core/scheduler.py"
+_COMPOSITION = "core/composition.py"
 _STRATEGY = "core/strategy.py"
 _ROSTER = "core/roster.py"
 
@@ -64,7 +65,7 @@ OF_STEERING = (
     planted(
         "a paused request that runs goes on",
         "steering",
-        (_SCHEDULER, "if sequence in self._roster.paused:", "if sequence is None:"),
+        (_COMPOSITION, "if sequence in self._roster.paused:", "if sequence is None:"),
         (_ROSTER, "if not self.paused:", "if self.paused or not self.paused:"),
     ),
     planted(
@@ -86,7 +87,7 @@ OF_STEERING = (
         "a tick has prefills and decodes under separate",
         "steering",
         (
-            _SCHEDULER,
+            _COMPOSITION,
             "if self._settings.mix is not Mix.SEPARATE:\n            return [group]",
             "if group:\n            return [group]",
         ),

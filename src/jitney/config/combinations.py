@@ -17,7 +17,7 @@ EFFECTIVE = (
     ("prefill_batch_size", "mix", (Mix.SEPARATE,)),
     ("decode_batch_size", "mix", (Mix.SEPARATE,)),
     ("target_tick_ms", "strategy", (Strategy.ADAPTIVE,)),
-    ("target_stall_ms", "mix", (Mix.BOUNDED_STALL,)),
+    ("target_stall_ms", "mix", (Mix.BOUNDED_STALL, Mix.SEPARATE)),
 )
 """Settings that have an effect only where another one has one of these values."""
 

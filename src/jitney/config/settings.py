@@ -315,7 +315,7 @@ class Settings:
         metadata=about(
             Group.SCHEDULING,
             Number(0.0, 60_000.0, above=True),
-            "The time between tokens that the mix bounded-stall keeps to.",
+            "The time between tokens that the mixes bounded-stall and separate keep to.",
         ),
     )
     target_tick_ms: float = field(

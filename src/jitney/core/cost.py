@@ -51,6 +51,7 @@ class CostModel:
         self._prefill_count = 0.0
         self._prefill_s = 0.0
         self._span = 0
+        self._span_alone = 0
         self._slope: float | None = None
         self.tokens_per_s = 0.0
 
@@ -63,7 +64,10 @@ class CostModel:
             beyond_s = max(0.0, seconds - self._decodes_s(decode_count))
             self._prefill_count = PREFILL_FORGET * self._prefill_count + portion * prefill_count
             self._prefill_s = PREFILL_FORGET * self._prefill_s + portion * beyond_s
-            self._span = prefill_count if decode_count else self._span
+            if decode_count:
+                self._span = prefill_count
+            else:
+                self._span_alone = prefill_count
         else:
             products = (1.0, decode_count, decode_count**2, seconds, decode_count * seconds)
             for index, product in enumerate(products):
@@ -81,7 +85,8 @@ class CostModel:
         token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
         fitting = max(0, int((seconds - self._decodes_s(decode_count)) / token_s))
         # By doubling at most: decodes may have become faster unseen, and prefill seem free.
-        return min(fitting, max(SPAN_UNKNOWN, 2 * self._span))
+        span = self._span if decode_count else self._span_alone
+        return min(fitting, max(SPAN_UNKNOWN, 2 * span))
 
     @property
     def fit(self) -> Fit | None:

@@ -6,7 +6,7 @@ what the budget leaves, so that nobody starves (invariant 8). Tenants with a sha
 parts of it: one with long prompts does not keep the short ones of another waiting.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from jitney.core.cost import CostModel
@@ -14,7 +14,7 @@ from jitney.core.settings import Mix
 
 PREFILL_MIN = 16
 """`bounded-stall` lets prefill go on by this much, and by as many tokens as there are decodes, even
-when the target is missed without it."""
+when the target is missed without it; `separate` by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,12 @@ def share_budget(
             return _share_apart(decode_count, wanted, budget)
         case _:
             assert_never(mix)
+
+
+def within_stall(budget: Budget, cost: CostModel) -> Budget:
+    """The budget of a tick of prefills alone, for which others wait to generate."""
+    tokens = max(cost.prefill_within(budget.stall_s, 0), PREFILL_MIN)
+    return replace(budget, tokens=min(budget.tokens, tokens))
 
 
 def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Share:

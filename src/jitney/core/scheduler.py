@@ -18,12 +18,12 @@ from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry, Outcome, Sample
 from jitney.core.bounds import check_room
+from jitney.core.composition import Composer
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
 from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, Occupant
-from jitney.core.mix import Budget, Wanted, share_budget
 from jitney.core.picture import Picture, draw
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.roster import Roster
@@ -52,22 +52,14 @@ class Scheduler:
         whole_blocks = traits.kv_tokens - traits.kv_tokens % traits.block_tokens
         assert settings.model_len_max <= whole_blocks, "a request that is accepted must fit alone"
         self._settings = settings
-        self._decodes_differ = traits.decodes_differ
         self._eos_tokens = frozenset(eos_tokens)
-        self._budget = Budget(
-            settings.batch_tokens_max,
-            settings.prefill_chunk,
-            settings.stall_s_target,
-            settings.prefills_max,
-            settings.decodes_max,
-        )
         self.counters = Counters()
         self._roster = Roster(settings, traits, self.counters)
         self._cost = CostModel()
+        self._composer = Composer(settings, self._roster, self._cost, traits)
         self._flights: deque[Flight] = deque()
         self._deadlines = Deadlines(settings)
         self._batch_number = 0
-        self._decode_turn = 0
         self._drains = False
 
     def submit(self, request: Request, now: float) -> None:
@@ -159,8 +151,8 @@ class Scheduler:
         self._roster.admit(now, drains=self._drains)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
-        for group in self._groups():
-            for sequence, span in self._spans(group):
+        for group in self._composer.groups(self._batch_number):
+            for sequence, span in self._composer.spans(group):
                 # One further down the list may have been preempted for one above it.
                 if sequence.state is State.RUNNING and self._obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
@@ -304,73 +296,6 @@ class Scheduler:
     def _retry_s(self) -> float:
         rate = self._cost.tokens_per_s
         return RETRY_SHARE * self._roster.queue.work_count / rate if rate else 1.0
-
-    def _groups(self) -> list[list[Sequence]]:
-        """Who may stand in one batch: a suspect stands alone, so that blame is certain.
-
-        The suspect and the others take turns, and so do prefills and decodes under the mix
-        `separate`; whoever cannot move leaves its turn to the rest.
-        """
-        running = self._roster.running
-        suspects = [s for s in running if s.strikes >= limits.STRIKES_QUARANTINE]
-        if not suspects:
-            return self._apart(running, self._batch_number)
-        others = [s for s in running if s.strikes < limits.STRIKES_QUARANTINE]
-        groups = [suspects, others] if self._batch_number % 2 else [others, suspects]
-        # Each of the two has had as many turns as half of the batches.
-        return [part for group in groups for part in self._apart(group, self._batch_number // 2)]
-
-    def _apart(self, group: list[Sequence], turn: int) -> list[list[Sequence]]:
-        """The group as it is, or its prefills and decodes apart, those whose turn it is first."""
-        if self._settings.mix is not Mix.SEPARATE:
-            return [group]
-        prefills = [sequence for sequence in group if self._wanted(sequence) > 1]
-        decodes = [sequence for sequence in group if self._wanted(sequence) == 1]
-        kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
-        # Those whose turn it is may find no memory; the most senior always does, from the others.
-        senior = [sequence for sequence in group if self._wanted(sequence)][:1]
-        return [*kinds, senior]
-
-    def _spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
-        """What each of these may compute in this tick, in order of seniority."""
-        wanted = [self._wanted(sequence) for sequence in running]
-        prefills = [
-            Wanted(want, sequence.request.sharer)
-            for sequence, want in zip(running, wanted, strict=True)
-            if want > 1
-        ]
-        decode_count = sum(want == 1 for want in wanted)
-        share = share_budget(self._settings.mix, decode_count, prefills, self._budget, self._cost)
-        # When not every decode has a place in this tick, they take turns.
-        left_out = decode_count - share.decode_count
-        first = self._decode_turn % decode_count if left_out else 0
-        self._decode_turn += share.decode_count
-        spans = iter(share.spans)
-        decodes = 0
-        chosen: list[tuple[Sequence, int]] = []
-        for sequence, want in zip(running, wanted, strict=True):
-            if want > 1:
-                span = next(spans)
-                if span:
-                    chosen.append((sequence, span))
-            elif want == 1:
-                if (decodes - first) % decode_count < share.decode_count:
-                    chosen.append((sequence, 1))
-                decodes += 1
-        return chosen
-
-    def _wanted(self, sequence: Sequence) -> int:
-        """Positions that are planned for a sequence at most."""
-        if sequence in self._roster.paused:
-            return 0
-        want = sequence.wanted_count
-        if want > 1 and self._decodes_differ:
-            # What was generated is computed again as it was computed: one by one (invariant 4).
-            want = max(1, min(want, sequence.prompt_count - sequence.planned))
-        is_scored = sequence.sampling.prompt_logprobs is not None
-        if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:
-            return min(want, limits.SCORED_SPAN_MAX)
-        return want
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Memory for the sequence's span, if need be from others; false if it has to wait."""

@@ -149,7 +149,7 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
         ({"prefill_batch_size": 2}, "set mix to separate"),
         ({"decode_batch_size": 2}, "set mix to separate"),
         ({"target_tick_ms": 20, "strategy": "dynamic"}, "set strategy to adaptive"),
-        ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall"),
+        ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall or separate"),
     ],
 )
 def test_what_has_no_effect_is_refused_where_it_is_given(
@@ -182,6 +182,7 @@ def test_what_has_no_effect_is_refused_where_it_is_given(
         ("decode_batch_size", "mix", "separate"),
         ("target_tick_ms", "strategy", "adaptive"),
         ("target_stall_ms", "mix", "bounded-stall"),
+        ("target_stall_ms", "mix", "separate"),
     ],
 )
 def test_what_has_an_effect_is_taken(name: str, chooser: str, choice: str) -> None:

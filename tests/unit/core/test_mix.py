@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.core.cost import CostModel
-from jitney.core.mix import PREFILL_MIN, Budget, Wanted, share_budget
+from jitney.core.mix import PREFILL_MIN, Budget, Wanted, share_budget, within_stall
 from jitney.core.settings import Mix
 
 
@@ -70,6 +70,18 @@ def test_separate_ticks_are_sized_apart() -> None:
     assert (share.decode_count, share.spans) == (0, (8, 8, 0, 0))
     share = share_budget(Mix.SEPARATE, 9, [], budget, CostModel())
     assert (share.decode_count, share.spans) == (3, ())
+
+
+def test_a_tick_of_prefills_that_others_wait_for_is_bounded() -> None:
+    """Guards those who generate under `separate`: one tick of 2,048 tokens took six seconds."""
+    budget = Budget(2048, 512, 0.5)
+    assert within_stall(budget, CostModel()).tokens == 64
+    learnt = CostModel()
+    for _ in range(20):
+        learnt.observe(0, 32, 0.32)
+        learnt.observe(4, 0, 0.01)
+    assert 32 < within_stall(budget, learnt).tokens < 64
+    assert within_stall(Budget(2048, 512, 0.001), learnt).tokens == PREFILL_MIN
 
 
 def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:

@@ -1,0 +1,107 @@
+"""Who may stand in the next batch together, and which span of tokens each of them gets.
+
+Chosen among those who run; whether there is memory for it is the scheduler's matter. Called by the
+scheduler only.
+"""
+
+from jitney.core import limits
+from jitney.core.backend import Traits
+from jitney.core.cost import CostModel
+from jitney.core.mix import Budget, Wanted, share_budget, within_stall
+from jitney.core.roster import Roster
+from jitney.core.sequence import Sequence
+from jitney.core.settings import Mix, SchedulerSettings
+
+
+class Composer:
+    """Composes ticks of those who run."""
+
+    def __init__(
+        self, settings: SchedulerSettings, roster: Roster, cost: CostModel, traits: Traits
+    ) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._cost = cost
+        self._decodes_differ = traits.decodes_differ
+        self._decode_turn = 0
+        self._budget = Budget(
+            settings.batch_tokens_max,
+            settings.prefill_chunk,
+            settings.stall_s_target,
+            settings.prefills_max,
+            settings.decodes_max,
+        )
+
+    def groups(self, batch_number: int) -> list[list[Sequence]]:
+        """Who may stand in one batch: a suspect stands alone, so that blame is certain.
+
+        The suspect and the others take turns, and so do prefills and decodes under the mix
+        `separate`; whoever cannot move leaves its turn to the rest.
+        """
+        running = self._roster.running
+        suspects = [s for s in running if s.strikes >= limits.STRIKES_QUARANTINE]
+        if not suspects:
+            return self._apart(running, batch_number)
+        others = [s for s in running if s.strikes < limits.STRIKES_QUARANTINE]
+        groups = [suspects, others] if batch_number % 2 else [others, suspects]
+        # Each of the two has had as many turns as half of the batches.
+        return [part for group in groups for part in self._apart(group, batch_number // 2)]
+
+    def spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
+        """What each of these may compute in this tick, in order of seniority."""
+        wanted = [self._wanted(sequence) for sequence in running]
+        prefills = [
+            Wanted(want, sequence.request.sharer)
+            for sequence, want in zip(running, wanted, strict=True)
+            if want > 1
+        ]
+        decode_count = sum(want == 1 for want in wanted)
+        budget = self._budget
+        if self._settings.mix is Mix.SEPARATE and not decode_count and self._is_awaited():
+            budget = within_stall(budget, self._cost)
+        share = share_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
+        # When not every decode has a place in this tick, they take turns.
+        left_out = decode_count - share.decode_count
+        first = self._decode_turn % decode_count if left_out else 0
+        self._decode_turn += share.decode_count
+        spans = iter(share.spans)
+        decodes = 0
+        chosen: list[tuple[Sequence, int]] = []
+        for sequence, want in zip(running, wanted, strict=True):
+            if want > 1:
+                span = next(spans)
+                if span:
+                    chosen.append((sequence, span))
+            elif want == 1:
+                if (decodes - first) % decode_count < share.decode_count:
+                    chosen.append((sequence, 1))
+                decodes += 1
+        return chosen
+
+    def _apart(self, group: list[Sequence], turn: int) -> list[list[Sequence]]:
+        """The group as it is, or its prefills and decodes apart, those whose turn it is first."""
+        if self._settings.mix is not Mix.SEPARATE:
+            return [group]
+        prefills = [sequence for sequence in group if self._wanted(sequence) > 1]
+        decodes = [sequence for sequence in group if self._wanted(sequence) == 1]
+        kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
+        # Those whose turn it is may find no memory; the most senior always does, from the others.
+        senior = [sequence for sequence in group if self._wanted(sequence)][:1]
+        return [*kinds, senior]
+
+    def _is_awaited(self) -> bool:
+        """Whether anybody who generates waits for this tick."""
+        return any(self._wanted(sequence) == 1 for sequence in self._roster.running)
+
+    def _wanted(self, sequence: Sequence) -> int:
+        """Positions that are planned for a sequence at most."""
+        if sequence in self._roster.paused:
+            return 0
+        want = sequence.wanted_count
+        if want > 1 and self._decodes_differ:
+            # What was generated is computed again as it was computed: one by one (invariant 4).
+            want = max(1, min(want, sequence.prompt_count - sequence.planned))
+        is_scored = sequence.sampling.prompt_logprobs is not None
+        if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:
+            return min(want, limits.SCORED_SPAN_MAX)
+        return want
