@@ -1,10 +1,20 @@
-"""Which requests are paused, and when they were: kept from what was asked of the engine."""
+"""Which sequences are paused, and when they were: kept from what was asked of the engine.
 
+A model of its own of the rules: how long all pauses of a sequence may last, and how many may be
+paused at once, in all and of one tenant.
+"""
+
+from collections import Counter
 from dataclasses import dataclass
 
+from jitney.core.events import FinishEvent
 from jitney.core.limits import PAUSE_S_MAX
-from jitney.core.request import RequestId
-from tests.simulation.seen import Happened, Seen, Steered, Submitted
+from jitney.core.request import Request, RequestId
+from jitney.core.settings import SchedulerSettings
+from tests.simulation.seen import Happened, Name, Seen, Steered, Submitted
+
+PART = 4
+"""A quarter as many as may wait may be paused, one at least."""
 
 
 @dataclass(slots=True)
@@ -18,47 +28,66 @@ class Pause:
 class Pauses:
     """Follows pauses, resumes, the end of those that lasted too long, and a drain."""
 
-    def __init__(self) -> None:
-        self._pauses: dict[RequestId, list[Pause]] = {}
-        self._accepted: set[RequestId] = set()
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._count_max = max(1, settings.queue_requests_max // PART)
+        self._requests: dict[RequestId, Request] = {}
+        self._live: set[Name] = set()
+        self._pauses: dict[Name, list[Pause]] = {}
+        self._paused: dict[Name, float] = {}
+        """Those who are paused now, and when that ends by itself."""
         self._drains = False
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
         match seen:
             case Submitted(error=None):
-                self._accepted.add(seen.request.id)
-            case Steered(kind="pause") if seen.request_id in self._accepted:
-                if not self._drains and not self.is_paused(seen.request_id):
-                    self._pauses.setdefault(seen.request_id, []).append(Pause(seen.at))
+                self._requests[seen.request.id] = seen.request
+                self._live |= {(seen.request.id, each) for each in range(seen.request.params.n)}
+            case Steered(kind="pause") if not self._drains:
+                for name in sorted(each for each in self._live if each[0] == seen.request_id):
+                    self._begin(name, seen.at)
             case Steered(kind="resume"):
-                self._end([seen.request_id], seen.at)
+                self._end([each for each in self._paused if each[0] == seen.request_id], seen.at)
             case Steered(kind="drain"):
                 self._drains = True
-                self._end(list(self._pauses), seen.at)
-            case Happened(method="expire"):
-                self._end(
-                    [
-                        request_id
-                        for request_id, pauses in self._pauses.items()
-                        if pauses[-1].start + PAUSE_S_MAX <= seen.at
-                    ],
-                    seen.at,
-                )
+                self._end(list(self._paused), seen.at)
+            case Happened():
+                if seen.method == "expire":
+                    self._end(
+                        [each for each, end in self._paused.items() if end <= seen.at], seen.at
+                    )
+                for event in seen.events:
+                    if isinstance(event, FinishEvent):
+                        self._live.discard((event.request_id, event.index))
+                        self._end([(event.request_id, event.index)], seen.at)
 
-    def is_paused(self, request_id: RequestId) -> bool:
+    def is_paused(self, name: Name) -> bool:
         """Whether it is paused now."""
-        pauses = self._pauses.get(request_id)
-        return pauses is not None and pauses[-1].end is None
+        return name in self._paused
 
-    def was_paused(self, request_id: RequestId, at: float) -> bool:
+    def was_paused(self, name: Name, at: float) -> bool:
         """Whether it was paused at this moment."""
         return any(
             each.start <= at and (each.end is None or at <= each.end)
-            for each in self._pauses.get(request_id, ())
+            for each in self._pauses.get(name, ())
         )
 
-    def _end(self, request_ids: list[RequestId], at: float) -> None:
-        for request_id in request_ids:
-            if self.is_paused(request_id):
-                self._pauses[request_id][-1].end = at
+    def was_ever_paused(self, name: Name) -> bool:
+        """Whether it was paused at all."""
+        return name in self._pauses
+
+    def _begin(self, name: Name, at: float) -> None:
+        share, tenant = self._requests[name[0]].share, self._requests[name[0]].tenant
+        tenants = Counter(self._requests[each].tenant for each, _ in self._paused)
+        spent_s = sum((each.end or at) - each.start for each in self._pauses.get(name, ()))
+        if name in self._paused or spent_s >= PAUSE_S_MAX or len(self._paused) >= self._count_max:
+            return
+        if share is not None and tenants[tenant] >= max(1, share.waiting_max // PART):
+            return
+        self._pauses.setdefault(name, []).append(Pause(at))
+        self._paused[name] = at + PAUSE_S_MAX - spent_s
+
+    def _end(self, names: list[Name], at: float) -> None:
+        for name in names:
+            if self._paused.pop(name, None) is not None:
+                self._pauses[name][-1].end = at

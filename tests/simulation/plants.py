@@ -157,10 +157,10 @@ OF_MEMORY = (
         "oracle",
         (
             "core/roster.py",
-            "        self._wait_again(sequence)\n        sequence.preempted_count += 1\n",
+            "        self._wait_again(sequence)\n        sequence.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
-            "        self._wait_again(sequence)\n        sequence.preempted_count += 1\n",
+            "        self._wait_again(sequence)\n        sequence.preempted_count +=",
         ),
     ),
     planted(

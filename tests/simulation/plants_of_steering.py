@@ -13,8 +13,8 @@ OF_JOINING = (
         "joining",
         (
             "core/queue.py",
-            "return next(self._newcomers.ordered(), None)",
-            "return max(self._newcomers.ordered(), key=lambda each: each.order, default=None)",
+            "return next(self._newcomers.ordered(without), None)",
+            "return max(self._newcomers.ordered(without), key=lambda s: s.order, default=None)",
         ),
     ),
     planted(
@@ -29,12 +29,22 @@ OF_JOINING = (
     planted(
         "newcomers do not wait for the window",
         "joining",
-        (_STRATEGY, "is_enough = queue.newcomer_count >= min", "is_enough = True or min"),
+        (_STRATEGY, "is_enough = line.count >= min", "is_enough = True or min"),
     ),
     planted(
         "a group departs one short",
         "joining",
-        (_STRATEGY, "if queue.count >= least or drains", "if queue.count >= least - 1 or drains"),
+        (_STRATEGY, "if line.count >= least or drains", "if line.count >= least - 1 or drains"),
+    ),
+    planted(
+        "a full group waits for its timer all the same",
+        "joining",
+        (_STRATEGY, "if line.count >= least or drains", "if drains"),
+    ),
+    planted(
+        "anybody joins a group that has departed",
+        "joining",
+        (_STRATEGY, "self._places = min(line.count, least)", "self._places = 9 * least"),
     ),
     planted(
         "the minimum of a group is not kept",
@@ -53,11 +63,7 @@ OF_JOINING = (
     planted(
         "a group waits for its paused members",
         "joining",
-        (
-            _ROSTER,
-            "        self.queue.pause(sequence)\n        self.gate.left(sequence)\n",
-            "        self.queue.pause(sequence)\n",
-        ),
+        ("core/pauses.py", "        self._gate.left(sequence)\n", ""),
     ),
 )
 
@@ -71,15 +77,14 @@ OF_STEERING = (
     planted(
         "a pause never ends by itself",
         "joining",
-        (_SCHEDULER, "        self._roster.end_pauses(now)\n", ""),
+        (_SCHEDULER, "        self._roster.paused.end_due(now)\n", ""),
     ),
     planted(
         "a drain leaves the paused where they are",
         "joining",
         (
             _SCHEDULER,
-            "        for sequence in list(self._roster.paused):\n"
-            "            self._roster.resume(sequence)\n",
+            "        self._roster.paused.end_all(now)\n",
             "",
         ),
     ),

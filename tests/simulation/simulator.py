@@ -271,7 +271,7 @@ class Simulation:
     def _turn_tick(self) -> bool:
         """One turn; whether a batch ran. An idle backend is looked after, as the loop does."""
         has_run = self._tick.run(self._intake)
-        if not self._tick.has_work and self._tick.stopped is None:
+        if not has_run and self._tick.stopped is None:
             self._tick.look_after_backend()
         return has_run
 

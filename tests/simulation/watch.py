@@ -69,17 +69,17 @@ class Watch:
         """As the scheduler does."""
         self._scheduler.check()
 
-    def drain(self) -> None:
+    def drain(self, now: float) -> None:
         """As the scheduler does."""
-        self._scheduler.drain()
+        self._scheduler.drain(now)
 
     def pause(self, request_id: RequestId, now: float) -> None:
         """As the scheduler does."""
         self._scheduler.pause(request_id, now)
 
-    def resume(self, request_id: RequestId) -> None:
+    def resume(self, request_id: RequestId, now: float) -> None:
         """As the scheduler does."""
-        self._scheduler.resume(request_id)
+        self._scheduler.resume(request_id, now)
 
     def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
         """As the scheduler does."""

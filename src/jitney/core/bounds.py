@@ -17,18 +17,17 @@ def check_room(
     counters: Counters,
     retry_s: float,
 ) -> None:
-    """Raise QueueFull when the sequences of a new request are too many; paused ones count."""
+    """Raise QueueFull when the sequences of a new request are too many."""
     _check_share(queue, sequences, counters, retry_s)
-    waiting_count = queue.count + queue.paused_count
-    count = waiting_count + len(sequences)
+    count = queue.count + len(sequences)
     token_count = queue.token_count + sum(each.known_count for each in sequences)
     requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
     # An empty line takes any request that fits the model, however small its bound.
-    if waiting_count == 0 or (count <= requests_max and token_count <= tokens_max):
+    if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
         return
     counters.add("queue_full")
     raise QueueFull(
-        f"{waiting_count} requests with {queue.token_count} tokens are waiting already "
+        f"{queue.count} requests with {queue.token_count} tokens are waiting already "
         f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
         retry_s,
     )

@@ -4,12 +4,14 @@ Chosen among those who run; whether there is memory for it is the scheduler's ma
 scheduler only.
 """
 
+from dataclasses import replace
+
 from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.cost import CostModel
 from jitney.core.mix import Budget, Wanted, share_budget, within_stall
 from jitney.core.roster import Roster
-from jitney.core.sequence import Sequence
+from jitney.core.sequence import Sequence, State
 from jitney.core.settings import Mix, SchedulerSettings
 
 
@@ -24,6 +26,7 @@ class Composer:
         self._cost = cost
         self._decodes_differ = traits.decodes_differ
         self._decode_turn = 0
+        self._prefill_turn = 0
         self._budget = Budget(
             settings.batch_tokens_max,
             settings.prefill_chunk,
@@ -47,8 +50,10 @@ class Composer:
         # Each of the two has had as many turns as half of the batches.
         return [part for group in groups for part in self._apart(group, batch_number // 2)]
 
-    def spans(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
+    def spans(self, group: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""
+        # Some may have been sent back for those of another group, who found no room all the same.
+        running = [sequence for sequence in group if sequence.state is State.RUNNING]
         wanted = [self._wanted(sequence) for sequence in running]
         prefills = [
             Wanted(want, sequence.request.sharer)
@@ -57,8 +62,8 @@ class Composer:
         ]
         decode_count = sum(want == 1 for want in wanted)
         budget = self._budget
-        if self._settings.mix is Mix.SEPARATE and not decode_count and self._is_awaited():
-            budget = within_stall(budget, self._cost)
+        if self._settings.mix is Mix.SEPARATE and prefills:
+            budget = self._budget_of_prefills()
         share = share_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
         # When not every decode has a place in this tick, they take turns.
         left_out = decode_count - share.decode_count
@@ -89,9 +94,12 @@ class Composer:
         senior = [sequence for sequence in group if self._wanted(sequence)][:1]
         return [*kinds, senior]
 
-    def _is_awaited(self) -> bool:
-        """Whether anybody who generates waits for this tick."""
-        return any(self._wanted(sequence) == 1 for sequence in self._roster.running)
+    def _budget_of_prefills(self) -> Budget:
+        """That of a tick without decodes; smaller where somebody who generates waits for it."""
+        self._prefill_turn += 1
+        budget = replace(self._budget, turn=self._prefill_turn)
+        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._roster.running)
+        return within_stall(budget, self._cost) if is_awaited else budget
 
     def _wanted(self, sequence: Sequence) -> int:
         """Positions that are planned for a sequence at most."""

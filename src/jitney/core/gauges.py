@@ -28,10 +28,10 @@ class Gauges:
     """Of the running, those who have more to compute than the token that they made last."""
     waiting_count: int
     paused_count: int
-    """Of the waiting, those whose caller paused them."""
+    """Those whose caller paused them; they are not among the waiting."""
     waiting_tokens: int
     deferred_count: int
-    """Of the waiting, those who wait for a prefix, group, trial, share or resume, not for room."""
+    """Of the waiting, those who wait for a prefix, window, group, trial or share, not for room."""
     cached_count: int
     """Slots in which nobody runs, kept for their prefixes."""
     kv_tokens: int
@@ -42,3 +42,13 @@ class Gauges:
     fit: Fit | None
     """What a tick of decodes takes; None while there was none."""
     counters: Mapping[str, int]
+
+    @property
+    def live_count(self) -> int:
+        """Sequences that have not ended."""
+        return self.running_count + self.waiting_count + self.paused_count
+
+    @property
+    def is_work_due(self) -> bool:
+        """Whether a forward pass is expected: not while all are paused, or are being gathered."""
+        return self.running_count > 0 or self.waiting_count > self.deferred_count

@@ -6,6 +6,7 @@ what the budget leaves, so that nobody starves (invariant 8). Tenants with a sha
 parts of it: one with long prompts does not keep the short ones of another waiting.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -43,6 +44,8 @@ class Budget:
     prefills_max: int | None = None
     decodes_max: int | None = None
     """Sequences in a tick of one kind, under `separate`; None is as many as the tokens allow."""
+    turn: int = 0
+    """The number of this tick of prefills under `separate`: tenants take turns to be the first."""
 
 
 def share_budget(
@@ -84,9 +87,23 @@ def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Sha
     """The share of a tick that has decodes or prefills; whose turn it is was decided before."""
     assert not (decode_count and wanted), "a tick has one kind"
     decodes = min(decode_count, budget.tokens, budget.decodes_max or decode_count)
-    chosen = wanted[: budget.prefills_max]
-    spans = _spans(chosen, budget.tokens, budget.chunk)
-    return Share(decodes, spans + (0,) * (len(wanted) - len(chosen)))
+    chosen = _taking_turns(wanted, budget)
+    spans = iter(_spans([wanted[at] for at in chosen], budget.tokens, budget.chunk))
+    return Share(decodes, tuple(next(spans) if at in chosen else 0 for at in range(len(wanted))))
+
+
+def _taking_turns(wanted: list[Wanted], budget: Budget) -> list[int]:
+    """The places of those who prefill: one of each tenant, then another one of each, and so on."""
+    if budget.prefills_max is None:
+        return list(range(len(wanted)))
+    tenants = list(dict.fromkeys(want.sharer for want in wanted))
+    rounds: Counter[str | None] = Counter()
+    order = []
+    for at, want in enumerate(wanted):
+        place = (tenants.index(want.sharer) - budget.turn) % len(tenants)
+        order.append((rounds[want.sharer], place, at))
+        rounds[want.sharer] += 1
+    return sorted(at for _, _, at in sorted(order)[: budget.prefills_max])
 
 
 def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:

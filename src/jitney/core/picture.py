@@ -12,7 +12,7 @@ from jitney.core import limits
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
 from jitney.core.roster import Roster
-from jitney.core.sequence import Sequence
+from jitney.core.sequence import Sequence, State
 from jitney.core.settings import SchedulerSettings, Strategy
 
 WAITING_SHOWN_MAX = 256
@@ -135,8 +135,9 @@ def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Wa
                 reason = WaitReason.TURN
             is_blocked = is_blocked or reason is WaitReason.MEMORY
         shown.append(_waits(sequence, reason))
-    paused = roster.queue.paused()[: WAITING_SHOWN_MAX - len(shown)]
-    return shown + [_waits(sequence, WaitReason.PAUSED) for sequence in paused]
+    paused = [each for each in roster.paused if each.state is State.WAITING]
+    room = WAITING_SHOWN_MAX - len(shown)
+    return shown + [_waits(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
 
 
 def _waits(sequence: Sequence, reason: WaitReason) -> Waiting:

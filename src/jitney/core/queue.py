@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from typing import Protocol
 
 from jitney.core.ranking import Ranking, by_arrival
-from jitney.core.sequence import Sequence, State
+from jitney.core.sequence import Sequence
 from jitney.core.shares import Shares
 
 Rank = tuple[float, float, int]
@@ -95,6 +95,10 @@ class PartedLine:
         if not self._parts[part].count:
             del self._parts[part]
 
+    def count(self, without: Set[str]) -> int:
+        """How many wait, but for those of these tenants."""
+        return sum(line.count for part, line in self._parts.items() if part not in without)
+
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
         """All but those of these tenants, the next one first."""
         lines = [line for part, line in self._parts.items() if part not in without]
@@ -173,10 +177,7 @@ class FairLine:
 
 
 class WaitQueue:
-    """The wait line with its counts; the scheduler checks the bounds before it adds.
-
-    Those who are paused stand beside the line: they count for the bounds and are never next.
-    """
+    """The wait line with its counts; the scheduler checks the bounds before it adds."""
 
     def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
         """Without a ranking, tenants have a fair share."""
@@ -188,60 +189,43 @@ class WaitQueue:
         else:
             self._line = PartedLine(ranking)
         self._arrivals = PartedLine(by_arrival)
-        self._newcomers = RankedLine(by_arrival)
-        """Of those in the line, the ones who never ran."""
-        self._paused: set[Sequence] = set()
+        self._newcomers = PartedLine(by_arrival)
+        """Those in the line who never ran."""
         self.shares = Shares()
         self.count = 0
-        """Those in the line."""
         self.token_count = 0
         self.work_count = 0
 
-    @property
-    def paused_count(self) -> int:
-        """Those beside the line."""
-        return len(self._paused)
-
-    @property
-    def newcomer_count(self) -> int:
-        """Those in the line who never ran."""
-        return self._newcomers.count
-
-    def holds(self, sequence: Sequence) -> bool:
-        """Whether the sequence stands in the line."""
-        return sequence.state is State.WAITING and sequence not in self._paused
+    def newcomer_count(self, without: Set[str] = frozenset()) -> int:
+        """Those in the line who never ran, but for those of these tenants."""
+        return self._newcomers.count(without)
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait; one that was preempted keeps its age."""
-        self._join_line(sequence)
+        self._line.add(sequence)
+        self._arrivals.add(sequence)
+        if sequence.started_at is None:
+            self._newcomers.add(sequence)
         self.shares.waits(sequence)
+        self.count += 1
         self.token_count += sequence.known_count
         self.work_count += sequence.known_max
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence was admitted, or ended."""
-        if sequence in self._paused:
-            self.resume(sequence)
-        self._leave_line(sequence)
+        self._line.remove(sequence)
+        self._arrivals.remove(sequence)
+        if sequence.started_at is None:
+            self._newcomers.remove(sequence)
         self.shares.waits_no_more(sequence)
+        self.count -= 1
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max
-
-    def pause(self, sequence: Sequence) -> None:
-        """Let a waiting sequence stand beside the line."""
-        self._leave_line(sequence)
-        self._paused.add(sequence)
-        self.shares.pauses(sequence)
-
-    def resume(self, sequence: Sequence) -> None:
-        """Let it stand in the line again, at the place of its age."""
-        self._paused.remove(sequence)
-        self.shares.pauses_no_more(sequence)
-        self._join_line(sequence)
+        assert self.count >= 0, self.count
 
     def rank_again(self, sequence: Sequence) -> None:
         """What its rank is made of has changed."""
-        if self.fair is None and self.holds(sequence):
+        if self.fair is None:
             self._line.remove(sequence)
             self._line.add(sequence)
 
@@ -257,29 +241,6 @@ class WaitQueue:
             if now - sequence.arrived_at <= self._overtake_s:
                 yield sequence
 
-    def paused(self) -> list[Sequence]:
-        """Those beside the line, the oldest first."""
-        return sorted(self._paused, key=lambda sequence: sequence.order)
-
-    def oldest(self) -> Sequence | None:
-        """The sequence that arrived first among those in the line."""
-        return next(self._arrivals.ordered(frozenset()), None)
-
-    def oldest_newcomer(self) -> Sequence | None:
-        """The sequence that arrived first among those in the line who never ran."""
-        return next(self._newcomers.ordered(), None)
-
-    def _join_line(self, sequence: Sequence) -> None:
-        self._line.add(sequence)
-        self._arrivals.add(sequence)
-        self.count += 1
-        if sequence.started_at is None:
-            self._newcomers.add(sequence)
-
-    def _leave_line(self, sequence: Sequence) -> None:
-        self._line.remove(sequence)
-        self._arrivals.remove(sequence)
-        self.count -= 1
-        if sequence.started_at is None:
-            self._newcomers.remove(sequence)
-        assert self.count >= 0, self.count
+    def oldest_newcomer(self, without: Set[str] = frozenset()) -> Sequence | None:
+        """Of those in the line who never ran, the first that came, but for these tenants."""
+        return next(self._newcomers.ordered(without), None)

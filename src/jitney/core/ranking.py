@@ -61,18 +61,27 @@ class Guarded:
             rank = float(self._policy.rank(_candidate(sequence)))
             if math.isnan(rank):
                 raise ValueError("NaN is no rank")
-        except Exception as error:
+        except BaseException as error:
+            # Even an exit: it is not the policy's to end the engine.
             self._refuse(sequence, error)
             return 0.0
         return rank
 
-    def _refuse(self, sequence: Sequence, error: Exception) -> None:
+    def _refuse(self, sequence: Sequence, error: BaseException) -> None:
         self._counters.add("policy_faults")
         if self._counters["policy_faults"] <= COMPLAINTS_MAX:
             self._complaints.append(
                 f"the policy {type(self._policy).__name__} gave request {sequence.request.id} no "
-                f"rank, so it stands where it came: {type(error).__name__}: {str(error)[:200]}"
+                f"rank, so it stands where it came: {type(error).__name__}{_reason(error)}"
             )
+
+
+def _reason(error: BaseException) -> str:
+    """What the error says, if it can say it."""
+    try:
+        return f": {str(error)[:200]}" if str(error) else ""
+    except BaseException:
+        return ""
 
 
 def _candidate(sequence: Sequence) -> Candidate:

@@ -20,13 +20,15 @@ from jitney.core.events import (
 )
 from jitney.core.memory import Memory
 from jitney.core.occupancy import Occupancy, spare
+from jitney.core.pauses import Pauses
 from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
 from jitney.core.ranking import ranking_of
 from jitney.core.request import Priority, RequestId
 from jitney.core.sequence import Sequence, State
 from jitney.core.settings import Policy, SchedulerSettings
-from jitney.core.strategy import make_gate
+from jitney.core.shares import paused_max
+from jitney.core.strategy import Line, make_gate
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
@@ -56,10 +58,10 @@ class Roster:
         ranking = ranking_of(settings.policy, counters, self.complaints)
         self.queue = WaitQueue(ranking, settings.overtake_s)
         self.gate = make_gate(settings, counters)
+        count_max = paused_max(settings.queue_requests_max)
+        self.paused = Pauses(self.queue, self.gate, counters, count_max)
         self.live: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
-        self.paused: dict[Sequence, float] = {}
-        """Those whose caller paused them, and until when, the first to be resumed first."""
         self.deferred_count = 0
         """Those passed over at the last admission: they wait for something other than room."""
         self._crowded: set[str] = set()
@@ -84,8 +86,7 @@ class Roster:
 
     def admit(self, now: float, *, drains: bool) -> None:
         """Let the waiting run, as far as strategy, policy, places and memory allow."""
-        places = self._settings.sequences_max - len(self.running)
-        self.gate.open(now, self.queue, places, drains=drains)
+        self.gate.open(now, self.line(), drains=drains)
         self._crowded.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):
@@ -95,6 +96,20 @@ class Roster:
         held_back = (self.held_back or self.queue.shares.full) | self._crowded
         if self.queue.count == self.queue.shares.waiting_count(held_back):
             self.gate.close()
+
+    def line(self) -> Line:
+        """The newcomers who could be admitted if there is room, and the places for them."""
+        held_back = self.held_back or frozenset()
+        places = self._settings.sequences_max - len(self.running)
+        count, oldest = self.queue.newcomer_count(held_back), self.queue.oldest_newcomer(held_back)
+        return Line(count, oldest, places)
+
+    @property
+    def joinable_count(self) -> int:
+        """Of the waiting, those whom the gate lets in."""
+        if self.gate.is_open:
+            return self.queue.count
+        return self.queue.count - self.queue.newcomer_count()
 
     @property
     def is_tick_full(self) -> bool:
@@ -116,7 +131,7 @@ class Roster:
         assert not sequence.is_in_flight, "its batch must return first"
         self.memory.leave(sequence, keeps_memory=keeps_memory)
         self._wait_again(sequence)
-        sequence.preempted_count += 1
+        sequence.preempted_count += reason is not PreemptReason.PAUSED
         self.memory.trim_cache(self.running)
         if reason in (PreemptReason.SAVED, PreemptReason.RECOMPUTED):
             self._counters.add(f"preempted_{reason}")
@@ -126,36 +141,10 @@ class Roster:
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
 
-    def pause(self, sequence: Sequence, now: float) -> None:
-        """Let the sequence do nothing until it is resumed; it keeps its age.
-
-        One that runs goes on until its batch has returned: `stop_paused` sends it back.
-        """
-        if sequence in self.paused:
-            return
-        self.paused[sequence] = now + limits.PAUSE_S_MAX
-        self._counters.add("paused")
-        if sequence.state is State.WAITING:
-            self._wait_paused(sequence)
-
-    def resume(self, sequence: Sequence) -> None:
-        """Let a paused sequence wait for its turn again."""
-        if self.paused.pop(sequence, None) is None:
-            return
-        self._counters.add("resumed")
-        if sequence.state is State.WAITING:
-            self.queue.resume(sequence)
-
-    def end_pauses(self, now: float) -> None:
-        """Resume those who were paused for as long as may be."""
-        while self.paused and self.pauses_end_at <= now:
-            self._counters.add("pauses_ended")
-            self.resume(next(iter(self.paused)))
-
     @property
-    def pauses_end_at(self) -> float:
-        """When the first of the paused is resumed by itself."""
-        return next(iter(self.paused.values()))
+    def waiting_paused_count(self) -> int:
+        """Those who are paused and run no more."""
+        return sum(sequence.state is State.WAITING for sequence in self.paused)
 
     def stop_paused(self, now: float) -> None:
         """Send those back who were paused while they ran, as far as their batch has returned."""
@@ -172,7 +161,7 @@ class Roster:
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
             self._place_among_running(sequence)
-        else:
+        elif sequence not in self.paused:
             self.queue.rank_again(sequence)
 
     def end(
@@ -190,9 +179,10 @@ class Roster:
             self._stop_running(sequence)
             self.memory.trim_cache(self.running)
         else:
-            self.queue.remove(sequence)
+            if sequence not in self.paused:
+                self.queue.remove(sequence)
             self.memory.discard(sequence)
-        self.paused.pop(sequence, None)
+        self.paused.forget(sequence)
         sequence.move(State.FINISHED)
         self.gate.left(sequence)
         if self.queue.fair is not None:
@@ -235,12 +225,11 @@ class Roster:
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
         assert set(running) == set(self.running), "the running list is not who runs"
         assert len(running) <= self._settings.sequences_max, len(running)
-        paused = [sequence for sequence in waiting if sequence in self.paused]
-        assert self.queue.paused_count == len(paused), (self.queue.paused_count, len(paused))
-        assert self.queue.count == len(waiting) - len(paused), (self.queue.count, len(waiting))
+        line = [sequence for sequence in waiting if sequence not in self.paused]
         assert set(self.paused) <= set(live), "one that ended is paused"
-        assert self.queue.token_count == sum(s.known_count for s in waiting), "queue tokens"
-        self.queue.shares.check(waiting, paused, running)
+        assert self.queue.count == len(line), (self.queue.count, len(line))
+        assert self.queue.token_count == sum(s.known_count for s in line), "queue tokens"
+        self.queue.shares.check(line, list(self.paused), running)
         ended = sum(self._counters[name] for name in set(_ENDINGS.values()))
         assert self._counters["accepted"] == ended + len(live), (ended, len(live))
         for sequence in live:
@@ -320,10 +309,10 @@ class Roster:
         waiting = self.queue.ordered(now, without)
         if self.gate.is_open:
             return waiting, self.queue.shares.waiting_count(without)
-        # A member that was sent back may stand behind any number of those.
-        awaited_count = self.gate.awaited_count(self.queue)
-        found = filter(self.gate.may_join, waiting) if awaited_count else ()
-        return found, self.queue.count - awaited_count
+        # One that ran before may stand behind any number of newcomers.
+        joinable_count = self.joinable_count
+        found = filter(self.gate.may_join, waiting) if joinable_count else ()
+        return found, self.queue.count - joinable_count
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for what the sequence knows, beside those who run."""
@@ -418,13 +407,8 @@ class Roster:
         # Before it leaves those who run, so that its tenant is not taken to have been away.
         self.queue.add(sequence)
         if sequence in self.paused:
-            self._wait_paused(sequence)
+            self.paused.leave_queue(sequence)
         self._stop_running(sequence)
-
-    def _wait_paused(self, sequence: Sequence) -> None:
-        """A paused sequence waits beside the line, and no group waits for it."""
-        self.queue.pause(sequence)
-        self.gate.left(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

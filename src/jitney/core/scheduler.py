@@ -28,7 +28,7 @@ from jitney.core.picture import Picture, draw
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State, make_sequences
-from jitney.core.settings import Mix, SchedulerSettings
+from jitney.core.settings import SchedulerSettings
 from jitney.errors import Draining, InvalidRequest
 
 RETRY_SHARE = 0.25
@@ -102,17 +102,18 @@ class Scheduler:
     def pause(self, request_id: RequestId, now: float) -> None:
         """Let a request do nothing until it is resumed. An unknown or ended one is ignored.
 
-        Its memory stays cached while there is room, its deadline holds and it keeps its age. It
-        counts as waiting, and is resumed by itself after PAUSE_S_MAX, or when the engine drains.
+        Its memory stays as a cached prefix while there is room, its deadline holds and it keeps
+        its age. It is resumed by itself when its pauses lasted PAUSE_S_MAX in all, or when the
+        engine drains.
         """
         if not self._drains:
             for sequence in self._roster.live.get(request_id, ()):
-                self._roster.pause(sequence, now)
+                self._roster.paused.begin(sequence, now)
 
-    def resume(self, request_id: RequestId) -> None:
+    def resume(self, request_id: RequestId, now: float) -> None:
         """Let a paused request go on when it is its turn; any other one is ignored."""
         for sequence in self._roster.live.get(request_id, ()):
-            self._roster.resume(sequence)
+            self._roster.paused.end(sequence, now)
 
     def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
         """Put a request into another class. An unknown or ended one is ignored."""
@@ -122,7 +123,7 @@ class Scheduler:
     def expire(self, now: float) -> list[Event]:
         """End what is past its deadline (invariant 8), and pauses that lasted long enough."""
         events = self._roster.take_events()
-        self._roster.end_pauses(now)
+        self._roster.paused.end_due(now)
         for sequence in self._deadlines.passed(now, len(self._roster.live)):
             phase = "waiting" if sequence.started_at is None else "running"
             self.counters.add(f"deadline_{phase}")
@@ -130,11 +131,10 @@ class Scheduler:
             events.append(self._roster.end(sequence, FinishReason.DEADLINE, now, message))
         return events
 
-    def drain(self) -> None:
+    def drain(self, now: float) -> None:
         """Take no new requests; what was accepted runs to its end, paused or not."""
         self._drains = True
-        for sequence in list(self._roster.paused):
-            self._roster.resume(sequence)
+        self._roster.paused.end_all(now)
 
     def plan(self, now: float) -> Batch | None:
         """The work of one tick, or None when there is nothing to do.
@@ -165,9 +165,6 @@ class Scheduler:
         operations = self._roster.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
         assert batch.token_count <= self._settings.batch_tokens_max, batch.token_count
-        if self._settings.mix is Mix.SEPARATE:
-            is_prefill = any(entry.length > 1 for entry in entries)
-            self.counters.add("ticks_of_prefills" if is_prefill else "ticks_of_decodes")
         self._flights.append(Flight(batch, tuple(sequences)))
         return batch
 
@@ -175,13 +172,13 @@ class Scheduler:
     def is_steady(self) -> bool:
         """Whether planning before the last outcome is known takes nothing from anybody.
 
-        Nobody waits, and everyone makes one token after the other, with memory for the next: who
-        is under way cannot be sent back to wait, and a slot that becomes free is given away at
-        once.
+        Nobody waits who may join, and everyone makes one token after the other, with memory for
+        the next: who is under way cannot be sent back to wait, and a slot that becomes free is
+        given away at once.
         """
         roster = self._roster
         running, memory = roster.running, roster.memory
-        if roster.queue.count or any(sequence.wanted_count > 1 for sequence in running):
+        if roster.joinable_count or any(sequence.wanted_count > 1 for sequence in running):
             return False
         if any(sequence in roster.paused for sequence in running):
             return False
@@ -243,13 +240,10 @@ class Scheduler:
     def wake_at(self, now: float) -> float | None:
         """When planning might change its mind though nothing arrives; None if never."""
         roster = self._roster
-        departure = roster.gate.wake_at(roster.queue)
-        times = [] if departure is None else [departure]
-        if roster.paused:
-            times.append(roster.pauses_end_at)
-        if self._deadlines.next_at is not None:
-            times.append(self._deadlines.next_at)
-        return max(now, min(times)) if times else None
+        departure = roster.gate.wake_at(roster.line())
+        times = (departure, roster.paused.end_at, self._deadlines.next_at)
+        known = [each for each in times if each is not None]
+        return max(now, min(known)) if known else None
 
     def gauges(self) -> Gauges:
         """The levels and counters of this moment."""
@@ -258,10 +252,10 @@ class Scheduler:
         return Gauges(
             running_count=len(running),
             prefilling_count=sum(sequence.is_prefilling for sequence in running),
-            waiting_count=queue.count + queue.paused_count,
-            paused_count=queue.paused_count,
+            waiting_count=queue.count,
+            paused_count=self._roster.waiting_paused_count,
             waiting_tokens=queue.token_count,
-            deferred_count=min(self._roster.deferred_count, queue.count) + queue.paused_count,
+            deferred_count=min(self._roster.deferred_count, queue.count),
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,

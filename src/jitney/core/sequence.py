@@ -54,6 +54,7 @@ class Sequence:
         "index",
         "known_max",
         "order",
+        "paused_s",
         "pending",
         "planned",
         "preempted_count",
@@ -92,6 +93,7 @@ class Sequence:
         self.started_at: float | None = None
         self.cached_count = 0
         self.preempted_count = 0
+        self.paused_s = 0.0
         self.prompt_scored = 1
         self.chain: Chain | None = None
         self.strikes = 0

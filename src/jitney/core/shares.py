@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from jitney.core.sequence import Sequence
 
 
+def paused_max(waiting_max: int) -> int:
+    """How many may be paused beside a queue with so many places."""
+    return max(1, waiting_max // 4)
+
+
 @dataclass(slots=True)
 class Held:
-    """Sequences and tokens of one tenant that wait, and its sequences that run.
-
-    Those that are paused are among the waiting.
-    """
+    """Sequences and tokens of one tenant that wait, and its sequences that are paused and run."""
 
     waiting_count: int = 0
     paused_count: int = 0
@@ -41,9 +43,8 @@ class Shares:
         return self.waiting_count(self._full)
 
     def waiting_count(self, tenants: Set[str]) -> int:
-        """Sequences of these tenants that wait and are not paused."""
-        held = map(self.held, tenants)
-        return sum(each.waiting_count - each.paused_count for each in held)
+        """Sequences of these tenants that wait."""
+        return sum(self.held(tenant).waiting_count for tenant in tenants)
 
     def held(self, tenant: str) -> Held:
         """What the tenant holds now."""
@@ -61,6 +62,13 @@ class Shares:
         count = held.waiting_count + len(sequences)
         return count <= share.waiting_max and token_count <= share.waiting_tokens_max
 
+    def may_pause(self, sequence: Sequence) -> bool:
+        """Whether its tenant has room for one more that is paused."""
+        share = sequence.request.share
+        if share is None:
+            return True
+        return self.held(sequence.request.tenant).paused_count < paused_max(share.waiting_max)
+
     def waits(self, sequence: Sequence) -> None:
         """The sequence joined the queue."""
         self._add(sequence, waiting=1)
@@ -70,11 +78,11 @@ class Shares:
         self._add(sequence, waiting=-1)
 
     def pauses(self, sequence: Sequence) -> None:
-        """The sequence waits and is paused."""
+        """The sequence is paused."""
         self._add(sequence, paused=1)
 
     def pauses_no_more(self, sequence: Sequence) -> None:
-        """The sequence waits as others do."""
+        """The sequence is paused no more."""
         self._add(sequence, paused=-1)
 
     def runs(self, sequence: Sequence) -> None:
@@ -109,7 +117,7 @@ class Shares:
         held.paused_count += paused
         held.running_count += running
         assert min(held.waiting_count, held.waiting_tokens, held.running_count) >= 0, held
-        assert 0 <= held.paused_count <= held.waiting_count, held
+        assert held.paused_count >= 0, held
         if held.running_count >= request.share.running_max:
             self._full.add(request.tenant)
         else:

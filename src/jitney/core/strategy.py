@@ -6,11 +6,10 @@ has ended. They exist so that what the literature says of them can be measured, 
 memory, preemption and recovery work inside a group as everywhere.
 """
 
-from collections.abc import Set
+from dataclasses import dataclass
 from typing import Protocol
 
 from jitney.core.counters import Counters
-from jitney.core.queue import WaitQueue
 from jitney.core.sequence import Sequence
 from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
 
@@ -23,12 +22,24 @@ SHRINK = 0.75
 at most so many while ticks are slow."""
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The newcomers whom a gate decides about, and the places that are free for them.
+
+    A newcomer has never run. Whoever ran before, and was preempted or paused, joins at any time.
+    """
+
+    count: int
+    oldest: Sequence | None
+    places: int
+
+
 class Gate(Protocol):
-    """Lets sequences join, one by one, as the strategy allows."""
+    """Lets newcomers join, one by one, as the strategy allows."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody may join."""
+        """Whether newcomers may join."""
         ...
 
     @property
@@ -36,16 +47,12 @@ class Gate(Protocol):
         """Whether answers are held back now, to be handed out with others."""
         ...
 
-    def open(self, now: float, queue: WaitQueue, places: int, *, drains: bool) -> None:
-        """Decide who may join in this tick; `places` are free."""
+    def open(self, now: float, line: Line, *, drains: bool) -> None:
+        """Decide who may join in this tick."""
         ...
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now."""
-        ...
-
-    def awaited_count(self, queue: WaitQueue) -> int:
-        """Of the waiting, those who may join though the gate is closed to others."""
         ...
 
     def joined(self, sequence: Sequence) -> None:
@@ -64,7 +71,7 @@ class Gate(Protocol):
         """A tick took this long."""
         ...
 
-    def wake_at(self, queue: WaitQueue) -> float | None:
+    def wake_at(self, line: Line) -> float | None:
         """When the gate would open without anyone else arriving."""
         ...
 
@@ -79,7 +86,7 @@ def make_gate(settings: SchedulerSettings, counters: Counters) -> Gate:
 class Window:
     """Newcomers join when the oldest has waited for `wait_s`, or when enough of them are here.
 
-    Without a wait they join at once. Whoever ran before comes back at any time.
+    Without a wait they join at once.
     """
 
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
@@ -100,11 +107,10 @@ class Window:
         """Never: each is answered when it ends."""
         return False
 
-    def open(self, now: float, queue: WaitQueue, places: int, *, drains: bool) -> None:
+    def open(self, now: float, line: Line, *, drains: bool) -> None:
         """Let newcomers in when the window is over, or they are as many as have a place."""
-        oldest = queue.oldest_newcomer()
-        is_over = oldest is None or oldest.arrived_at + self._wait_s <= now
-        is_enough = queue.newcomer_count >= min(self._size, max(places, 1))
+        is_over = line.oldest is None or line.oldest.arrived_at + self._wait_s <= now
+        is_enough = line.count >= min(self._size, max(line.places, 1))
         self._is_open = drains or is_over or is_enough
         if not self._is_open:
             self._counters.add("window_waits")
@@ -112,12 +118,8 @@ class Window:
             self._counters.add("windows_filled")
 
     def may_join(self, sequence: Sequence) -> bool:
-        """Whether this sequence may be admitted now; one that ran before may always come back."""
+        """Whether this sequence may be admitted now."""
         return self._is_open or sequence.started_at is not None
-
-    def awaited_count(self, queue: WaitQueue) -> int:
-        """Those who ran before."""
-        return queue.count - queue.newcomer_count
 
     def joined(self, sequence: Sequence) -> None:
         """Nothing is kept of it."""
@@ -131,12 +133,11 @@ class Window:
     def observe(self, seconds: float) -> None:
         """A window does not depend on ticks."""
 
-    def wake_at(self, queue: WaitQueue) -> float | None:
+    def wake_at(self, line: Line) -> float | None:
         """The end of the window, while it keeps somebody out."""
-        oldest = queue.oldest_newcomer()
-        if self._is_open or oldest is None:
+        if self._is_open or line.oldest is None:
             return None
-        return oldest.arrived_at + self._wait_s
+        return line.oldest.arrived_at + self._wait_s
 
 
 class Groups:
@@ -164,43 +165,32 @@ class Groups:
         """Whether a group is on its way whose answers are handed out when it has arrived."""
         return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
 
-    @property
-    def members(self) -> Set[Sequence]:
-        """The group that is on its way."""
-        return self._members
-
-    def open(self, now: float, queue: WaitQueue, places: int, *, drains: bool) -> None:
+    def open(self, now: float, line: Line, *, drains: bool) -> None:
         """Start a new group if the last one has arrived and this one may depart."""
         if self._members:
             return
         self._places = 0
-        oldest = queue.oldest()
-        if oldest is None:
+        if line.oldest is None:
             return
-        size = self._next_size(queue.count)
+        size = self._next_size(line.count)
         least = max(size, self._settings.group_size_min)
-        is_over = self._is_over(oldest, now)
-        if queue.count >= least or drains or is_over:
-            self._places = min(queue.count, least)
+        if line.count >= least or drains or self._is_over(line.oldest, now):
+            self._places = min(line.count, least)
             self._size_last = size
             self._counters.add("groups_departed")
-        elif queue.count >= size:
+        elif line.count >= size:
             self._counters.add("minimum_waits")
         elif self._settings.wait_s is None:
             self._counters.add("waits_until_full")
 
     def may_join(self, sequence: Sequence) -> bool:
-        """Whether this sequence may be admitted now; a member may always come back."""
-        return self.is_open or sequence in self._members
-
-    def awaited_count(self, queue: WaitQueue) -> int:
-        """Members of the group that were sent back to wait."""
-        return sum(queue.holds(member) for member in self._members)
+        """Whether this sequence may be admitted now."""
+        return self.is_open or sequence.started_at is not None
 
     def joined(self, sequence: Sequence) -> None:
-        """The sequence was admitted, and takes a place unless it has one."""
-        if sequence not in self._members:
-            self._members.add(sequence)
+        """The sequence was admitted; one that never ran takes a place."""
+        self._members.add(sequence)
+        if sequence.started_at is None:
             self._places -= 1
 
     def close(self) -> None:
@@ -215,12 +205,11 @@ class Groups:
         """A tick took this long; `adaptive` steers by it."""
         self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
 
-    def wake_at(self, queue: WaitQueue) -> float | None:
+    def wake_at(self, line: Line) -> float | None:
         """When a group would depart without anyone else arriving."""
-        oldest = queue.oldest()
-        if self._members or oldest is None or self._settings.wait_s is None:
+        if self._members or line.oldest is None or self._settings.wait_s is None:
             return None
-        return oldest.arrived_at + self._settings.wait_s
+        return line.oldest.arrived_at + self._settings.wait_s
 
     def _is_over(self, oldest: Sequence, now: float) -> bool:
         wait_s = self._settings.wait_s

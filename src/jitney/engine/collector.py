@@ -94,7 +94,7 @@ class Collector:
         self.request = request
         self.sent_at = sent_at
         self.arrived_at = sent_at if arrived_at is None else min(arrived_at, sent_at)
-        self._mailbox = mailbox
+        self.mailbox = mailbox
         self._tracks = [
             _Track(
                 index,
@@ -181,11 +181,11 @@ class Collector:
 
     def end(self, ending: Ending) -> None:
         """Hand the last word to the reader."""
-        self._mailbox.end(ending)
+        self.mailbox.end(ending)
 
     def abandon(self, error: EngineError) -> None:
         """As `end`, from another thread while the engine thread is stuck."""
-        self._mailbox.abandon(error)
+        self.mailbox.abandon(error)
 
     def _push_token(self, track: _Track, event: TokenEvent) -> Verdict | Neglect | None:
         if track.matched is not None:
@@ -204,7 +204,7 @@ class Collector:
             self._send(track, text, event.at)
         if track.matched is not None:
             return Verdict(event.request_id, event.index, track.matched)
-        if self._mailbox.is_bounded and self._mailbox.is_neglected(event.at):
+        if self.mailbox.is_bounded and self.mailbox.is_neglected(event.at):
             self._is_neglected = True
             return Neglect(event.request_id)
         return None
@@ -218,19 +218,19 @@ class Collector:
         stop_reason: str | int | None = None,
     ) -> None:
         track.texts.append(text)
-        if not self._mailbox.streams:
+        if not self.mailbox.streams:
             return
         sent_count, track.sent_count = track.sent_count, len(track.tokens)
         delta = Delta(
             index=track.index,
             text=text,
             tokens=tuple(track.tokens[sent_count:]),
-            logprobs=tuple(track.logprobs[0 if self._mailbox.is_bounded else sent_count :]),
+            logprobs=tuple(track.logprobs[0 if self.mailbox.is_bounded else sent_count :]),
             finish_reason=reason,
             stop_reason=stop_reason,
         )
-        self._mailbox.put(delta, at)
-        if self._mailbox.is_bounded:
+        self.mailbox.put(delta, at)
+        if self.mailbox.is_bounded:
             track.logprobs.clear()
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
@@ -259,7 +259,7 @@ class Collector:
         reason: FinishReason,
         stop_reason: str | int | None,
     ) -> Completion:
-        has_logprobs = self.request.params.logprobs is not None and not self._mailbox.is_bounded
+        has_logprobs = self.request.params.logprobs is not None and not self.mailbox.is_bounded
         return Completion(
             index=track.index,
             text="".join(track.texts),

@@ -21,6 +21,7 @@ from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
 from jitney.engine.inbox import (
+    Cancel,
     Drain,
     Inbox,
     Look,
@@ -154,21 +155,31 @@ class Engine:
             raise
         return handle
 
-    def cancel(self, request_id: RequestId) -> None:
-        """Ask that a request end; idempotent, and unknown ids are ignored."""
-        self._inbox.cancel(request_id)
+    def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
+        """Ask that a request end; idempotent, and unknown ids are ignored.
 
-    def pause(self, request_id: RequestId) -> None:
+        A handle gives its mailbox: an id that was refused because it lives is another's.
+        """
+        self._inbox.cancel(Cancel(request_id, mailbox))
+
+    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Ask that a request do nothing until it is resumed; unknown ids are ignored."""
-        self._inbox.send(Pause(request_id))
+        self._inbox.steer(Pause(request_id, mailbox))
 
-    def resume(self, request_id: RequestId) -> None:
+    def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Ask that a paused request go on; unknown ids are ignored."""
-        self._inbox.send(Resume(request_id))
+        self._inbox.steer(Resume(request_id, mailbox))
 
-    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+    def reprioritise(
+        self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
+    ) -> None:
         """Ask that a request be of another class; unknown ids are ignored."""
-        self._inbox.send(Reprioritise(request_id, priority))
+        self._inbox.steer(Reprioritise(request_id, mailbox, priority))
+
+    @property
+    def still_s(self) -> float:
+        """How long a forward pass has been due and none has ended; 0 while none is due."""
+        return self._tick.tally.still_s(self._clock.now())
 
     def observe(self, observer: Observer) -> None:
         """Tell this one of every tick and request; called on the engine thread."""

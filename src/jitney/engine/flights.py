@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch, Outcome
 from jitney.core.gauges import Occupant
+from jitney.core.request import RequestId
 from jitney.engine.collector import Collector
+from jitney.engine.records import Member
 from jitney.errors import BackendCrashed
 
 LEAD_SHARE = 0.15
@@ -35,6 +37,22 @@ class Launch:
     left_at: float
     error: Exception | None = None
     """Why it did not get away."""
+
+    def members(self, outcome: Outcome, live: Mapping[RequestId, Collector]) -> tuple[Member, ...]:
+        """Who was in the batch, by how the slots stood when it was planned; not those who have
+        ended since: nobody gets what was computed for them."""
+        members = []
+        for entry, sample in zip(self.batch.entries, outcome.samples, strict=True):
+            collector = self.collectors[entry.slot]
+            request_id, index = collector.request.id, self.occupants[entry.slot].index
+            # An id may be taken again as soon as its request has ended.
+            if live.get(request_id) is not collector or collector.is_finished(index):
+                continue
+            samples = sample.token is not None and sample.fault is None
+            members.append(
+                Member(request_id, index, entry.slot, entry.start, entry.length, samples)
+            )
+        return tuple(members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,19 +23,19 @@ OtherShape = TypeVar("OtherShape")
 class Control(Protocol):
     """What a handle asks of the engine; nothing waits, and an ended request is nobody's mistake."""
 
-    def cancel(self, request_id: RequestId) -> None:
+    def cancel(self, request_id: RequestId, mailbox: Mailbox) -> None:
         """Ask that a request end."""
         ...
 
-    def pause(self, request_id: RequestId) -> None:
+    def pause(self, request_id: RequestId, mailbox: Mailbox) -> None:
         """Ask that a request do nothing until it is resumed."""
         ...
 
-    def resume(self, request_id: RequestId) -> None:
+    def resume(self, request_id: RequestId, mailbox: Mailbox) -> None:
         """Ask that a paused request go on."""
         ...
 
-    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+    def reprioritise(self, request_id: RequestId, priority: Priority, mailbox: Mailbox) -> None:
         """Ask that a request be of another class."""
         ...
 
@@ -97,22 +97,23 @@ class Handle(Generic[Shape]):
     def cancel(self) -> None:
         """Ask that the request end; idempotent. What was made until then is its answer."""
         if not self.is_done:
-            self._control.cancel(self.id)
+            self._control.cancel(self.id, self._mailbox)
 
     def pause(self) -> None:
         """Ask that the request do nothing until it is resumed; idempotent.
 
         It makes no further tokens once the batch that it is in has returned. Its memory is given
         up when others want the room and computed again then, its time limits hold, and it keeps
-        its place by age. After ten minutes it goes on by itself.
+        its place by age. After ten minutes, all of its pauses together, it goes on by itself. A
+        quarter as many as may wait may be paused; beyond that it just goes on.
         """
         if not self.is_done:
-            self._control.pause(self.id)
+            self._control.pause(self.id, self._mailbox)
 
     def resume(self) -> None:
         """Ask that a paused request go on when it is its turn; idempotent."""
         if not self.is_done:
-            self._control.resume(self.id)
+            self._control.resume(self.id, self._mailbox)
 
     def reprioritise(self, priority: str | int) -> None:
         """Ask that the request be of another class, by name or number; 3 is critical.
@@ -121,7 +122,7 @@ class Handle(Generic[Shape]):
         """
         chosen = read_priority(priority)
         if not self.is_done:
-            self._control.reprioritise(self.id, chosen)
+            self._control.reprioritise(self.id, chosen, self._mailbox)
 
     def abandon(self, error: JitneyError) -> None:
         """Cancel, and wait no longer for the engine to say so: this error is the end."""

@@ -1,8 +1,8 @@
 """The way into the engine: commands from any thread, taken by the engine thread.
 
 Bounded: when more submissions wait to be taken than it holds, the next one is refused at once.
-Cancels are never refused, and repeating one costs nothing. Whoever sends a command wakes the
-engine thread when it sleeps.
+Cancels and pauses are never refused, and repeating one costs nothing. Whoever sends a command
+wakes the engine thread when it sleeps.
 """
 
 import threading
@@ -33,9 +33,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End this request, if it lives."""
+    """End this request, if it lives; where there is a mailbox, the one that has it."""
 
     request_id: RequestId
+    mailbox: Mailbox | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Pause:
     """Let this request do nothing until it is resumed."""
 
     request_id: RequestId
+    mailbox: Mailbox | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Resume:
     """Let this request go on."""
 
     request_id: RequestId
+    mailbox: Mailbox | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Reprioritise:
     """Put this request into another class."""
 
     request_id: RequestId
+    mailbox: Mailbox | None
     priority: Priority
 
 
@@ -80,7 +84,8 @@ class Look:
     characters_max: int
 
 
-Command = Submit | Cancel | Pause | Resume | Reprioritise | Drain | Stop | Look
+Steer = Pause | Resume | Reprioritise
+Command = Submit | Cancel | Steer | Drain | Stop | Look
 
 
 class Inbox:
@@ -92,7 +97,8 @@ class Inbox:
         self._changed = threading.Condition()
         self._commands: list[Command] = []
         self._submit_count = 0
-        self._cancelled: set[RequestId] = set()
+        self._cancelled: set[Cancel] = set()
+        self._steers: dict[tuple[RequestId, Mailbox | None, bool], Steer] = {}
         self._closed_by: EngineError | None = None
 
     def submit(self, command: Submit) -> None:
@@ -108,20 +114,29 @@ class Inbox:
                 )
             self._submit_count += 1
             # A cancel that came before was meant for an earlier request of that id.
-            self._cancelled.discard(command.request.id)
+            self._cancelled.discard(Cancel(command.request.id))
             self._commands.append(command)
             self._changed.notify()
 
-    def cancel(self, request_id: RequestId) -> None:
+    def cancel(self, command: Cancel) -> None:
         """Any thread. Without effect when the engine has stopped: everything ended with it."""
         with self._changed:
-            if self._closed_by is not None or request_id in self._cancelled:
+            if self._closed_by is not None or command in self._cancelled:
                 return
-            self._cancelled.add(request_id)
-            self._commands.append(Cancel(request_id))
+            self._cancelled.add(command)
+            self._commands.append(command)
             self._changed.notify()
 
-    def send(self, command: Pause | Resume | Reprioritise | Drain | Stop | Look) -> None:
+    def steer(self, command: Steer) -> None:
+        """Any thread. Of several pauses and resumes of one request the last one counts, and so of
+        its classes: however often it is steered, little is kept."""
+        with self._changed:
+            if self._closed_by is None:
+                is_class = isinstance(command, Reprioritise)
+                self._steers[command.request_id, command.mailbox, is_class] = command
+                self._changed.notify()
+
+    def send(self, command: Drain | Stop | Look) -> None:
         """Any thread. Without effect when the engine has stopped."""
         with self._changed:
             if self._closed_by is None:
@@ -130,11 +145,13 @@ class Inbox:
 
     def take(self) -> list[Command]:
         """Engine thread: everything that arrived, oldest first."""
-        if not self._commands:
+        if not self._commands and not self._steers:
             # Read without the lock: what is missed here is found by the next call.
             return []
         with self._changed:
-            commands, self._commands = self._commands, []
+            # After the submissions, which they may be meant for.
+            commands, self._commands = [*self._commands, *self._steers.values()], []
+            self._steers.clear()
             self._submit_count = 0
             self._cancelled.clear()
             return commands
@@ -142,7 +159,7 @@ class Inbox:
     def wait(self, timeout: float) -> None:
         """Engine thread: sleep until a command arrives, or for so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._commands), timeout)
+            self._changed.wait_for(lambda: bool(self._commands or self._steers), timeout)
 
     def close(self, error: EngineError) -> list[Command]:
         """Refuse everything from here on with this error; what was left comes back."""

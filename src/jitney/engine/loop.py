@@ -21,6 +21,7 @@ from jitney.engine.inbox import (
     Pause,
     Reprioritise,
     Resume,
+    Steer,
     Stop,
     Submit,
 )
@@ -84,7 +85,7 @@ class Loop:
             self._tick.check()
             self._is_checked = True
         now = self._clock.now()
-        if not self._tick.has_work and now - self._looked_at >= IDLE_S_MAX:
+        if now - self._looked_at >= IDLE_S_MAX:
             self._tick.look_after_backend()
             self._looked_at = self._clock.now()
         wake_at = self._tick.wake_at(now)
@@ -108,7 +109,7 @@ class Loop:
                 except JitneyError as error:
                     command.mailbox.end(Ending(None, error))
             case Cancel():
-                self._tick.cancel(command.request_id)
+                self._tick.cancel(command.request_id, command.mailbox)
             case Pause() | Resume() | Reprioritise():
                 self._steer(command)
             case Drain():
@@ -124,14 +125,14 @@ class Loop:
             case _:
                 assert_never(command)
 
-    def _steer(self, command: Pause | Resume | Reprioritise) -> None:
+    def _steer(self, command: Steer) -> None:
         match command:
             case Pause():
-                self._tick.pause(command.request_id)
+                self._tick.pause(command.request_id, command.mailbox)
             case Resume():
-                self._tick.resume(command.request_id)
+                self._tick.resume(command.request_id, command.mailbox)
             case Reprioritise():
-                self._tick.reprioritise(command.request_id, command.priority)
+                self._tick.reprioritise(command.request_id, command.priority, command.mailbox)
 
     def _end(self, reason: EngineError) -> None:
         self._tick.stop(reason)

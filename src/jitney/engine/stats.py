@@ -32,8 +32,8 @@ from jitney.errors import DeadlineExceeded
 class Stats:
     """How the engine has done since it started, and how it stands.
 
-    Rates are per second of busy time: while at least one request lived. Averages of requests
-    that were not yet seen are 0.
+    Rates are per second of busy time: while at least one request lived and could run. Averages of
+    requests that were not yet seen are 0.
     """
 
     total_requests: int
@@ -127,6 +127,7 @@ class Tally:
     def __init__(self, now: float, gauges: Gauges) -> None:
         self._lock = threading.Lock()
         self._started_at = now
+        self._progress_at = now
         self._busy_since: float | None = None
         self._busy_s = 0.0
         self._accepted = 0
@@ -182,18 +183,40 @@ class Tally:
                 case _:
                     assert_never(record)
 
-    def gauge(self, gauges: Gauges) -> None:
+    def gauge(self, gauges: Gauges, now: float) -> None:
         """Note how the scheduler stands."""
         with self._lock:
+            if gauges.is_work_due and not self._gauges.is_work_due:
+                self._progress_at = now
             self._gauges = gauges
             self._queue_peak = max(self._queue_peak, gauges.waiting_count)
+            self._count_busy(now)
+
+    def still_s(self, now: float) -> float:
+        """How long a forward pass has been due and none has ended; 0 while none is due."""
+        with self._lock:
+            return max(0.0, now - self._progress_at) if self._gauges.is_work_due else 0.0
 
     def snapshot(self, now: float) -> Stats:
         """All of it at this moment."""
         with self._lock:
             return self._snapshot(now)
 
+    def _count_busy(self, now: float) -> None:
+        """Time in which everybody is paused, or is being gathered, is not busy."""
+        is_busy = self._busy_since is not None
+        if is_busy and not self._gauges.is_work_due:
+            self._stop_busy(now)
+        elif not is_busy and self._gauges.is_work_due and self.live_count:
+            self._busy_since = now
+
+    def _stop_busy(self, now: float) -> None:
+        if self._busy_since is not None:
+            self._busy_s += max(now - self._busy_since, 0.0)
+            self._busy_since = None
+
     def _take_tick(self, record: TickRecord) -> None:
+        self._progress_at = record.at
         self._batches += 1
         self._entries += record.batch_size
         self._prefill_s += (record.forward_ms - record.decode_ms) / 1e3
@@ -227,9 +250,8 @@ class Tally:
             self._completed += 1
             self._latency_ms += record.duration_ms
         assert self.live_count >= 0, "more requests ended than were accepted"
-        if self.live_count == 0 and self._busy_since is not None:
-            self._busy_s += record.at - self._busy_since
-            self._busy_since = None
+        if self.live_count == 0:
+            self._stop_busy(record.at)
 
     def _snapshot(self, now: float) -> Stats:
         gauges = self._gauges

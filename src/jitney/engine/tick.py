@@ -35,7 +35,6 @@ from jitney.engine.observe import Observers
 from jitney.engine.records import (
     BackendLost,
     KvPressure,
-    Member,
     Record,
     RequestFailed,
     RequestRefused,
@@ -129,26 +128,32 @@ class Tick:
         self._tell(record_accepted(request, collector.arrived_at, collector.sent_at, now))
         mailbox.accept()
 
-    def cancel(self, request_id: RequestId) -> None:
+    def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """End a request, and tell its caller in the next turn; unknown and ended ones are ignored.
 
-        Many may leave at once, and how everything stands is measured before anyone is told.
+        Many may leave at once, and how everything stands is measured before anyone is told. With a
+        mailbox, only the request that has it is meant: its id may be another's by now.
         """
-        if self.stopped is None:
+        if self.stopped is None and not self._is_of_another(request_id, mailbox):
             now = self._clock.now()
             self._collect(self._scheduler.cancel(request_id, now), now)
 
-    def pause(self, request_id: RequestId) -> None:
+    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Let a request do nothing until it is resumed; unknown and ended ones are ignored."""
-        self._scheduler.pause(request_id, self._clock.now())
+        if not self._is_of_another(request_id, mailbox):
+            self._scheduler.pause(request_id, self._clock.now())
 
-    def resume(self, request_id: RequestId) -> None:
+    def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Let a paused request go on; unknown and ended ones are ignored."""
-        self._scheduler.resume(request_id)
+        if not self._is_of_another(request_id, mailbox):
+            self._scheduler.resume(request_id, self._clock.now())
 
-    def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+    def reprioritise(
+        self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
+    ) -> None:
         """Put a request into another class; unknown and ended ones are ignored."""
-        self._scheduler.reprioritise(request_id, priority)
+        if not self._is_of_another(request_id, mailbox):
+            self._scheduler.reprioritise(request_id, priority)
 
     def cancel_all(self) -> None:
         """End everything that lives."""
@@ -159,7 +164,7 @@ class Tick:
 
     def drain(self) -> None:
         """Take no new requests."""
-        self._scheduler.drain()
+        self._scheduler.drain(self._clock.now())
 
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
         """One turn; whether a batch ran. `intake` is called before anything is planned early, and
@@ -182,7 +187,7 @@ class Tick:
             self._lose(outcome, now)
             return True
         self._flights.note_landed(now)
-        members = self._members(launched, outcome)
+        members = launched.members(outcome, self._collectors)
         self._collect(self._scheduler.apply(launched.batch, outcome, now), now)
         turn = Turn(begun_at, now, self._preempted_count, members)
         self._preempted_count = 0
@@ -240,6 +245,10 @@ class Tick:
         """Any thread: tell every live request, because the engine thread is stuck."""
         for collector in [*self._ended, *self._collectors.values()]:
             collector.abandon(error)
+
+    def _is_of_another(self, request_id: RequestId, mailbox: Mailbox | None) -> bool:
+        collector = self._collectors.get(request_id)
+        return collector is not None and mailbox not in (None, collector.mailbox)
 
     def _launch(self, now: float) -> bool:
         """Plan a batch and send it; whether there was one."""
@@ -368,7 +377,7 @@ class Tick:
     def _measure(self) -> Gauges:
         """Note how the scheduler stands, and say so when memory ran short since last time."""
         gauges = self._scheduler.gauges()
-        self.tally.gauge(gauges)
+        self.tally.gauge(gauges, self._clock.now())
         for complaint in self._scheduler.take_complaints():
             _log.warning("%s", complaint)
         evicted_count = gauges.counters.get("evicted", 0)
@@ -384,22 +393,6 @@ class Tick:
         self._evicted_count = evicted_count
         self._squeezed_count = 0
         return gauges
-
-    def _members(self, launched: Launch, outcome: Outcome) -> tuple[Member, ...]:
-        """Who was in the batch, by how the slots stood when it was planned; not those who have
-        ended since: nobody gets what was computed for them."""
-        members = []
-        for entry, sample in zip(launched.batch.entries, outcome.samples, strict=True):
-            collector = launched.collectors[entry.slot]
-            request_id, index = collector.request.id, launched.occupants[entry.slot].index
-            # An id may be taken again as soon as its request has ended.
-            if self._collectors.get(request_id) is not collector or collector.is_finished(index):
-                continue
-            samples = sample.token is not None and sample.fault is None
-            members.append(
-                Member(request_id, index, entry.slot, entry.start, entry.length, samples)
-            )
-        return tuple(members)
 
     def _tell_started(self, collector: Collector, event: StartEvent) -> None:
         self._tell(

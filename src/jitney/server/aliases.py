@@ -53,7 +53,7 @@ def _vllm_counters(totals: Totals, labels: Labels) -> Iterator[Metric]:
     plain = {
         "prefix_cache_queries": (totals.prompt_tokens, "Tokens looked up in the prefix cache."),
         "prefix_cache_hits": (totals.cached_tokens, "Tokens found in the prefix cache."),
-        "num_preemptions": (sum(totals.preempted.values()), "Preemptions."),
+        "num_preemptions": (totals.preempted_count, "Preemptions."),
         "prompt_tokens": (totals.prompt_tokens, "Prompt tokens."),
         "prompt_tokens_cached": (totals.cached_tokens, "Prompt tokens found in a cache."),
         "generation_tokens": (totals.completion_tokens, "Tokens made."),

@@ -106,9 +106,6 @@ class Totals:
     tokens_longest: int = 0
     prefill_s: float = 0.0
     generation_s: float = 0.0
-    ticked_at: float | None = None
-    live_since: float | None = None
-    """Since when there is at least one live request; None while there is none."""
     http: dict[tuple[str, str], int] = field(default_factory=dict)
     """Answers over HTTP, by route and status."""
     http_refused: dict[str, int] = field(default_factory=dict)
@@ -128,6 +125,12 @@ class Totals:
     prompt_length: Histogram = field(init=False)
     completion_length: Histogram = field(init=False)
     completion_longest: Histogram = field(init=False)
+
+    @property
+    def preempted_count(self) -> int:
+        """Those who lost their place to others; a pause is its caller's own wish."""
+        return sum(self.preempted.values()) - self.preempted[PreemptReason.PAUSED]
+
     max_tokens: Histogram = field(init=False)
     prompt_computed: Histogram = field(init=False)
 
@@ -200,7 +203,6 @@ class Measures:
         totals = self._totals
         totals.ticks += 1
         totals.entries += record.batch_size
-        totals.ticked_at = record.at
         totals.prefill_tokens += record.prefill_tokens
         totals.decode_tokens += record.decode_tokens
         totals.tick.add(record.tick_ms / 1e3)
@@ -232,8 +234,6 @@ class Measures:
         match record:
             case RequestAccepted():
                 totals.accepted += 1
-                if not self._live:
-                    totals.live_since = record.at
                 self._live[record.request_id] = _Live(
                     record.arrived_at, record.completions, record.max_tokens
                 )
@@ -253,8 +253,6 @@ class Measures:
     def _take_end(self, record: RequestDone | RequestFailed) -> None:
         totals = self._totals
         live = self._live.pop(record.request_id, None)
-        if not self._live:
-            totals.live_since = None
         totals.whole.add(record.duration_ms / 1e3)
         totals.completion_length.add(record.generated_tokens)
         if isinstance(record, RequestDone):

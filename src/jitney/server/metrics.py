@@ -120,16 +120,22 @@ class Metrics:
             )
         yield gauge(
             "jitney:stalled_seconds",
-            "How long a live request has seen no tick; 0 when ticks run or nothing lives.",
-            self.stalled_s(totals),
+            "How long a tick has been due and none has ended; 0 while none is due.",
+            engine.still_s,
         )
         yield from _own_shares(engine.stats())
         yield gauge("jitney:requests_running", "Sequences that hold a slot.", gauges.running_count)
         yield gauge("jitney:requests_waiting", "Sequences that wait.", gauges.waiting_count)
         yield gauge(
             "jitney:requests_deferred",
-            "Of the waiting, those who wait for a prefix, a group or a trial, not for room.",
+            "Of the waiting, those who wait for a prefix, window, group, trial or share, not for "
+            "room.",
             gauges.deferred_count,
+        )
+        yield gauge(
+            "jitney:requests_paused",
+            "Sequences that their callers paused; not among the waiting.",
+            gauges.paused_count,
         )
         yield gauge("jitney:queue_tokens", "Tokens known of the waiting.", gauges.waiting_tokens)
         kv = {
@@ -152,13 +158,6 @@ class Metrics:
             "Slots by what they do.",
             [({"state": state.value}, count) for state, count in slots.items()],
         )
-
-    def stalled_s(self, totals: Totals) -> float:
-        """How long a live request has seen no tick; 0 when ticks run or nothing lives."""
-        if totals.live_since is None:
-            return 0.0
-        since = max(totals.live_since, totals.ticked_at or totals.live_since)
-        return max(0.0, self._clock.now() - since)
 
     def _limits(self) -> Iterator[Metric]:
         traits, service = self._engine.backend.traits, self._service

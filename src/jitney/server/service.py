@@ -28,7 +28,6 @@ from jitney.engine.records import (
     RequestFailed,
     RequestRefused,
     RequestStarted,
-    TickRecord,
 )
 from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
 from jitney.server import limits
@@ -123,7 +122,6 @@ class Service:
             settings_of.queue_requests_max + settings_of.sequences_max + limits.DOOR_REQUESTS_MAX
         )
         self._waiting: set[RequestId] = set()
-        self._progress_at = self.clock.now()
         self._live_count = 0
         self._door = Door(has_several_callers=len(settings.keys) > 1)
         engine.observe(self._take)
@@ -299,8 +297,8 @@ class Service:
             return Health("stopped", "The engine has stopped; its log says why.")
         if not self.engine.is_backend_ready:
             return Health("restarting", "The backend was lost and is being started again.")
-        still_s = self.clock.now() - self._progress_at
-        if self._live_count > 0 and still_s > self.settings.stall_s_max and self._is_work_due():
+        still_s = self.engine.still_s
+        if still_s > self.settings.stall_s_max:
             return Health(
                 "stalled",
                 f"No forward pass has ended for {still_s:.0f} s, "
@@ -331,11 +329,6 @@ class Service:
         if isinstance(self.engine.backend, ProcessBackend):
             self.engine.backend.close()
 
-    def _is_work_due(self) -> bool:
-        """Whether a forward pass is expected; not while all are paused, or wait for a group."""
-        gauges = self.engine.gauges()
-        return gauges.running_count > 0 or gauges.waiting_count > gauges.deferred_count
-
     def _retry_s(self) -> float:
         stats = self.engine.stats()
         rate = stats.requests_per_second
@@ -344,11 +337,7 @@ class Service:
     def _take(self, record: Record) -> None:
         """Engine thread: note what endpoints and /health want to know."""
         match record:
-            case TickRecord():
-                self._progress_at = record.at
             case RequestAccepted():
-                if self._live_count == 0:
-                    self._progress_at = record.at
                 self._live_count += 1
                 ticket = self.tickets.get(record.request_id)
                 if ticket is not None:

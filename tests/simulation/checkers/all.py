@@ -26,11 +26,11 @@ def make_checkers(
 ) -> list[Checker]:
     """One for each invariant."""
     settings = world.settings
-    shares = SharesChecker()
+    shares = SharesChecker(settings)
     return [
         CapacityChecker(settings, traits),
-        SteeringChecker(settings),
-        JoiningChecker(settings),
+        SteeringChecker(settings, oracle, decodes_differ=traits.decodes_differ),
+        JoiningChecker(settings, oracle),
         ScopeChecker(oracle, reuses=settings.reuse_prefixes),
         OracleChecker(oracle),
         StreamChecker(oracle),
@@ -40,7 +40,7 @@ def make_checkers(
         # Before the shares are told of a request: what it asks them is how things stood.
         LimitsChecker(settings, shares.has_room),
         shares,
-        UsageChecker(),
+        UsageChecker(settings),
         WorkChecker(settings),
         LedgerChecker(scheduler.check, settings.cache_tokens_max),
     ]

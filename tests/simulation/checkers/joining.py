@@ -1,15 +1,19 @@
 """Invariant 13: nobody joins before the window or the group departs, or waits for it longer.
 
-Under `continuous` with a window, newcomers start when the oldest of them has waited for `wait_s`,
-or when as many are here as end it. Under the group strategies a group departs when it is full, when
-its oldest has waited for `wait_s`, or when the engine drains; answers that are handed out together
-come when nobody of the group is left. While nobody runs, whoever may join has joined.
+A newcomer has never run. Under `continuous` with a window, newcomers start when the oldest of them
+has waited for `wait_s`, or when as many are here as end it. Under the group strategies a group
+departs when it is full, when its oldest newcomer has waited for `wait_s`, or when the engine
+drains; no more newcomers join it than were there, and answers that are handed out together come
+when nobody of the group is left. While nobody runs, whoever may join has joined.
 """
+
+from collections import Counter
 
 from jitney.core.events import FinishEvent
 from jitney.core.request import RequestId
 from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.engine.answer import Ending
+from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (
     Fetched,
@@ -26,21 +30,24 @@ NAME = "joining"
 
 PREEMPTIONS = ("displaced", "preempted_saved", "preempted_recomputed")
 
+Arrivals = dict[Name, float]
+
 
 class JoiningChecker:
     """Knows who is here, who has run, and which group is on its way."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, oracle: Oracle) -> None:
         self._settings = settings
-        self._pauses = Pauses()
-        self._arrived: dict[Name, float] = {}
+        self._oracle = oracle
+        self._pauses = Pauses(settings)
+        self._arrived: Arrivals = {}
         self._has_run: set[Name] = set()
         self._running: set[Name] = set()
         self._group: set[Name] = set()
         self._group_of: dict[RequestId, int] = {}
         self._group_number = 0
-        self._preempted_count = 0
-        self._window_waits = 0
+        self._places = 0
+        self._counters: Counter[str] = Counter()
         self._drains = False
 
     def see(self, seen: Seen) -> None:
@@ -73,73 +80,98 @@ class JoiningChecker:
 
     def _planned(self, seen: Planned) -> None:
         running = set(seen.owners.values())
-        self._group -= {name for name in self._group - running if self._pauses.is_paused(name[0])}
-        waiting = {
+        newcomers = {
             name: at
             for name, at in self._arrived.items()
-            if name not in self._group and not self._pauses.is_paused(name[0])
+            if name not in self._has_run and not self._pauses.is_paused(name)
         }
+        starts = running & set(newcomers)
         if self._is_grouped:
-            self._groups(seen, running, waiting)
+            self._groups(seen.at, running, starts, newcomers)
         else:
-            self._window(seen, running)
+            self._window(seen, running, starts, newcomers)
         if not running and seen.batch is None:
-            self._idle(seen.at)
+            self._idle(seen.at, newcomers)
         self._has_run |= running
         self._running = running
+        self._counters = Counter(seen.gauges.counters)
 
-    def _groups(self, seen: Planned, running: set[Name], waiting: dict[Name, float]) -> None:
+    def _groups(
+        self, at: float, running: set[Name], starts: set[Name], newcomers: Arrivals
+    ) -> None:
+        # Whoever was paused has left its group as soon as its batch had returned.
+        gone = {name for name in self._group - running if self._pauses.is_paused(name)}
+        self._group -= gone
         if not self._group and running:
             self._group_number += 1
-            self._departs(seen.at, waiting)
-        if self._group or running:
-            for request_id, _ in running - self._group:
-                self._group_of[request_id] = self._group_number
+            self._places = len(newcomers) if self._departs(at, newcomers) else 0
+            if starts and not self._places:
+                raise Violation(NAME, f"a group departs with {len(newcomers)} before its time")
+        self._places -= len(starts)
+        if self._places < 0:
+            raise Violation(NAME, f"{sorted(starts)[0]} joins a group that has departed")
+        for request_id, _ in running - self._group:
+            self._group_of[request_id] = self._group_number
         self._group |= running
 
-    def _departs(self, at: float, waiting: dict[Name, float]) -> None:
+    def _departs(self, at: float, newcomers: Arrivals) -> bool:
+        """Whether newcomers may form a group."""
         settings = self._settings
         least = settings.sequences_max
         if settings.strategy is Strategy.ADAPTIVE:
             least = settings.group_size_min
-        if len(waiting) < least and not self._is_over(at, min(waiting.values(), default=at)):
-            raise Violation(NAME, f"a group departs with {len(waiting)}, and {least} are wanted")
+        return len(newcomers) >= least or self._is_over(at, newcomers)
 
-    def _window(self, seen: Planned, running: set[Name]) -> None:
+    def _window(
+        self, seen: Planned, running: set[Name], starts: set[Name], newcomers: Arrivals
+    ) -> None:
         counters = seen.gauges.counters
-        preempted_count = sum(counters[name] for name in PREEMPTIONS)
+        was_closed = counters["window_waits"] > self._counters["window_waits"]
+        # Those of a tenant with a share may be held back, and do not end the window then.
+        free = {name: at for name, at in newcomers.items() if self._share_of(name) is None}
+        if was_closed and free and self._is_over(seen.at, free):
+            raise Violation(NAME, f"{min(free)} waits for longer than the window")
         # Where somebody was sent back in this plan, the places before it are not known.
-        is_known = preempted_count == self._preempted_count
-        self._preempted_count = preempted_count
-        newcomers = {
-            name: at
-            for name, at in self._arrived.items()
-            if name not in self._has_run and not self._pauses.is_paused(name[0])
-        }
-        was_closed = counters["window_waits"] > self._window_waits
-        self._window_waits = counters["window_waits"]
-        if was_closed and self._is_over(seen.at, min(newcomers.values())):
-            raise Violation(NAME, f"{min(newcomers)} waits for longer than the window")
-        starts = running & set(newcomers)
-        if not starts or not is_known or self._is_over(seen.at, min(newcomers.values())):
+        is_known = all(counters[name] == self._counters[name] for name in PREEMPTIONS)
+        if not starts or not is_known or self._is_over(seen.at, self._without_full(newcomers)):
             return
-        places = self._settings.sequences_max - len(running - starts)
+        enough = self._enough(self._settings.sequences_max - len(running - starts))
+        if len(newcomers) < enough:
+            raise Violation(NAME, f"{len(newcomers)} of {enough} join before the end")
+
+    def _enough(self, places: int) -> int:
+        """Newcomers who end a window early, or fill a group."""
         size = max(self._settings.window_size or places, self._settings.group_size_min)
-        if len(newcomers) < min(size, places):
-            raise Violation(NAME, f"{len(newcomers)} of {min(size, places)} join before the end")
+        return min(size, places)
 
-    def _idle(self, at: float) -> None:
+    def _idle(self, at: float, newcomers: Arrivals) -> None:
         """Nobody runs and nothing is done: then somebody must be waited for."""
-        for name, arrived in self._arrived.items():
-            if self._pauses.is_paused(name[0]):
-                continue
-            came_back = name in self._has_run and not self._is_grouped
-            if came_back or self._is_over(at, arrived):
-                raise Violation(NAME, f"{name} is kept out, and nobody runs")
+        for name in self._arrived:
+            if name in self._has_run and not self._pauses.is_paused(name):
+                raise Violation(NAME, f"{name} ran before, and is kept out though nobody runs")
+        is_enough = len(newcomers) >= self._enough(self._settings.sequences_max)
+        if newcomers and (is_enough or self._is_over(at, newcomers)):
+            raise Violation(NAME, f"{min(newcomers)} is kept out, and nobody runs")
 
-    def _is_over(self, at: float, arrived: float) -> bool:
+    def _is_over(self, at: float, newcomers: Arrivals) -> bool:
         wait_s = self._settings.wait_s
-        return self._drains or (wait_s is not None and arrived + wait_s <= at)
+        if self._drains:
+            return True
+        return wait_s is not None and min(newcomers.values(), default=at) + wait_s <= at
+
+    def _without_full(self, newcomers: Arrivals) -> Arrivals:
+        """Those whose tenants may run one more."""
+        counts = Counter(self._oracle.request(name).tenant for name in self._running)
+        found = {}
+        for name, at in newcomers.items():
+            share = self._share_of(name)
+            if share is None or counts[self._oracle.request(name).tenant] < share:
+                found[name] = at
+        return found
+
+    def _share_of(self, name: Name) -> int | None:
+        share = self._oracle.request(name).share
+        return None if share is None else share.running_max
 
     def _answered(self, request_id: RequestId, ending: Ending) -> None:
         if self._settings.group_answers is GroupAnswers.EACH or ending.error is not None:

@@ -51,7 +51,8 @@ class LedgerChecker:
         if shown != seen.gauges.kv_used:
             raise Violation(NAME, f"{shown} tokens are shown, {seen.gauges.kv_used} in use")
         waiting = len(seen.picture.waiting)
-        if waiting != min(seen.gauges.waiting_count, WAITING_SHOWN_MAX):
+        known = seen.gauges.waiting_count + seen.gauges.paused_count
+        if waiting != min(known, WAITING_SHOWN_MAX):
             raise Violation(NAME, f"{waiting} are shown to wait")
         states = Counter(view.state for view in seen.picture.slots)
         counted = {
@@ -63,7 +64,7 @@ class LedgerChecker:
             raise Violation(NAME, f"slots are shown as {states} and counted as {counted}")
 
     def _rest(self, gauges: Gauges) -> None:
-        if gauges.running_count or gauges.waiting_count:
+        if gauges.live_count:
             raise Violation(NAME, f"at rest {gauges.running_count} sequences run")
         if gauges.kv_used != gauges.kv_cached:
             raise Violation(

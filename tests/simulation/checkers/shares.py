@@ -1,13 +1,16 @@
 """No tenant holds more than its share: of the queue when it brings more, of the places ever.
 
 Who has nothing waiting may bring one request of any size. What was sent back to wait stays, and
-counts. A tenant's tokens are those of its prompts and those that it was told of.
+counts; what is paused does not. A tenant's tokens are those of its prompts and those that it was
+told of.
 """
 
 from collections import Counter
 
 from jitney.core.events import FinishEvent, TokenEvent
 from jitney.core.request import Request
+from jitney.core.settings import SchedulerSettings
+from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
 
 NAME = "shares"
@@ -16,13 +19,15 @@ NAME = "shares"
 class SharesChecker:
     """Knows whose sequences live, and which of them run."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._pauses = Pauses(settings)
         self._live: dict[Name, Request] = {}
         self._made: Counter[Name] = Counter()
         self._running: set[Name] = set()
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
+        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
                 if not self.has_room(seen.request):
@@ -42,7 +47,9 @@ class SharesChecker:
         waiting = [
             name
             for name, each in self._live.items()
-            if each.tenant == request.tenant and name not in self._running
+            if each.tenant == request.tenant
+            and name not in self._running
+            and not self._pauses.is_paused(name)
         ]
         if request.share is None or not waiting:
             return True

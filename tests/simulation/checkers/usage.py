@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from jitney.core.batch import Batch
-from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason, TokenEvent
+from jitney.core.settings import SchedulerSettings
 from jitney.engine.answer import Answer, Ending
+from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (
     Fetched,
     Happened,
@@ -30,7 +32,8 @@ _COUNTER = {
 class UsageChecker:
     """Counts for itself and compares."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._pauses = Pauses(settings)
         self._own: Counter[str] = Counter()
         self._last: Mapping[str, int] = {}
         self._prompts: dict[str, int] = {}
@@ -42,6 +45,7 @@ class UsageChecker:
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
+        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
                 self._own["accepted"] += seen.request.params.n
@@ -56,9 +60,7 @@ class UsageChecker:
             case Fetched(item=Ending(answer=Answer() as answer)):
                 self._compare(answer)
             case Ticked():
-                self._counters(
-                    seen.gauges.counters, seen.gauges.running_count + seen.gauges.waiting_count
-                )
+                self._counters(seen.gauges.counters, seen.gauges.live_count)
 
     def _take(self, seen: Happened) -> None:
         for event in seen.events:
@@ -66,7 +68,7 @@ class UsageChecker:
             if isinstance(event, TokenEvent):
                 self._tokens[name] += 1
             elif isinstance(event, PreemptEvent):
-                self._preempted[name] += 1
+                self._preempted[name] += event.reason is not PreemptReason.PAUSED
             elif isinstance(event, FinishEvent):
                 self._finish(name, event, seen.method)
 
@@ -82,7 +84,8 @@ class UsageChecker:
         if missing < 0 or (missing and method == "apply"):
             raise Violation(NAME, f"{name} counts {event.preempted_count} preemptions")
         start = self._first_start.get(name)
-        is_plain = not event.preempted_count and not self._lost_memory
+        was_stopped = event.preempted_count or self._pauses.was_ever_paused(name)
+        is_plain = not was_stopped and not self._lost_memory
         if is_plain and start is not None and event.cached_count != start:
             raise Violation(NAME, f"{name} counts {event.cached_count} cached tokens, had {start}")
 

@@ -39,7 +39,7 @@ class WaitingChecker:
         self._has_run: set[Name] = set()
         self._running: set[Name] = set()
         self._beside: dict[float, set[Name]] = {}
-        self._pauses = Pauses()
+        self._pauses = Pauses(settings)
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
@@ -83,7 +83,7 @@ class WaitingChecker:
 
     def _defers(self, name: Name, start: StartEvent) -> bool:
         """Whether it is paused, or those beside it are its tenant's share, or compute a prefix."""
-        if self._pauses.was_paused(name[0], start.at):
+        if self._pauses.was_paused(name, start.at):
             return True
         mine = self._oracle.request(name)
         others = self._beside.get(start.at, ())

@@ -100,6 +100,6 @@ def test_counts_follow_whoever_comes_and_goes() -> None:
     assert (queue.count, queue.token_count) == (2, 15)
     queue.remove(first)
     assert (queue.count, queue.token_count, queue.work_count) == (1, 5, second.known_max)
-    assert queue.oldest() is second
+    assert queue.oldest_newcomer() is second
     queue.remove(second)
-    assert queue.oldest() is None
+    assert queue.oldest_newcomer() is None

@@ -170,7 +170,7 @@ def test_draining_refuses_the_new_and_finishes_the_old() -> None:
     """Guards closing: what was accepted is still answered."""
     one = scheduler()
     one.submit(request("a"), 0.0)
-    one.drain()
+    one.drain(0.0)
     with pytest.raises(Draining):
         one.submit(request("b"), 0.0)
     while (batch := one.plan(0.0)) is not None:

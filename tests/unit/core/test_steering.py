@@ -59,10 +59,10 @@ def test_a_paused_request_leaves_its_place_and_comes_back() -> None:
         PreemptReason.PAUSED
     ]
     assert runs(one) == {"b"}
-    assert one.gauges().paused_count == one.gauges().waiting_count == 1
+    assert (one.gauges().paused_count, one.gauges().waiting_count) == (1, 0)
     one.pause(A, 0.0)
     turn(one)
-    one.resume(A)
+    one.resume(A, 0.0)
     batch, _ = turn(one)
     assert runs(one) == {"a", "b"}
     assert batch is not None
@@ -116,19 +116,81 @@ def test_a_pause_ends_by_itself() -> None:
     assert one.counters["pauses_ended"] == 1
 
 
-def test_the_paused_count_for_the_bounds_of_the_queue() -> None:
-    """Guards memory: a caller that pauses everything cannot hand in more and more."""
-    one = scheduler(queue_requests_max=2)
-    share = Share(waiting_max=1, waiting_tokens_max=1000, running_max=8)
-    one.submit(request("a", share=share, tenant="x"), 0.0)
+def test_all_pauses_of_a_request_together_are_bounded() -> None:
+    """Guards against one that is resumed and paused again, for ever."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
     one.pause(A, 0.0)
-    with pytest.raises(QueueFull, match="of this caller"):
-        one.submit(request("b", share=share, tenant="x"), 0.0)
-    one.submit(request("b"), 0.0)
-    one.pause(B, 0.0)
-    with pytest.raises(QueueFull, match="2 requests"):
-        one.submit(request("c"), 0.0)
+    one.resume(A, PAUSE_S_MAX - 1.0)
+    one.pause(A, 1000.0)
+    assert one.wake_at(1000.0) == 1001.0
+    one.expire(1001.0)
+    one.pause(A, 1002.0)
+    assert one.gauges().paused_count == 0
+    assert one.counters["pauses_refused"] == 1
+
+
+def test_only_a_part_of_the_queue_may_be_paused_and_the_rest_stays_open() -> None:
+    """Guards everybody else: one caller cannot fill the queue with requests that do nothing."""
+    one = scheduler(queue_requests_max=8)
+    for name in "abcd":
+        one.submit(request(name), 0.0)
+        one.pause(RequestId(name), 0.0)
+    assert (one.gauges().paused_count, one.gauges().waiting_count) == (2, 2)
+    assert one.counters["pauses_refused"] == 2
+    for name in "efghij":
+        one.submit(request(name), 0.0)
+    with pytest.raises(QueueFull, match="8 requests"):
+        one.submit(request("k"), 0.0)
     one.check()
+
+
+def test_a_tenant_may_pause_a_part_of_its_share() -> None:
+    """Guards the others' pauses: each tenant has a part of its own."""
+    one = scheduler()
+    share = Share(waiting_max=4, waiting_tokens_max=1000, running_max=8)
+    for name in "ab":
+        one.submit(request(name, share=share, tenant="x"), 0.0)
+        one.pause(RequestId(name), 0.0)
+    one.submit(request("c", share=share, tenant="y"), 0.0)
+    one.pause(C, 0.0)
+    assert one.gauges().paused_count == 2
+    assert one.counters["pauses_refused"] == 1
+    one.cancel(A, 0.0)
+    one.pause(B, 0.0)
+    assert one.gauges().paused_count == 2
+    one.check()
+
+
+def test_a_group_that_waits_until_it_is_full_does_not_wait_for_who_ran_before() -> None:
+    """Guards the resumed: it would wait for strangers, perhaps for ever."""
+    one = scheduler(sequences_max=2, strategy=Strategy.STATIC, wait_s=None)
+    for name in "ab":
+        one.submit(request(name), 0.0)
+    turn(one)
+    one.pause(A, 0.0)
+    turn(one)
+    one.cancel(B, 0.0)
+    one.resume(A, 1.0)
+    assert turn(one, 1.0)[0] is not None
+    assert runs(one) == {"a"}
+
+
+def test_a_newcomer_whom_a_share_holds_back_does_not_end_the_window() -> None:
+    """Guards the window: one tenant's waiting requests must not switch it off for all."""
+    one = scheduler(wait_s=0.5)
+    share = Share(waiting_max=9, waiting_tokens_max=1000, running_max=1)
+    for name in "ab":
+        one.submit(request(name, share=share, tenant="x"), 0.0)
+    turn(one, 0.5)
+    turn(one, 0.5)
+    one.submit(request("c"), 10.0)
+    turn(one, 10.0)
+    assert runs(one) == {"a"}
+    assert one.wake_at(10.0) == 10.5
+    assert one.is_steady
+    turn(one, 10.5)
+    assert runs(one) == {"a", "c"}
 
 
 def test_a_resumed_request_is_next_by_its_age() -> None:
@@ -139,7 +201,7 @@ def test_a_resumed_request_is_next_by_its_age() -> None:
     one.pause(A, 0.0)
     turn(one)
     assert runs(one) == {"b"}
-    one.resume(A)
+    one.resume(A, 0.0)
     one.cancel(B, 0.0)
     turn(one)
     assert runs(one) == {"a"}
@@ -156,7 +218,7 @@ def test_no_group_waits_for_a_paused_member() -> None:
     turn(one)
     assert runs(one) == {"c", "d"}
     assert one.picture(0.0).waiting[0].reason is not WaitReason.GROUP
-    one.resume(A)
+    one.resume(A, 0.0)
     for name in (C, RequestId("d")):
         one.cancel(name, 0.0)
     turn(one, 2.0)
@@ -172,7 +234,7 @@ def test_a_crash_leaves_the_paused_paused() -> None:
     one.fail("gone", 0.0)
     assert one.plan(0.0) is None
     one.check()
-    one.resume(A)
+    one.resume(A, 0.0)
     assert turn(one)[0] is not None
 
 
@@ -217,6 +279,42 @@ def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
     assert len(starts) == 4, "everybody generates, though one at a time"
 
 
+def test_under_separate_those_who_were_sent_back_have_no_turn() -> None:
+    """Guards the engine: a prefill sent a decode back, found no room all the same, and then the
+    decodes had one among them that was none any more."""
+    traits = Traits(name="none", slots_max=8, kv_tokens=38, model_len_max=38)
+    settings = SchedulerSettings(
+        model_len_max=38,
+        sequences_max=8,
+        mix=Mix.SEPARATE,
+        prefill_chunk=8,
+        watermark=0.0,
+        reuse_prefixes=False,
+    )
+    one = Scheduler(settings, traits, (9,))
+    for name in "ab":
+        one.submit(request(name, 5), 0.0)
+    turn(one)
+    one.submit(request("p", 24), 0.0)
+    one.submit(request("d", 2), 0.0)
+    for _ in range(12):
+        turn(one)
+    assert one.counters["kv_full"] > 0
+
+
+def test_under_separate_tenants_take_turns_at_the_prefill() -> None:
+    """Guards a short prompt behind five long ones of another key."""
+    one = scheduler(mix=Mix.SEPARATE, prefill_chunk=4, prefills_max=1)
+    share = Share(waiting_max=9, waiting_tokens_max=1000, running_max=6)
+    for name in "abcde":
+        one.submit(request(name, 70, share=share, tenant="x"), 0.0)
+    one.submit(request("s", 6, share=share, tenant="y"), 0.0)
+    for _ in range(70 // 4 + 3):
+        turn(one)
+    views = {str(each.request_id): each.token_count for each in one.picture(0.0).slots}
+    assert views["s"] >= 6
+
+
 class ByName:
     """The last letter first."""
 
@@ -233,6 +331,17 @@ class Broken:
         if candidate.request_id == "e":
             raise RuntimeError("no idea")
         return self.answers["abcd".index(candidate.request_id)]  # type: ignore[return-value]
+
+
+class Quits:
+    """Leaves by every door there is."""
+
+    def rank(self, candidate: Candidate) -> float:
+        class Unspeakable(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no words")
+
+        raise SystemExit(3) if candidate.request_id == "a" else Unspeakable
 
 
 def started(one: Scheduler) -> list[str]:
@@ -265,6 +374,14 @@ def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
     assert "the policy Broken gave request e no rank" in complaints[-1]
     assert one.take_complaints() == []
     assert started(one) == list("abcde")
+
+
+def test_a_policy_cannot_end_the_engine() -> None:
+    """Guards the engine thread: an exit, and an error that cannot be put into words."""
+    one = scheduler(sequences_max=1, policy=Quits())
+    for name in "ab":
+        one.submit(request(name), 0.0)
+    assert [each.split(": ")[1] for each in one.take_complaints()] == ["SystemExit", "Unspeakable"]
 
 
 def test_the_oldest_is_not_overtaken_for_ever_by_any_policy() -> None:

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 
 from jitney.core.counters import Counters
-from jitney.core.queue import WaitQueue
-from jitney.core.ranking import by_arrival
 from jitney.core.sequence import Sequence
 from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
-from jitney.core.strategy import Gate, make_gate
+from jitney.core.strategy import Gate, Line, make_gate
 from tests.unit.core.sequences import sequence
 
 
@@ -21,21 +19,17 @@ def gate(strategy: Strategy, size: int = 2, wait_s: float | None = 0.25, **other
     return make_gate(settings, Counters())
 
 
-def line(*waiting: Sequence) -> WaitQueue:
-    queue = WaitQueue(by_arrival, 30.0)
-    for number, each in enumerate(waiting):
-        each.order = number
-        queue.add(each)
-    return queue
+def line(*waiting: Sequence, places: int = 64) -> Line:
+    return Line(len(waiting), waiting[0] if waiting else None, places)
 
 
-def many(count: int, arrived_at: float = 0.0) -> WaitQueue:
+def many(count: int, arrived_at: float = 0.0) -> Line:
     return line(*(sequence(f"a{number}", arrived_at=arrived_at) for number in range(count)))
 
 
-def opened(one: Gate, now: float, queue: WaitQueue, *, drains: bool = False) -> bool:
-    """Whether the gate is open for this line, with all places free."""
-    one.open(now, queue, 64, drains=drains)
+def opened(one: Gate, now: float, line: Line, *, drains: bool = False) -> bool:
+    """Whether the gate is open for this line."""
+    one.open(now, line, drains=drains)
     return one.is_open
 
 
@@ -70,19 +64,16 @@ def test_a_window_ends_when_enough_are_here(size: int | None, least: int, enough
 def test_a_window_does_not_wait_for_more_than_have_a_place() -> None:
     """Guards newcomers behind a busy engine: whom nobody could join is not waited for."""
     one = gate(Strategy.CONTINUOUS, size=8)
-    one.open(0.0, many(2), 2, drains=False)
-    assert one.is_open
+    assert opened(one, 0.0, line(sequence("a"), sequence("b"), places=2))
 
 
 def test_whoever_ran_before_comes_back_through_a_closed_window() -> None:
     """Guards those who run: a preempted sequence is not delayed by newcomers."""
     one, back, fresh = gate(Strategy.CONTINUOUS, size=8), sequence("a"), sequence("b")
     back.started_at = 0.0
-    waiting = line(back, fresh)
-    assert not opened(one, 0.0, waiting)
+    assert not opened(one, 0.0, line(fresh))
     assert one.may_join(back)
     assert not one.may_join(fresh)
-    assert one.awaited_count(waiting) == 1
 
 
 @pytest.mark.parametrize("strategy", [Strategy.STATIC, Strategy.DYNAMIC])
@@ -108,8 +99,9 @@ def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
     """Guards the meaning of a group: a preempted member comes back, a stranger waits."""
     one, first, second, third = gate(Strategy.STATIC), *(sequence(name) for name in "abc")
     assert opened(one, 0.0, line(first, second, third))
-    one.joined(first)
-    one.joined(second)
+    for each in (first, second):
+        one.joined(each)
+        each.started_at = 0.0
     assert one.holds_answers
     assert not one.may_join(third)
     assert one.may_join(first)

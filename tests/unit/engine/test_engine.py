@@ -25,6 +25,7 @@ from jitney.errors import (
     ContextLengthExceeded,
     Draining,
     EngineStopped,
+    InvalidRequest,
     JitneyError,
     QueueFull,
 )
@@ -217,6 +218,44 @@ def test_a_backend_lost_while_idle_comes_back_without_a_request(
     engine.look().result(WAIT_S)
     assert engine.is_backend_ready
     assert backend.reset_count == 1
+
+
+def test_a_backend_lost_while_everybody_is_paused_comes_back(
+    make_engine: MakeEngine,
+    make_request: MakeRequest,
+    backend: Gated,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards newcomers, who are tokenised by the backend: a paused request runs no batch that
+    would find out that it is gone."""
+    monkeypatch.setattr("jitney.engine.loop.IDLE_S_MAX", 0.01)
+    lost = threading.Event()
+    engine = make_engine()
+    engine.observe(lambda record: lost.set() if isinstance(record, BackendLost) else None)
+    paused = engine.submit(make_request(max_tokens=900))
+    paused.pause()
+    while engine.gauges().paused_count == 0:
+        engine.look().result(WAIT_S)
+    backend.check_faults = [None, BackendCrashed("killed", 9)]
+    assert lost.wait(WAIT_S)
+    paused.resume()
+    assert paused.result(WAIT_S).usage.completion_count == 900
+
+
+def test_a_second_request_of_one_id_cannot_cancel_the_first(
+    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+) -> None:
+    """Guards ids that callers choose: whoever was refused gives up its own request only."""
+    engine = make_engine()
+    first = engine.submit(make_request(id="mine", max_tokens=600))
+    backend.gate.clear()
+    second = engine.send(make_request(id="mine", max_tokens=600))
+    second.cancel()
+    second.pause()
+    backend.gate.set()
+    with pytest.raises(InvalidRequest, match="live already"):
+        second.result(WAIT_S)
+    assert first.result(WAIT_S).usage.completion_count == 600
 
 
 def test_a_fault_of_our_own_fails_every_live_request_once(

@@ -232,7 +232,7 @@ def test_shares_are_together_one_however_long_the_backend_says_it_took() -> None
 def test_idle_slots_are_those_that_could_run_beside_the_others() -> None:
     """Guards the count of idle slots: what is kept for its prefix takes nobody's place."""
     tally = Tally(0.0, NOTHING)
-    tally.gauge(replace(NOTHING, running_count=3, cached_count=7))
+    tally.gauge(replace(NOTHING, running_count=3, cached_count=7), 0.0)
     stats = tally.snapshot(1.0)
     assert (stats.slot_count, stats.active_slots, stats.idle_slots) == (8, 3, 5)
     assert stats.cached_slots == 7
@@ -246,7 +246,7 @@ def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen() -> None:
         (Fit(0.012, None), (None, None)),
         (Fit(0.012, 0.002), (12.0, 2.0)),
     ):
-        tally.gauge(replace(NOTHING, fit=fit))
+        tally.gauge(replace(NOTHING, fit=fit), 0.0)
         stats = tally.snapshot(1.0)
         assert (stats.fixed_cost_ms, stats.cost_per_sequence_ms) == told
 
@@ -267,3 +267,30 @@ def test_every_figure_of_the_two_lists_has_its_name() -> None:
     names = {each.name for each in fields(Stats)}
     assert names >= BATCH_STATS
     assert names >= CONTINUOUS_BATCHING_STATS
+
+
+def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due() -> None:
+    """Guards health and the alert: idle time, a pause and a window are no stall."""
+    tally = Tally(0.0, NOTHING)
+    assert tally.still_s(90.0) == 0.0
+    tally.gauge(replace(NOTHING, running_count=1), 90.0)
+    assert tally.still_s(97.0) == 7.0
+    tally.take(tick(97.0, 1, 5.0, 1))
+    assert tally.still_s(100.0) == 3.0
+    tally.gauge(replace(NOTHING, paused_count=1), 100.0)
+    assert tally.still_s(500.0) == 0.0
+    tally.gauge(replace(NOTHING, waiting_count=1, deferred_count=1), 500.0)
+    assert tally.still_s(600.0) == 0.0
+    tally.gauge(replace(NOTHING, waiting_count=1), 600.0)
+    assert tally.still_s(601.0) == 1.0
+
+
+def test_time_in_which_nobody_may_run_is_not_busy() -> None:
+    """Guards the rates, which tell refused callers when to come back: a pause is no work."""
+    tally = Tally(0.0, NOTHING)
+    tally.take(accepted(10.0))
+    tally.gauge(replace(NOTHING, running_count=1), 10.0)
+    tally.gauge(replace(NOTHING, paused_count=1), 12.0)
+    assert tally.snapshot(100.0).busy_s == 2.0
+    tally.gauge(replace(NOTHING, running_count=1), 100.0)
+    assert tally.snapshot(101.0).busy_s == 3.0

@@ -262,28 +262,6 @@ def test_two_servers_in_one_process_do_not_share_numbers() -> None:
         second.engine.close(drain_s=0)
 
 
-def test_a_stall_is_counted_from_the_last_tick_or_the_first_live_request(watched: Watched) -> None:
-    """Guards the alert on a stuck engine: idle time before a request is no stall."""
-
-    class Now:
-        moment = 100.0
-
-        def now(self) -> float:
-            return self.moment
-
-    clock = Now()
-    metrics = Metrics(watched.engine, "tiny", clock)
-    measures = Measures(200)
-    measures.take(tick(1.0, 1))
-    assert metrics.stalled_s(measures.copied()) == 0.0
-    measures.take(accepted(90.0, "a", 4))
-    assert metrics.stalled_s(measures.copied()) == 10.0
-    measures.take(tick(97.0, 2, member("a", 0, 4, samples=True)))
-    assert metrics.stalled_s(measures.copied()) == 3.0
-    measures.take(done(98.0, "a"))
-    assert metrics.stalled_s(measures.copied()) == 0.0
-
-
 def test_a_value_on_a_bound_counts_below_it() -> None:
     """Guards Prometheus' rule that a bound is part of its bucket."""
     histogram = Histogram((1.0, 2.0))

@@ -1,0 +1,95 @@
+"""Who is paused, since when and until when: their callers want them to do nothing for a while.
+
+A paused sequence stands beside the queue and keeps its age. All its pauses together last
+PAUSE_S_MAX at most, and no more than a part of the queue's places may be paused, so that nobody
+fills the engine with requests that do nothing. Called by the scheduler's parts only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jitney.core import limits
+from jitney.core.counters import Counters
+from jitney.core.queue import WaitQueue
+from jitney.core.sequence import Sequence, State
+from jitney.core.strategy import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Since when a sequence is paused, and when it goes on by itself."""
+
+    start: float
+    end: float
+
+
+class Pauses:
+    """The sequences that are paused. One that runs goes on until its batch has returned."""
+
+    def __init__(self, queue: WaitQueue, gate: Gate, counters: Counters, count_max: int) -> None:
+        self._queue = queue
+        self._gate = gate
+        self._counters = counters
+        self._count_max = count_max
+        self._pauses: dict[Sequence, Pause] = {}
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._pauses
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._pauses)
+
+    def __len__(self) -> int:
+        return len(self._pauses)
+
+    @property
+    def end_at(self) -> float | None:
+        """When the first of them goes on by itself."""
+        return min((pause.end for pause in self._pauses.values()), default=None)
+
+    def begin(self, sequence: Sequence, now: float) -> None:
+        """Let the sequence do nothing until it is resumed, unless it was paused for too long."""
+        if sequence in self._pauses:
+            return
+        left_s = limits.PAUSE_S_MAX - sequence.paused_s
+        has_room = len(self._pauses) < self._count_max and self._queue.shares.may_pause(sequence)
+        if left_s <= 0 or not has_room:
+            self._counters.add("pauses_refused")
+            return
+        self._pauses[sequence] = Pause(now, now + left_s)
+        self._queue.shares.pauses(sequence)
+        self._counters.add("paused")
+        if sequence.state is State.WAITING:
+            self.leave_queue(sequence)
+
+    def end(self, sequence: Sequence, now: float) -> None:
+        """Let a paused sequence wait for its turn again; any other one is left as it is."""
+        pause = self._pauses.get(sequence)
+        if pause is None:
+            return
+        sequence.paused_s += max(0.0, now - pause.start)
+        self._counters.add("resumed")
+        self.forget(sequence)
+        if sequence.state is State.WAITING:
+            self._queue.add(sequence)
+
+    def end_due(self, now: float) -> None:
+        """Resume those who were paused for as long as may be."""
+        for sequence in [each for each, pause in self._pauses.items() if pause.end <= now]:
+            self._counters.add("pauses_ended")
+            self.end(sequence, now)
+
+    def end_all(self, now: float) -> None:
+        """Resume everybody."""
+        for sequence in list(self._pauses):
+            self.end(sequence, now)
+
+    def leave_queue(self, sequence: Sequence) -> None:
+        """A paused sequence waits beside the queue, and no group waits for it."""
+        self._queue.remove(sequence)
+        self._gate.left(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence is paused no more, or has ended."""
+        if self._pauses.pop(sequence, None) is not None:
+            self._queue.shares.pauses_no_more(sequence)
