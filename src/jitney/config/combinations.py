@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from jitney.core.settings import Mix, Strategy
+from jitney.core.settings import GroupAnswers, Mix, Strategy
 
 EFFECTIVE = (
     ("window_size", "strategy", (Strategy.CONTINUOUS,)),
@@ -20,6 +20,10 @@ EFFECTIVE = (
     ("target_stall_ms", "mix", (Mix.BOUNDED_STALL, Mix.SEPARATE)),
 )
 """Settings that have an effect only where another one has one of these values."""
+
+
+HARMLESS = (False, GroupAnswers.TOGETHER)
+"""What asks for nothing: a switch that is off, and what groups do by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,27 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
                 "lower the first or raise the second.",
                 (smaller, larger),
             )
+    if values["min_batch_size"] > 1 and not _has_small_groups(values):
+        return Refusal(
+            f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
+            "no fewer depart before max_wait_ms has passed than fill every place; leave it out, "
+            "or set strategy to adaptive, or window_size.",
+            ("min_batch_size", "strategy"),
+        )
     return _find_idle(values, given)
+
+
+def _has_small_groups(values: Mapping[str, Any]) -> bool:
+    """Whether fewer may join at once than there are places."""
+    has_window = values["strategy"] is Strategy.CONTINUOUS and values["window_size"] is not None
+    return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
 def _find_idle(values: Mapping[str, Any], given: Set[str]) -> Refusal | None:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
-        if name in given and chosen not in choices:
+        is_asked = name in given and values[name] not in HARMLESS
+        if is_asked and chosen not in choices:
             return Refusal(
                 f"{name} is given but has no effect where {chooser} is {chosen}; leave it out, or "
                 f"set {chooser} to {' or '.join(choices)}.",

@@ -272,7 +272,8 @@ class Settings:
         metadata=about(
             Group.SCHEDULING,
             Whole(1, 4096),
-            "The fewest requests that depart together before max_wait_ms has passed.",
+            "The fewest requests that depart together before max_wait_ms has passed, where a group "
+            "of adaptive or window_size is smaller.",
         ),
     )
     wait_until_full: bool = field(
@@ -280,7 +281,8 @@ class Settings:
         metadata=about(
             Group.SCHEDULING,
             Switch(),
-            "Let a static group wait for exactly max_num_seqs requests, for ever if need be.",
+            "Let a static group wait for exactly max_num_seqs requests, for ever if need be; those "
+            "whom a key's share holds back count.",
         ),
     )
     group_answers: GroupAnswers = field(

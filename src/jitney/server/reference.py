@@ -42,6 +42,7 @@ REFUSALS = (
     Told(503, UNAVAILABLE, "too_many_bytes"),
     Told(503, UNAVAILABLE, "too_many_bodies"),
     Told(503, UNAVAILABLE, "too_many_connections"),
+    Told(429, RATE, "too_many_paused"),
     Told(429, RATE, "trace_under_way"),
 )
 """Refusals that are no error of the engine's."""
@@ -66,9 +67,10 @@ This page is made from the source by `make docs`.
 | `POST /detokenize` | the text of `tokens` |
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
 answered, by the `id` of its reply, does nothing until it is resumed; its time limits hold, it \
-keeps its place by age, and after {PAUSE_S_MAX:g} s it goes on by itself |
+keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itself; at most a \
+quarter as many may be paused as may wait |
 | `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
-by a number as in the field `priority` |
+by a number as in the field `priority`; refused where the policy is not `priority` |
 | `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \

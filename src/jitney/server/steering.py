@@ -9,7 +9,10 @@ import re
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from jitney.server.errors import Refusal
+from jitney.core.settings import Policy
+from jitney.core.shares import paused_max
+from jitney.errors import InvalidRequest
+from jitney.server.errors import RATE, Refusal, retry_headers
 from jitney.server.livecalls import Handles
 from jitney.server.service import Service
 from jitney.server.translate import allowed_priority
@@ -25,7 +28,9 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/v1/requests/{reply_id}/pause")
     async def pause(request: Request, reply_id: str) -> Response:
         """Let a call do nothing until it is resumed."""
-        for handle in _find(service, request, reply_id):
+        handles = _find(service, request, reply_id)
+        _check_room(service)
+        for handle in handles:
             handle.pause()
         return _told(reply_id, "pausing")
 
@@ -43,6 +48,11 @@ def make_router(service: Service) -> APIRouter:
         """Put a call into another class: by its name, or by a number as vLLM has them."""
         given = int(priority) if _NUMBER.fullmatch(priority) else priority
         chosen = allowed_priority(given, request.state.caller.key)
+        if service.engine.settings.policy is not Policy.PRIORITY:
+            raise InvalidRequest(
+                "priorities have no effect here: the server does not run with the policy priority.",
+                "priority",
+            )
         for handle in _find(service, request, reply_id):
             handle.reprioritise(chosen)
         return _told(reply_id, chosen.name.lower())
@@ -51,6 +61,8 @@ def make_router(service: Service) -> APIRouter:
 
 
 def _find(service: Service, request: Request, reply_id: str) -> Handles:
+    """The caller's live requests of this call; counts as a request of the caller's."""
+    request.state.caller.enter()
     found = service.live_calls.find(request.state.caller.name, reply_id)
     if not found:
         raise Refusal(
@@ -59,6 +71,20 @@ def _find(service: Service, request: Request, reply_id: str) -> Handles:
             code="request_not_found",
         )
     return found
+
+
+def _check_room(service: Service) -> None:
+    engine = service.engine
+    count_max = paused_max(engine.settings.queue_requests_max)
+    if engine.gauges().paused_count >= count_max:
+        raise Refusal(
+            429,
+            f"{count_max} requests are paused already, as many as may be; resume one, or try "
+            "again later.",
+            code="too_many_paused",
+            type=RATE,
+            headers=retry_headers(1.0),
+        )
 
 
 def _told(reply_id: str, state: str) -> Response:

@@ -10,6 +10,7 @@ import pytest
 
 from jitney.backends.fake import FakeSettings
 from jitney.core.request import Priority
+from jitney.core.settings import Policy
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, wait_until
@@ -108,7 +109,7 @@ def test_who_leaves_while_paused_frees_the_place(start: Start) -> None:
 
 def test_a_call_is_put_into_another_class(start: Start) -> None:
     """Guards the direction of numbers: over HTTP the lower is served first, as vLLM has it."""
-    server = start(World(backend=SLOW))
+    server = start(World(backend=SLOW, policy=Policy.PRIORITY))
     stream = Stream(server)
     for given, told in ((-1, "high"), ("low", "low"), (-7, "critical")):
         assert post(server, f"{stream.id}/priority", priority=given).json()["status"] == told
@@ -122,7 +123,7 @@ def test_a_call_is_put_into_another_class(start: Start) -> None:
 @pytest.mark.parametrize("what", ["pause", "resume", "priority"])
 def test_only_ones_own_live_calls_are_found(start: Start, what: str) -> None:
     """Guards callers against each other: another key's call does not exist."""
-    server = start(World(backend=SLOW, settings=keyed()))
+    server = start(World(backend=SLOW, settings=keyed(), policy=Policy.PRIORITY))
     first, other = KEYS
     stream = Stream(server, first)
     given = "low" if what == "priority" else None
@@ -135,9 +136,34 @@ def test_only_ones_own_live_calls_are_found(start: Start, what: str) -> None:
     assert check_error(post(server, f"{stream.id}/{what}", first, priority=given), 404)
 
 
+def test_what_would_have_no_effect_is_refused(start: Start) -> None:
+    """Guards whoever raises a class and believes it helps: first come, first served."""
+    server = start(World(backend=SLOW))
+    stream = Stream(server)
+    error = check_error(post(server, f"{stream.id}/priority", priority="high"), 400, "priority")
+    assert "no effect" in error["message"]
+    stream.join()
+
+
+def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Start) -> None:
+    """Guards everybody else against callers who pause all they have, or do nothing but steer."""
+    key = Key(name="first", secret="first-secret-of-tests", requests_per_min=4)
+    settings = ServerSettings(model_names=(MODEL,), keys=(key,))
+    server = start(World(backend=SLOW, queue=4, settings=settings))
+    one, two = Stream(server, KEYS[0]), Stream(server, KEYS[0])
+    post(server, f"{one.id}/pause", KEYS[0])
+    wait_until(lambda: server.service.engine.gauges().paused_count == 1, "it was not paused")
+    error = check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)
+    assert error["code"] == "too_many_paused"
+    assert check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)["code"] != "too_many_paused"
+    two.join()
+    server.service.engine.drain()
+    one.join()
+
+
 def test_a_key_stays_below_its_highest_class(start: Start) -> None:
     """Guards `max_priority` of a key against a detour."""
-    server = start(World(backend=SLOW, settings=keyed()))
+    server = start(World(backend=SLOW, settings=keyed(), policy=Policy.PRIORITY))
     stream = Stream(server, KEYS[0])
     error = check_error(
         post(server, f"{stream.id}/priority", KEYS[0], priority="critical"), 400, "priority"

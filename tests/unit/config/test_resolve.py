@@ -147,6 +147,8 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
         ({"wait_until_full": True}, "no effect where strategy is continuous"),
         ({"group_answers": "each"}, "set strategy to static or dynamic or adaptive"),
         ({"prefill_batch_size": 2}, "set mix to separate"),
+        ({"min_batch_size": 2}, "no fewer depart"),
+        ({"min_batch_size": 2, "strategy": "dynamic"}, "set strategy to adaptive"),
         ({"decode_batch_size": 2}, "set mix to separate"),
         ({"target_tick_ms": 20, "strategy": "dynamic"}, "set strategy to adaptive"),
         ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall or separate"),
