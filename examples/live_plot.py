@@ -1,4 +1,4 @@
-"""One load under each strategy, drawn while it runs: who runs, who waits, how large batches are.
+"""One load under each strategy, drawn while it runs: how many wait, and how large batches are.
 
     python examples/live_plot.py                            a window, with the embedded model
     python examples/live_plot.py --png strategies.png       a picture at the end; needs no display
@@ -25,7 +25,14 @@ from jitney.compose import scheduler_settings
 from jitney.config import resolve
 from jitney.core.request import Request, RequestId
 from jitney.engine.engine import Engine
-from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, TickRecord
+from jitney.records import (
+    Record,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestStarted,
+    TickRecord,
+)
 
 STRATEGIES: dict[str, dict[str, object]] = {
     "static": {"strategy": "static"},
@@ -68,7 +75,8 @@ class Run:
 
     name: str
     ticks: list[TickRecord] = field(default_factory=list)
-    queue: list[Level] = field(default_factory=list)
+    accepted: list[RequestAccepted] = field(default_factory=list)
+    started: list[RequestStarted] = field(default_factory=list)
     done: list[RequestDone | RequestFailed] = field(default_factory=list)
 
     def observe(self, record: Record) -> None:
@@ -76,18 +84,31 @@ class Run:
         match record:
             case TickRecord():
                 self.ticks.append(record)
-                self.queue.append(Level(record.at, record.queue_depth))
             case RequestAccepted():
-                # Between ticks too: a group that gathers makes none.
-                before = self.queue[-1].count if self.queue else 0
-                self.queue.append(Level(record.at, before + 1))
+                self.accepted.append(record)
+            case RequestStarted():
+                self.started.append(record)
             case RequestDone() | RequestFailed():
                 self.done.append(record)
 
     @property
     def began_at(self) -> float:
         """The first arrival, on the engine's clock."""
-        return self.queue[0].at if self.queue else 0.0
+        return self.accepted[0].sent_at if self.accepted else 0.0
+
+    def levels(self) -> list[Level]:
+        """How many wait, anew from each moment at which one comes or starts.
+
+        By the moments in the records, not by their order: what happens during a forward pass is
+        told when it is over. Memory is plenty here, so nobody who started waits again.
+        """
+        changes = [(each.sent_at, 1) for each in list(self.accepted)]
+        changes += [(each.at, -1) for each in list(self.started)]
+        found, count = [], 0
+        for at, change in sorted(changes, key=lambda each: (each[0], -each[1])):
+            count += change
+            found.append(Level(at, count))
+        return found
 
     def words(self) -> str:
         """The run in one line."""
@@ -100,7 +121,7 @@ class Run:
         mean = sum(each.batch_size for each in ticks) / len(ticks)
         return (
             f"{title}: {len(done)} answers in {took_s:.1f} s, half of them within "
-            f"{middle_s:.2f} s; {len(ticks)} batches of {mean:.1f} on average"
+            f"{middle_s:.1f} s; {len(ticks)} batches of {mean:.1f}"
         )
 
 
@@ -156,22 +177,21 @@ def _request(number: int, arrival: Arrival) -> Request:
 
 # Any: matplotlib has no types that we could name without it.
 def draw_run(axes: Any, run: Run) -> None:
-    """One row: lines of those who run and wait, a dot for each batch, a mark for each answer."""
+    """One row: areas of those who wait and of the batches, a mark for each answer."""
     axes.clear()
-    origin, ticks, queue = run.began_at, list(run.ticks), list(run.queue)
-    times = [each.at - origin for each in ticks]
-    axes.fill_between(
-        [each.at - origin for each in queue],
-        [each.count for each in queue],
-        step="post",
-        color="#ecd3b0",
-        linewidth=0,
-        label="waiting",
-    )
-    sizes = [each.batch_size for each in ticks]
-    axes.plot(times, sizes, ".", color="#8fb9cf", markersize=5, label="sequences in a batch")
-    running = [each.active_slots for each in ticks]
-    axes.step(times, running, where="post", color="#14465f", linewidth=1.1, label="running")
+    origin, levels = run.began_at, run.levels()
+    moments, counts = [each.at - origin for each in levels], [each.count for each in levels]
+    axes.fill_between(moments, counts, step="post", color="#ecd3b0", linewidth=0)
+    times, sizes = [0.0], [0]
+    for tick in list(run.ticks):
+        ended_s = tick.at - origin
+        began_s = ended_s - tick.tick_ms / 1e3
+        times += [began_s, began_s, ended_s, ended_s]
+        # Down to nothing between two: a group that gathers runs no batch.
+        sizes += [0, tick.batch_size, tick.batch_size, 0]
+    axes.fill_between(times, sizes, color="#2f77a3", linewidth=0, label="sequences in the batch")
+    # A line as well: the batches hide the lower part of the area.
+    axes.step(moments, counts, where="post", color="#d9822b", linewidth=1.1, label="waiting")
     answers = [each.at - origin for each in list(run.done)]
     axes.plot(answers, [-1.4] * len(answers), "|", color="#b3423a", markersize=8, label="an answer")
     axes.set_title(run.words(), loc="left", fontsize=9)
@@ -186,7 +206,7 @@ class Picture:
         self._runs = runs
         self._pyplot = pyplot
         self.figure, rows = pyplot.subplots(
-            len(runs), 1, figsize=(11, 1.2 + 1.9 * len(runs)), sharex=True, sharey=True,
+            len(runs), 1, figsize=(9, 1.0 + 1.5 * len(runs)), sharex=True, sharey=True,
             squeeze=False, layout="constrained",
         )  # fmt: skip
         self._rows = [row[0] for row in rows]
@@ -195,7 +215,9 @@ class Picture:
         """All that is known so far."""
         for axes, run in zip(self._rows, self._runs, strict=True):
             draw_run(axes, run)
-        top = max((each.count for run in self._runs for each in list(run.queue)), default=0)
+        top = max((each.count for run in self._runs for each in run.levels()), default=0)
+        ends = [run.ticks[-1].at - run.began_at for run in self._runs if run.ticks]
+        self._rows[0].set_xlim(0, 1.02 * max(ends, default=1.0))
         self._rows[0].set_ylim(-2.5, max(top, 8) + 1)
         self._rows[-1].set_xlabel("seconds since the first arrival")
         handles, labels = self._rows[0].get_legend_handles_labels()
@@ -245,7 +267,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.png is None:
         pyplot.show()
     else:
-        picture.figure.savefig(given.png, dpi=130)
+        picture.figure.savefig(given.png, dpi=110)
         print(f"wrote {given.png}")
 
 
