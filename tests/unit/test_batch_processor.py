@@ -123,12 +123,14 @@ def test_results_are_those_of_the_model() -> None:
 
 
 def test_a_request_has_its_moments_in_order() -> None:
-    """Guards queue time and processing time, which are told apart."""
+    """Guards what was asked, and queue time and processing time, which are told apart."""
     results = Results(1)
     with processor(BatchConfig(strategy="Continuous"), results) as running:
-        running.submit("a", GREEDY)
+        request_id = running.submit("a", GREEDY)
     (result,) = results.given
     request = result.request
+    assert (request.id, request.prompt) == (request_id, "a")
+    assert request.config == replace(GREEDY, logprobs=0)
     assert request.started_at is not None
     assert request.completed_at is not None
     assert request.created_at <= request.started_at <= request.completed_at

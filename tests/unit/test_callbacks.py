@@ -311,7 +311,7 @@ def test_every_call_that_does_not_return_is_reported(monkeypatch: pytest.MonkeyP
 
         def wait_for_report(*_: object) -> None:
             wanted = llm.callback_blocked_count + 1
-            for _ in range(int(WAIT_S * 1000)):
+            for _turn in range(int(WAIT_S * 1000)):
                 if llm.callback_blocked_count == wanted:
                     return
                 threading.Event().wait(0.001)
