@@ -304,31 +304,28 @@ def test_a_callback_that_does_not_return_is_reported(
 
 
 def test_every_call_that_does_not_return_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards against a request whose later calls block in silence because the first one did."""
+    """Guards against a request whose later calls block in silence because the first one did.
+
+    The first call ends when one report is there, and the last one when there are two; where the
+    machine is slow, calls between them may be reported as well.
+    """
     monkeypatch.setattr(callbacks, "BLOCKED_S", 0.01)
     with LLM(backend="fake") as llm:
         heard = Heard()
 
-        def wait_for_report(*_: object) -> None:
-            wanted = llm.callback_blocked_count + 1
+        def wait_for_reports(count: int) -> None:
             for _turn in range(int(WAIT_S * 1000)):
-                if llm.callback_blocked_count == wanted:
+                if llm.callback_blocked_count >= count:
                     return
                 threading.Event().wait(0.001)
 
         def on_done(*given: Any) -> None:  # Any: as callbacks are given them
-            wait_for_report()
+            wait_for_reports(2)
             heard.on_done(*given)
 
-        llm.submit("a", LONG, on_delta=once(wait_for_report), on_done=on_done)
+        llm.submit("a", LONG, on_delta=lambda *_: wait_for_reports(1), on_done=on_done)
         assert heard.ended.wait(3 * WAIT_S)
-        assert llm.callback_blocked_count == 2
-
-
-def once(call: Callable[..., None]) -> Callable[..., None]:
-    """Passes the first call on, and no other."""
-    left = [call]
-    return lambda *given: left.pop()(*given) if left else None
+        assert llm.callback_blocked_count >= 2
 
 
 def test_each_time_that_no_thread_is_left_is_said(
@@ -337,6 +334,7 @@ def test_each_time_that_no_thread_is_left_is_said(
     """Guards the second time: the first must not silence it for the life of the model."""
     monkeypatch.setattr(callbacks, "THREADS_MAX", 2)
     for _ in range(2):
+        caplog.clear()
         gate, entered, heard = threading.Event(), threading.Semaphore(0), Heard(4)
 
         def on_done(
@@ -357,8 +355,7 @@ def test_each_time_that_no_thread_is_left_is_said(
         assert heard.ended.wait(WAIT_S)
         for thread in own_threads():
             thread.join(WAIT_S)
-    said = [each.getMessage() for each in caplog.records if each.name == "jitney.callbacks"]
-    assert said == ["2 callbacks block at once, as many as may; all others wait for them"] * 2
+        assert "2 callbacks block at once, as many as may" in caplog.text
 
 
 def test_a_close_waits_for_callbacks_but_not_for_ever(
