@@ -5,6 +5,7 @@ told becomes a `BatchResult`. Any thread may call; results come from the threads
 `jitney.callbacks`, never from the engine's. The model brings its own tokenizer.
 """
 
+import math
 import threading
 import uuid
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from jitney.compose import WAIT_S
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
@@ -30,6 +32,10 @@ GenerationConfig = SamplingParams
 
 BatchStats = Stats
 """The engine's statistics have every field of the seed's, and more."""
+
+
+WAIT_MS = 100
+"""How long a batch waits to fill up where nothing is said of it: the seed's default."""
 
 
 class BatchingStrategy(StrEnum):
@@ -63,8 +69,11 @@ class BatchConfig:
     strategy: BatchingStrategy | str = BatchingStrategy.DynamicTimeout
     max_batch_size: int = 8
     min_batch_size: int = 1
-    max_wait_time_ms: float | None = 100
-    """How long a batch waits to fill up; None, under FixedSize, is for ever. Not for Continuous."""
+    """The fewest that depart together while the wait lasts; above 1 under Adaptive only, because
+    the others wait for `max_batch_size`."""
+    max_wait_time_ms: float | None = None
+    """How long a batch waits to fill up, or newcomers are gathered under Continuous; `math.inf`,
+    under FixedSize, is for ever. Left out it becomes 100, and 0 under Continuous."""
     max_queue_size: int = 1000
     num_workers: int = 1
     enable_priority: bool = False
@@ -82,15 +91,24 @@ class BatchConfig:
                 "num_workers is 1: one engine runs every batch; raise max_batch_size, or start "
                 f"several processors in processes of their own ({self.num_workers!r:.80} is given)."
             )
-        if self.max_wait_time_ms is None and strategy is not BatchingStrategy.FixedSize:
-            raise ConfigError(f"max_wait_time_ms may be None under FixedSize, not {strategy.name}.")
+        if self.min_batch_size > 1 and strategy is not BatchingStrategy.Adaptive:
+            raise ConfigError(
+                f"min_batch_size above 1 has an effect under Adaptive only, not {strategy.name}; "
+                f"leave it out ({self.min_batch_size!r:.80} is given)."
+            )
+        if self.max_wait_time_ms is None:
+            waits_ms = 0 if strategy is BatchingStrategy.Continuous else WAIT_MS
+            object.__setattr__(self, "max_wait_time_ms", waits_ms)
+        if self.max_wait_time_ms == math.inf and strategy is not BatchingStrategy.FixedSize:
+            raise ConfigError(
+                "max_wait_time_ms is for ever (inf) under FixedSize only, not "
+                f"{strategy.name}; give a number of milliseconds."
+            )
 
     def settings(self) -> dict[str, object]:
         """The same in the names of our own settings."""
         waits_ms = self.max_wait_time_ms
-        if self.strategy is BatchingStrategy.Continuous:
-            waits_ms = 0
-        timer = {"wait_until_full": True} if waits_ms is None else {"max_wait_ms": waits_ms}
+        timer = {"wait_until_full": True} if waits_ms == math.inf else {"max_wait_ms": waits_ms}
         return {
             "strategy": str(self.strategy),
             "max_num_seqs": self.max_batch_size,
@@ -207,6 +225,8 @@ class BatchProcessor:
         self._llm: LLM | None = None
         self._changed = threading.Condition()
         self._live_count = 0
+        self._calling: set[int] = set()
+        """Threads that are in the callback now."""
         self.is_running = False
         if isinstance(model, LLM):
             _check_agrees(model, {**(config.settings() if config else {}), **settings})
@@ -272,7 +292,9 @@ class BatchProcessor:
             self._llm.close(drain_s)
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._live_count == 0, drain_s)
+            # A callback that stops cannot wait for itself.
+            own_count = int(threading.get_ident() in self._calling)
+            self._changed.wait_for(lambda: self._live_count <= own_count, drain_s)
 
     def __enter__(self) -> Self:
         self.start()
@@ -289,11 +311,16 @@ class BatchProcessor:
     def _finish(
         self, output: RequestOutput | None, error: JitneyError | None, request: BatchRequest
     ) -> None:
-        request.mark_completed(output, _now_ms())
+        thread = threading.get_ident()
+        with self._changed:
+            self._calling.add(thread)
         try:
+            request.mark_completed(output, _now_ms())
             if self._callback is not None:
                 self._callback(_result(request, error), self._user_data)
         finally:
+            with self._changed:
+                self._calling.discard(thread)
             self._count(-1)
 
     def _count(self, change: int) -> None:
@@ -319,10 +346,12 @@ def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
 
 
 def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
-    """A loaded model has its settings already: refuse what it does not do."""
+    """A loaded model has its settings already: refuse what it does not do. None is no wish."""
     for name, value in wanted.items():
         loaded = getattr(llm.settings, name, None)
-        if loaded != value:
+        if name == "max_wait_ms" and loaded is None and not llm.settings.wait_until_full:
+            loaded = WAIT_S[llm.settings.strategy] * 1e3
+        if value is not None and loaded != value:
             raise ConfigError(
                 f"the LLM was loaded with {name} {loaded!s:.80}, and {value!s:.80} is wanted; load "
                 "it with that, or give the model's name and let the processor load it."

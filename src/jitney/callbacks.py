@@ -58,7 +58,7 @@ class Callbacks:
     def __post_init__(self) -> None:
         for name in ("on_delta", "on_done"):
             given = getattr(self, name)
-            if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+            if given is not None and not _is_plain(given):
                 raise InvalidRequest(
                     f"{name} takes a plain function, which is called from a thread, and got "
                     f"{given!r:.80}; in an event loop, use `async for` over the handle.",
@@ -106,7 +106,7 @@ class CallbackThreads:
         self._live_count = 0
         self._was_full = False
         self.failed_count = 0
-        """How often a callback raised."""
+        """How often a callback raised, or returned a coroutine."""
         self.blocked_count = 0
         """How often a call took longer than `BLOCKED_S`."""
 
@@ -177,6 +177,8 @@ class CallbackThreads:
             is_over = self._call(served)
             with self._changed:
                 del self._busy[threading.get_ident()]
+                # A thread is free again: the next time that none is will be said.
+                self._was_full &= bool(self._ready)
                 if is_over:
                     self._live_count -= 1
                     self._changed.notify_all()
@@ -198,7 +200,7 @@ class CallbackThreads:
             patience_s = 0.0 if last is None else last.called_at + PATIENCE_S - now
             if self._ready and patience_s <= 0:
                 served = self._ready.popleft()
-                served.called_at = now
+                served.called_at, served.is_reported = now, False
                 self._busy[threading.get_ident()] = served
                 return served
             if self._live_count:
@@ -211,9 +213,11 @@ class CallbackThreads:
         try:
             if isinstance(item, Ending):
                 if callbacks.on_done is not None:
-                    callbacks.on_done(served.handle.output, item.error, callbacks.user_data)
+                    _check_ran(
+                        callbacks.on_done(served.handle.output, item.error, callbacks.user_data)
+                    )
             elif item is not None and callbacks.on_delta is not None:
-                callbacks.on_delta(item, callbacks.user_data)
+                _check_ran(callbacks.on_delta(item, callbacks.user_data))
         except BaseException:
             # Whatever it is, even an exit, it is the caller's: other requests need this thread.
             self._report_failed(served)
@@ -248,3 +252,16 @@ class CallbackThreads:
         """How long until a call that does not return is to be reported."""
         began = [each.called_at for each in self._busy.values() if not each.is_reported]
         return max(min(began) + BLOCKED_S - now, 0.0) if began else None
+
+
+def _is_plain(given: object) -> bool:
+    """Whether it can be called and is not known beforehand to return a coroutine."""
+    asked = (given, getattr(given, "__call__", None))  # noqa: B004 - an object's may be async
+    return callable(given) and not any(map(inspect.iscoroutinefunction, asked))
+
+
+def _check_ran(returned: object) -> None:
+    """A coroutine is a callback that has not run, and that nobody here can await."""
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise TypeError("the callback returned a coroutine, which is not awaited here")

@@ -1,9 +1,11 @@
 """`BatchProcessor`: ZigLlama's interface over our engine, under each of its strategies."""
 
+import math
 import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from jitney import (
     RequestPriority,
     SamplingParams,
     callbacks,
+    compose,
 )
 from jitney.core.events import FinishReason
 from jitney.core.request import RequestId
+from jitney.core.settings import Strategy
 from jitney.errors import ConfigError, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 
 ROOT = Path(__file__).parents[2]
@@ -60,15 +64,18 @@ def processor(config: BatchConfig, results: Results, **settings: object) -> Batc
 
 
 @pytest.mark.parametrize(
-    ("strategy", "settings"),
+    ("strategy", "waits_ms", "settings"),
     [
-        *((each, {}) for each in BatchingStrategy),
-        (BatchingStrategy.Continuous, {"max_wait_ms": 5, "window_size": 4}),
+        (BatchingStrategy.FixedSize, 5, {}),
+        (BatchingStrategy.DynamicTimeout, 5, {}),
+        (BatchingStrategy.Adaptive, 5, {}),
+        (BatchingStrategy.Continuous, None, {}),
+        (BatchingStrategy.Continuous, 5, {"window_size": 4}),
     ],
     ids=[*(each.name for each in BatchingStrategy), "Continuous with a window"],
 )
 def test_two_hundred_prompts_are_called_back_once_under_each_strategy(
-    strategy: BatchingStrategy, settings: dict[str, object]
+    strategy: BatchingStrategy, waits_ms: float | None, settings: dict[str, object]
 ) -> None:
     """Guards exactly one result each, a slow and a raising callback among them, and the stats.
 
@@ -77,7 +84,7 @@ def test_two_hundred_prompts_are_called_back_once_under_each_strategy(
     prompts = ["slow", "raising", *(f"number {number}" for number in range(198))]
     results = Results(len(prompts))
     with processor(
-        BatchConfig(strategy=strategy, max_wait_time_ms=5), results, **settings
+        BatchConfig(strategy=strategy, max_wait_time_ms=waits_ms), results, **settings
     ) as running:
         ids = [running.submit(prompt, GREEDY) for prompt in prompts]
         assert results.all_came.wait(WAIT_S)
@@ -116,12 +123,14 @@ def test_results_are_those_of_the_model() -> None:
 
 
 def test_a_request_has_its_moments_in_order() -> None:
-    """Guards queue time and processing time, which are told apart."""
+    """Guards what was asked, and queue time and processing time, which are told apart."""
     results = Results(1)
     with processor(BatchConfig(strategy="Continuous"), results) as running:
-        running.submit("a", GREEDY)
+        request_id = running.submit("a", GREEDY)
     (result,) = results.given
     request = result.request
+    assert (request.id, request.prompt) == (request_id, "a")
+    assert request.config == replace(GREEDY, logprobs=0)
     assert request.started_at is not None
     assert request.completed_at is not None
     assert request.created_at <= request.started_at <= request.completed_at
@@ -235,10 +244,81 @@ def test_a_callback_may_stop_the_processor(monkeypatch: pytest.MonkeyPatch) -> N
     assert stopped.wait(WAIT_S)
 
 
+def test_a_callback_may_stop_a_processor_of_a_loaded_model() -> None:
+    """Guards against a callback that waits for itself until the drain is over.
+
+    Another request is under way meanwhile, and is waited for.
+    """
+    kept: list[str] = []
+    seen: list[list[str]] = []
+    stopped = threading.Event()
+
+    def stop(result: BatchResult, user_data: object) -> None:
+        if result.request.prompt == "stopping":
+            running.stop(10 * WAIT_S)
+            seen.append(list(kept))
+            stopped.set()
+        else:
+            kept.append(str(result.request.prompt))
+
+    with LLM(backend="fake") as llm:
+        running = BatchProcessor(llm, None, stop)
+        running.start()
+        long = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+        running.submit("long", long)
+        running.submit("stopping", GREEDY)
+        assert stopped.wait(WAIT_S)
+    assert seen == [["long"]]
+
+
+def test_a_result_that_cannot_be_made_is_counted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards `stop` against an end that failed before the callback: nobody is waited for."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("of the test")
+
+    monkeypatch.setattr(BatchRequest, "mark_completed", fail)
+    with LLM(backend="fake") as llm:
+        with BatchProcessor(llm) as running:
+            running.submit("a", GREEDY)
+            running.stop(10 * WAIT_S)
+            assert running._live_count == 0
+        assert llm.callback_failed_count == 1
+
+
+@pytest.mark.parametrize("strategy", list(BatchingStrategy))
+def test_a_model_that_was_loaded_with_the_defaults_agrees(strategy: BatchingStrategy) -> None:
+    """Guards against a refusal of what is the same: a wait that was left out, and its number."""
+    waits_ms = compose.WAIT_S[Strategy(strategy)] * 1e3
+    with LLM(backend="fake", strategy=str(strategy), max_num_queued_reqs=1000) as llm:
+        size = llm.settings.max_num_seqs
+        agreeing = BatchConfig(strategy=strategy, max_batch_size=size, max_wait_time_ms=waits_ms)
+        assert BatchProcessor(llm, agreeing, max_wait_ms=None) is not None
+        assert BatchProcessor(llm, agreeing) is not None
+        other = replace(agreeing, max_wait_time_ms=7)
+        with pytest.raises(ConfigError, match=f"max_wait_ms {waits_ms}, and 7 is wanted"):
+            BatchProcessor(llm, other)
+
+
+def test_a_wait_for_ever_agrees_with_no_timer() -> None:
+    """Guards FixedSize as the seed has it: for ever is not any number of milliseconds."""
+    with LLM(
+        backend="fake", strategy="static", wait_until_full=True, max_num_queued_reqs=1000
+    ) as llm:
+        size = llm.settings.max_num_seqs
+        config = BatchConfig(strategy="FixedSize", max_batch_size=size, max_wait_time_ms=math.inf)
+        assert BatchProcessor(llm, config) is not None
+        with pytest.raises(ConfigError, match="max_wait_ms None, and 1000 is wanted"):
+            BatchProcessor(llm, replace(config, max_wait_time_ms=1000))
+
+
 def test_the_defaults_are_the_seeds() -> None:
     """Guards what somebody expects who wrote nothing."""
     config = BatchConfig()
     assert config.strategy is BatchingStrategy.DynamicTimeout
+    assert config.max_wait_time_ms == 100
     assert config.settings() == {
         "strategy": "dynamic",
         "max_num_seqs": 8,
@@ -262,15 +342,31 @@ def test_the_defaults_are_the_seeds() -> None:
     ],
 )
 def test_strategies_go_by_the_seeds_names_and_ours(given: str, meant: dict[str, object]) -> None:
-    """Guards the spelling, and Continuous, which never waits."""
+    """Guards the spelling, and Continuous, which does not wait unless it is told to."""
     settings = BatchConfig(strategy=given).settings()
     assert {name: settings[name] for name in meant} == meant
+
+
+def test_a_wait_that_is_given_is_kept_under_every_strategy() -> None:
+    """Guards Continuous, where what was given became 0 in silence: there it is a window."""
+    for strategy in BatchingStrategy:
+        config = BatchConfig(strategy=strategy, max_wait_time_ms=250)
+        assert config.settings()["max_wait_ms"] == config.max_wait_time_ms == 250
+    with BatchProcessor(
+        None, BatchConfig(strategy="Continuous", max_wait_time_ms=250), backend="fake"
+    ) as running:
+        llm = running._llm
+        assert llm is not None
+        assert llm.settings.max_wait_ms == 250
 
 
 def test_the_rest_becomes_settings_too() -> None:
     """Guards against a field that is accepted and ignored."""
     config = BatchConfig(
-        strategy="FixedSize", max_wait_time_ms=None, enable_priority=True, memory_limit_bytes=2**30
+        strategy="FixedSize",
+        max_wait_time_ms=math.inf,
+        enable_priority=True,
+        memory_limit_bytes=2**30,
     )
     settings = config.settings()
     assert settings["wait_until_full"] is True
@@ -284,13 +380,23 @@ def test_the_rest_becomes_settings_too() -> None:
     [
         ({"num_workers": 4}, "several processors in processes of their own"),
         ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
-        ({"max_wait_time_ms": None}, "may be None under FixedSize, not DynamicTimeout"),
+        ({"max_wait_time_ms": math.inf}, "under FixedSize only, not DynamicTimeout"),
+        ({"min_batch_size": 2}, "under Adaptive only, not DynamicTimeout"),
+        ({"min_batch_size": 2, "strategy": "static"}, "under Adaptive only, not FixedSize"),
+        ({"min_batch_size": 2, "strategy": "Continuous"}, "under Adaptive only, not Continuous"),
     ],
 )
 def test_what_cannot_be_done_is_refused(given: Any, said: str) -> None:
     """Guards against a wish that is lost in silence."""
     with pytest.raises(ConfigError, match=said):
         BatchConfig(**given)
+
+
+def test_a_minimum_goes_with_adaptive() -> None:
+    """Guards the one strategy under which fewer than `max_batch_size` would depart."""
+    config = BatchConfig(strategy="Adaptive", min_batch_size=4)
+    with BatchProcessor(None, config, backend="fake") as running:
+        assert running.get_stats().total_requests == 0
 
 
 def test_priorities_are_the_seeds_and_count_up() -> None:

@@ -303,6 +303,61 @@ def test_a_callback_that_does_not_return_is_reported(
     assert llm.callback_blocked_count == 1
 
 
+def test_every_call_that_does_not_return_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against a request whose later calls block in silence because the first one did.
+
+    The first call ends when one report is there, and the last one when there are two; where the
+    machine is slow, calls between them may be reported as well.
+    """
+    monkeypatch.setattr(callbacks, "BLOCKED_S", 0.01)
+    with LLM(backend="fake") as llm:
+        heard = Heard()
+
+        def wait_for_reports(count: int) -> None:
+            for _turn in range(int(WAIT_S * 1000)):
+                if llm.callback_blocked_count >= count:
+                    return
+                threading.Event().wait(0.001)
+
+        def on_done(*given: Any) -> None:  # Any: as callbacks are given them
+            wait_for_reports(2)
+            heard.on_done(*given)
+
+        llm.submit("a", LONG, on_delta=lambda *_: wait_for_reports(1), on_done=on_done)
+        assert heard.ended.wait(3 * WAIT_S)
+        assert llm.callback_blocked_count >= 2
+
+
+def test_each_time_that_no_thread_is_left_is_said(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards the second time: the first must not silence it for the life of the model."""
+    monkeypatch.setattr(callbacks, "THREADS_MAX", 2)
+    for _ in range(2):
+        caplog.clear()
+        gate, entered, heard = threading.Event(), threading.Semaphore(0), Heard(4)
+
+        def on_done(
+            *given: Any,  # Any: as callbacks are given them
+            gate: threading.Event = gate,
+            entered: threading.Semaphore = entered,
+            heard: Heard = heard,
+        ) -> None:
+            entered.release()
+            assert gate.wait(WAIT_S)
+            heard.on_done(*given)
+
+        for number in range(4):
+            llm.submit(f"n {number}", SHORT, on_done=on_done)
+        for _ in range(2):
+            assert entered.acquire(timeout=WAIT_S)
+        gate.set()
+        assert heard.ended.wait(WAIT_S)
+        for thread in own_threads():
+            thread.join(WAIT_S)
+        assert "2 callbacks block at once, as many as may" in caplog.text
+
+
 def test_a_close_waits_for_callbacks_but_not_for_ever(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -380,11 +435,31 @@ async def coroutine(*_: object) -> None:
     """Never awaited by anyone."""
 
 
+class Awaited:
+    """Looks like a plain object, and its call is a coroutine."""
+
+    async def __call__(self, *_: object) -> None:
+        """Never awaited by anyone."""
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_is_returned_is_closed_counted_and_said(
+    llm: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards against a callback that never ran and that nobody hears of."""
+    ended = llm.submit("a", SHORT, on_done=lambda *given: coroutine(*given))
+    ended.result(WAIT_S)
+    llm.close()
+    assert llm.callback_failed_count == 1
+    assert "returned a coroutine, which is not awaited here" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"on_done": 3}, "on_done takes a plain function"),
         ({"on_delta": coroutine}, "use `async for` over the handle"),
+        ({"on_delta": Awaited()}, "use `async for` over the handle"),
         ({"user_data": 3}, "user_data is handed to on_delta and on_done"),
     ],
 )

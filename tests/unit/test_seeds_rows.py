@@ -4,9 +4,11 @@ Everything runs on the production scheduler, with ticks in place of seconds.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from jitney import LLM
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.compose import scheduler_settings
 from jitney.config import Settings, resolve
@@ -19,6 +21,10 @@ from jitney.core.scheduler import Scheduler
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.engine.stats import Tally
 from jitney.errors import ContextLengthExceeded, QueueFull
+from tests.simulation.plant import catch
+from tests.simulation.planting import Plant
+from tests.simulation.plants import OF_THE_PSEUDO_CODE
+from tests.unit.config.test_words import PRINTED
 
 
 def request(name: str, tokens: int, prompt: tuple[int, ...] | None = None) -> Request:
@@ -230,6 +236,23 @@ def test_answers_of_mixed_length_come_sooner_and_cost_the_same() -> None:
     assert counts[0] == counts[1]
 
 
+def test_continuous_answers_sooner_than_every_group_strategy() -> None:
+    """Guards ZigLlama's table: the lowest latency, on average and at the p95, of the four."""
+    lengths = [3, 60, 10, 30] * 10
+    told = {strategy: sorted(told_at(strategy, lengths)) for strategy in Strategy}
+    continuous = told.pop(Strategy.CONTINUOUS)
+    assert len(told) == 3
+    for strategy, others in told.items():
+        assert sum(continuous) < sum(others), strategy
+        assert continuous[37] < others[37], strategy
+
+
+def test_a_group_takes_as_long_as_its_longest_answer() -> None:
+    """Guards static groups: the longest length counts, not the p95 of lengths; groups add up."""
+    lengths = [3, 60, 10, 30, 2, 1, 1, 20]
+    assert told_at(Strategy.STATIC, lengths) == [60] * 4 + [80] * 4
+
+
 def test_answers_of_one_length_are_the_same_under_both() -> None:
     """Guards the other half of that sentence: with equal lengths there is nothing to gain."""
     lengths = [7] * 16
@@ -408,6 +431,35 @@ def test_a_wait_by_the_name_of_the_chapter_reaches_the_gate() -> None:
     one.submit(request("a", 1))
     assert one.tick() is None
     assert one.scheduler.wake_at(0.0) == 0.1
+
+
+def test_a_minimum_above_the_size_of_a_window_keeps_it_shut() -> None:
+    """Guards `min_batch_size` under continuous: a window that is full waits for the minimum."""
+    for least, joined in ((1, {"a", "b"}), (3, set())):
+        one = line(wait_s=5.0, window_size=2, group_size_min=least)
+        one.submit(request("a", 3), request("b", 3))
+        one.tick()
+        assert one.running() == joined
+    one.submit(request("c", 3))
+    one.tick()
+    assert one.running() == {"a", "b", "c"}
+
+
+def test_the_block_of_the_guide_runs_as_printed(tmp_path: Path) -> None:
+    """Guards ThemisDB's users: their file, unchanged, is in force and requests are answered."""
+    file = tmp_path / "themisdb.yaml"
+    file.write_text(PRINTED, encoding="utf-8")
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    with LLM(config=file, backend="fake") as llm:
+        outputs = llm.generate(["one", "two"], params)
+        assert (llm.settings.max_num_seqs, llm.settings.max_wait_ms) == (32, 50)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 3]
+
+
+@pytest.mark.parametrize("plant", OF_THE_PSEUDO_CODE, ids=lambda plant: plant.name)
+def test_a_slip_of_the_pseudo_code_is_caught(plant: Plant) -> None:
+    """Guards what the page says of ThemisDB's code: each slip, planted, fails a simulation."""
+    assert catch(plant, seeds_max=20).seed is not None
 
 
 def test_the_queue_is_counted_now_and_at_its_longest() -> None:
