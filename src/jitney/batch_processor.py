@@ -218,11 +218,17 @@ class BatchProcessor:
         user_data: object = None,
         **settings: object,
     ) -> None:
+        if config is not None and not isinstance(config, BatchConfig):
+            raise ConfigError(
+                f"config takes a BatchConfig, and got {type(config).__name__}; there is no "
+                "tokenizer to give: the model brings its own."
+            )
         self._model = model
         self._settings = {**(config or BatchConfig()).settings(), **settings}
         self._callback = result_callback
         self._user_data = user_data
         self._llm: LLM | None = None
+        self._starting = threading.Lock()
         self._changed = threading.Condition()
         self._live_count = 0
         self._calling: set[int] = set()

@@ -178,6 +178,25 @@ def test_what_is_cut_short_by_a_stop_is_told_too() -> None:
     assert result.stop_reason is FinishReason.CANCELLED
 
 
+def test_several_threads_start_it_once() -> None:
+    """Guards memory: each start beside another one loaded a model that nobody released."""
+    processor = BatchProcessor(backend="fake")
+    threads = [threading.Thread(target=processor.start) for _ in range(6)]
+    before = threading.active_count()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    processor.stop()
+    assert threading.active_count() <= before, [each.name for each in threading.enumerate()]
+
+
+def test_the_tokenizer_of_the_seed_is_refused_with_a_sentence() -> None:
+    """Guards who calls it as the chapter does: model, tokenizer, config."""
+    with pytest.raises(ConfigError, match="the model brings its own"):
+        BatchProcessor(None, object())  # type: ignore[arg-type]
+
+
 def test_it_starts_again_after_a_stop() -> None:
     """Guards restarts: the model is loaded anew, and what was counted begins anew."""
     results = Results(2)

@@ -32,8 +32,8 @@ from jitney.errors import DeadlineExceeded
 class Stats:
     """How the engine has done since it started, and how it stands.
 
-    Rates are per second of busy time: while at least one request lived and could run. Averages of
-    requests that were not yet seen are 0.
+    Rates are per second of busy time: while at least one request lived and was not paused.
+    Averages of requests that were not yet seen are 0.
     """
 
     total_requests: int
@@ -203,11 +203,12 @@ class Tally:
             return self._snapshot(now)
 
     def _count_busy(self, now: float) -> None:
-        """Time in which everybody is paused, or is being gathered, is not busy."""
-        is_busy = self._busy_since is not None
-        if is_busy and not self._gauges.is_work_due:
+        """Time in which everybody is paused is not busy."""
+        was_busy = self._busy_since is not None
+        is_busy = self._gauges.live_count > self._gauges.paused_count
+        if was_busy and not is_busy:
             self._stop_busy(now)
-        elif not is_busy and self._gauges.is_work_due and self.live_count:
+        elif not was_busy and is_busy and self.live_count:
             self._busy_since = now
 
     def _stop_busy(self, now: float) -> None:

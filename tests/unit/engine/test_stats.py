@@ -285,8 +285,9 @@ def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due() -> Non
     assert tally.still_s(601.0) == 1.0
 
 
-def test_time_in_which_nobody_may_run_is_not_busy() -> None:
-    """Guards the rates, which tell refused callers when to come back: a pause is no work."""
+def test_time_in_which_all_are_paused_is_not_busy() -> None:
+    """Guards the rates, which tell refused callers when to come back: a pause is no work, and the
+    time in which a group is gathered belongs to it."""
     tally = Tally(0.0, NOTHING)
     tally.take(accepted(10.0))
     tally.gauge(replace(NOTHING, running_count=1), 10.0)
@@ -294,3 +295,5 @@ def test_time_in_which_nobody_may_run_is_not_busy() -> None:
     assert tally.snapshot(100.0).busy_s == 2.0
     tally.gauge(replace(NOTHING, running_count=1), 100.0)
     assert tally.snapshot(101.0).busy_s == 3.0
+    tally.gauge(replace(NOTHING, waiting_count=1, deferred_count=1), 101.0)
+    assert tally.snapshot(102.0).busy_s == 4.0
