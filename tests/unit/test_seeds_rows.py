@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney import LLM
+from jitney import LLM, BatchProcessor
 from jitney.backends.fake import FakeBackend, FakeSettings
 from jitney.compose import scheduler_settings
 from jitney.config import Settings, resolve
@@ -320,6 +320,14 @@ def test_the_running_are_in_a_batch_before_the_new() -> None:
     assert one.scheduler.gauges().waiting_count == 2
 
 
+def test_every_completion_of_a_request_takes_a_place() -> None:
+    """Guards `max_batch_size`, which counts sequences: of four completions three run here."""
+    one = line(sequences_max=3)
+    one.submit(Request(id=RequestId("a"), prompt=(1, 2), params=SamplingParams(n=4), seed=0))
+    one.tick()
+    assert one.scheduler.gauges().running_count == 3
+
+
 def test_a_request_of_a_higher_class_takes_a_place_and_gives_it_back() -> None:
     """Guards ThemisDB's preemption: the low one is paused, goes on, and loses no token."""
     one = line(sequences_max=1, policy=Policy.PRIORITY)
@@ -472,3 +480,10 @@ def test_the_queue_is_counted_now_and_at_its_longest() -> None:
     tally.gauge(one.scheduler.gauges(), 0.0)
     stats = tally.snapshot(1.0)
     assert (stats.current_queue_size, stats.queued_requests, stats.peak_queue_size) == (2, 2, 3)
+
+
+def test_two_processors_on_one_model_share_no_id() -> None:
+    """Guards ids that are drawn: counted ones would meet where two processors share a model."""
+    with LLM(backend="fake") as llm, BatchProcessor(llm) as one, BatchProcessor(llm) as other:
+        ids = [each.submit("same") for each in (one, other) for _ in range(3)]
+    assert len(set(ids)) == 6
