@@ -13,6 +13,7 @@ from jitney import (
     BatchProcessor,
     BatchResult,
     GenerationConfig,
+    JitneyError,
     RequestPriority,
 )
 
@@ -55,4 +56,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except JitneyError as error:
+        raise SystemExit(str(error)) from None

@@ -14,7 +14,11 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from jitney.callbacks import check_plain
 from jitney.compose import WAIT_S
+from jitney.config import resolve
+from jitney.config.forms import Form, Switch, Whole
+from jitney.config.resolve import DEFAULT
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
@@ -49,7 +53,7 @@ class BatchingStrategy(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "BatchingStrategy | None":
         """Also by the seed's name, and in any case."""
-        word = str(value).casefold().replace("_", "")
+        word = str(value).casefold().replace("_", "").replace("-", "")
         return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
 
 
@@ -60,6 +64,16 @@ class RequestPriority(IntEnum):
     Normal = 1
     High = 2
     Critical = 3
+
+
+_FORMS: dict[str, Form] = {
+    "max_batch_size": Whole(1, 4096),
+    "min_batch_size": Whole(1, 4096),
+    "max_queue_size": Whole(1, 1_000_000),
+    "num_workers": Whole(1, 4096),
+    "enable_priority": Switch(),
+}
+"""How the fields of a `BatchConfig` are read, as settings are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +94,12 @@ class BatchConfig:
     memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        for name, form in _FORMS.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, form.read(value))
+            except ValueError:
+                raise ConfigError(f"{name} is {value!r:.80}; expected {form.expected}.") from None
         try:
             strategy = BatchingStrategy(self.strategy)
         except ValueError:
@@ -223,6 +243,7 @@ class BatchProcessor:
                 f"config takes a BatchConfig, and got {type(config).__name__}; there is no "
                 "tokenizer to give: the model brings its own."
             )
+        check_plain("result_callback", result_callback)
         self._model = model
         self._settings = {**(config or BatchConfig()).settings(), **settings}
         self._callback = result_callback
@@ -233,17 +254,19 @@ class BatchProcessor:
         self._live_count = 0
         self._calling: set[int] = set()
         """Threads that are in the callback now."""
+        self._stopping: set[int] = set()
+        """Of these, the ones that wait in a stop."""
         self.is_running = False
         if isinstance(model, LLM):
             _check_agrees(model, {**(config.settings() if config else {}), **settings})
 
     def start(self) -> None:
         """Load the model and take requests; also again after a stop."""
-        if not self.is_running:
-            model = self._model
-            self._llm = (
-                model if isinstance(model, LLM) else LLM(model, config=None, **self._settings)
-            )
+        with self._starting:
+            if self.is_running:
+                return
+            model, settings = self._model, self._settings
+            self._llm = model if isinstance(model, LLM) else LLM(model, config=None, **settings)
             self.is_running = True
 
     def submit(
@@ -298,9 +321,14 @@ class BatchProcessor:
             self._llm.close(drain_s)
             return
         with self._changed:
-            # A callback that stops cannot wait for itself.
-            own_count = int(threading.get_ident() in self._calling)
-            self._changed.wait_for(lambda: self._live_count <= own_count, drain_s)
+            # A callback that stops cannot wait for itself, nor for another one that does.
+            self._stopping |= {threading.get_ident()} & self._calling
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._live_count <= len(self._stopping),
+                min(drain_s, threading.TIMEOUT_MAX),
+            )
+            self._stopping.discard(threading.get_ident())
 
     def __enter__(self) -> Self:
         self.start()
@@ -316,14 +344,15 @@ class BatchProcessor:
 
     def _finish(
         self, output: RequestOutput | None, error: JitneyError | None, request: BatchRequest
-    ) -> None:
+    ) -> object:
         thread = threading.get_ident()
         with self._changed:
             self._calling.add(thread)
         try:
             request.mark_completed(output, _now_ms())
-            if self._callback is not None:
-                self._callback(_result(request, error), self._user_data)
+            if self._callback is None:
+                return None
+            return self._callback(_result(request, error), self._user_data)
         finally:
             with self._changed:
                 self._calling.discard(thread)
@@ -353,11 +382,13 @@ def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
 
 def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
     """A loaded model has its settings already: refuse what it does not do. None is no wish."""
-    for name, value in wanted.items():
-        loaded = getattr(llm.settings, name, None)
+    given = {name: value for name, value in wanted.items() if value is not None}
+    resolved = resolve(given, None, {}, given_as="argument")
+    for name in (each for each, source in resolved.sources.items() if source != DEFAULT):
+        value, loaded = getattr(resolved.settings, name), getattr(llm.settings, name)
         if name == "max_wait_ms" and loaded is None and not llm.settings.wait_until_full:
             loaded = WAIT_S[llm.settings.strategy] * 1e3
-        if value is not None and loaded != value:
+        if loaded != value:
             raise ConfigError(
                 f"the LLM was loaded with {name} {loaded!s:.80}, and {value!s:.80} is wanted; load "
                 "it with that, or give the model's name and let the processor load it."

@@ -47,6 +47,16 @@ OnDone = Callable[[RequestOutput | None, JitneyError | None, Any], object]
 Without an error the output is there. With one, it holds what was made until then, or is None."""
 
 
+def check_plain(name: str, given: object) -> None:
+    """Refuse what a thread cannot call; None is nothing to call."""
+    if given is not None and not _is_plain(given):
+        raise InvalidRequest(
+            f"{name} takes a plain function, which is called from a thread, and got "
+            f"{given!r:.80}; in an event loop, use `async for` over the handle.",
+            name,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
     """What a caller wants to be called for one request."""
@@ -57,13 +67,7 @@ class Callbacks:
 
     def __post_init__(self) -> None:
         for name in ("on_delta", "on_done"):
-            given = getattr(self, name)
-            if given is not None and not _is_plain(given):
-                raise InvalidRequest(
-                    f"{name} takes a plain function, which is called from a thread, and got "
-                    f"{given!r:.80}; in an event loop, use `async for` over the handle.",
-                    name,
-                )
+            check_plain(name, getattr(self, name))
         if self.user_data is not None and not self.are_given:
             raise InvalidRequest(
                 "user_data is handed to on_delta and on_done; give one of them.", "user_data"
@@ -105,6 +109,8 @@ class CallbackThreads:
         self._thread_count = 0
         self._live_count = 0
         self._was_full = False
+        self._closing: set[int] = set()
+        """Threads whose callback waits in a close."""
         self.failed_count = 0
         """How often a callback raised, or returned a coroutine."""
         self.blocked_count = 0
@@ -120,12 +126,17 @@ class CallbackThreads:
     def close(self) -> None:
         """Wait until everybody was called, for at most `CLOSE_S`; say so if not."""
         with self._changed:
-            # A callback that closes cannot wait for itself.
-            own_count = int(threading.get_ident() in self._busy)
-            if self._changed.wait_for(lambda: self._live_count <= own_count, CLOSE_S):
-                return
-            left_count = self._live_count - own_count
+            # A callback that closes cannot wait for itself, nor for another one that does.
+            self._closing |= {threading.get_ident()} & self._busy.keys()
+            self._changed.notify_all()
+            has_ended = self._changed.wait_for(
+                lambda: self._live_count <= len(self._closing), CLOSE_S
+            )
+            left_count = self._live_count - len(self._closing)
+            self._closing.discard(threading.get_ident())
             blocking = ", ".join(each.handle.id for each in self._busy.values())
+        if has_ended:
+            return
         _log.warning(
             "%d requests had not had their last call %g s after the close, and are left to "
             "themselves; these callbacks did not return: %s",

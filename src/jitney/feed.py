@@ -41,6 +41,8 @@ def run_all(
     answers: dict[int, Answer] = {}
     try:
         while line.fill():
+            if line.is_all_sent and engine.settings.wait_s is None:
+                engine.depart()
             sent = line.sent[0]
             try:
                 answer = sent.handle.result(RETRY_S if line.is_refused else None)
@@ -74,6 +76,7 @@ class _Line:
         self._refused: deque[tuple[int, Request]] = deque()
         self._room_max = engine.settings.queue_requests_max + engine.settings.sequences_max
         self._room = self._room_max
+        self._is_exhausted = False
         self.sent: deque[_Sent] = deque()
 
     @property
@@ -81,11 +84,17 @@ class _Line:
         """Whether a request was refused and waits to be handed in again."""
         return bool(self._refused)
 
+    @property
+    def is_all_sent(self) -> bool:
+        """Whether nothing is left to be handed in."""
+        return self._is_exhausted and not self._refused
+
     def fill(self) -> bool:
         """Hand in as many as have room; whether anything is to be waited for."""
         while len(self.sent) < self._room:
             following = self._refused.popleft() if self._refused else next(self._fresh, None)
             if following is None:
+                self._is_exhausted = True
                 break
             place, request = following
             try:

@@ -28,7 +28,7 @@ from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.entrance import Entrance
 from jitney.engine.handle import Handle
 from jitney.engine.stats import Stats
-from jitney.errors import InvalidRequest, ModelError
+from jitney.errors import ConfigError, InvalidRequest, ModelError
 from jitney.outputs import RequestOutput, make_output
 from jitney.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
 from jitney.submission import (
@@ -100,6 +100,11 @@ class LLM:
         config: str | Path | None = None,
         **settings: object,
     ) -> None:
+        if config is not None and not isinstance(config, str | Path):
+            raise ConfigError(
+                f"config takes the path of a settings file, and got {type(config).__name__}; "
+                "settings themselves are arguments."
+            )
         resolved = resolve(
             {**settings, "model": None if model is None else str(model)},
             None if config is None else Path(config).expanduser(),

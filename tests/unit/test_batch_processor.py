@@ -317,7 +317,7 @@ def test_a_model_that_was_loaded_with_the_defaults_agrees(strategy: BatchingStra
         assert BatchProcessor(llm, agreeing, max_wait_ms=None) is not None
         assert BatchProcessor(llm, agreeing) is not None
         other = replace(agreeing, max_wait_time_ms=7)
-        with pytest.raises(ConfigError, match=f"max_wait_ms {waits_ms}, and 7 is wanted"):
+        with pytest.raises(ConfigError, match=f"max_wait_ms {waits_ms}, and 7.0 is wanted"):
             BatchProcessor(llm, other)
 
 
@@ -329,7 +329,7 @@ def test_a_wait_for_ever_agrees_with_no_timer() -> None:
         size = llm.settings.max_num_seqs
         config = BatchConfig(strategy="FixedSize", max_batch_size=size, max_wait_time_ms=math.inf)
         assert BatchProcessor(llm, config) is not None
-        with pytest.raises(ConfigError, match="max_wait_ms None, and 1000 is wanted"):
+        with pytest.raises(ConfigError, match=r"max_wait_ms None, and 1000\.0 is wanted"):
             BatchProcessor(llm, replace(config, max_wait_time_ms=1000))
 
 

@@ -292,3 +292,11 @@ def test_the_public_names_are_all_there() -> None:
     assert all(getattr(jitney, name) is not None for name in jitney.__all__)
     with pytest.raises(AttributeError):
         jitney.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_list_of_prompts_does_not_wait_for_others_to_fill_a_group() -> None:
+    """Guards `wait_until_full`: whoever hands in a list knows that nobody else comes."""
+    with LLM(backend="fake", strategy="static", wait_until_full=True, max_num_seqs=4) as llm:
+        prompts = [f"prompt {number}" for number in range(6)]
+        outputs = llm.generate(prompts, SamplingParams(max_tokens=4), use_tqdm=False)
+    assert len(outputs) == 6

@@ -40,6 +40,16 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
 
     Nothing is lowered, raised or ignored in silence.
     """
+    return (
+        _find_idle(values, given)
+        or _find_pair(values)
+        or _find_out_of_bounds(values)
+        or _find_idle_minimum(values)
+    )
+
+
+def _find_pair(values: Mapping[str, Any]) -> Refusal | None:
+    """Two settings of which one says what the other denies."""
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:
         return Refusal(
             "kv_tokens and memory_limit are two ways to say one thing; give one of them.",
@@ -67,10 +77,17 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
             "raise the second or lower the first.",
             ("wait_until_full", "max_num_seqs", "max_num_queued_reqs"),
         )
+    return None
+
+
+def _find_out_of_bounds(values: Mapping[str, Any]) -> Refusal | None:
+    """A setting that another one bounds."""
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
         ("min_batch_size", "max_num_seqs", "no more can depart together"),
         ("window_size", "max_num_seqs", "no more can join at once"),
+        ("prefill_batch_size", "max_num_seqs", "no more run at once"),
+        ("decode_batch_size", "max_num_seqs", "no more run at once"),
         ("prefill_chunk", "max_num_batched_tokens", "a chunk must fit into one forward pass"),
         ("max_model_len", "kv_tokens", "the longest sequence must fit into memory"),
         ("cache_tokens", "kv_tokens", "cached prefixes are part of that memory"),
@@ -84,14 +101,18 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
                 "lower the first or raise the second.",
                 (smaller, larger),
             )
+    return None
+
+
+def _find_idle_minimum(values: Mapping[str, Any]) -> Refusal | None:
     if values["min_batch_size"] > 1 and not _has_small_groups(values):
         return Refusal(
             f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
             "no fewer depart before max_wait_ms has passed than fill every place; leave it out, "
-            "or set strategy to adaptive, or window_size.",
+            "or set strategy to adaptive, or to continuous with a window_size.",
             ("min_batch_size", "strategy"),
         )
-    return _find_idle(values, given)
+    return None
 
 
 def _has_small_groups(values: Mapping[str, Any]) -> bool:

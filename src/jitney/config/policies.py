@@ -54,10 +54,15 @@ def _imported(path: str) -> object:
         raise ValueError(path)
     try:
         found: object = importlib.import_module(place)
-    except Exception as error:  # the module is anybody's, and may raise anything
+    except ImportError as error:
         raise Refused(
             f"which cannot be imported ({_reason(error)}); install its package, or name the "
             "folder that it is in by PYTHONPATH"
+        ) from None
+    except (Exception, SystemExit) as error:  # the module is anybody's, and may raise anything
+        raise Refused(
+            f"which fails while it is imported ({_reason(error)}); import {place} by itself to see "
+            "where"
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):
@@ -85,6 +90,6 @@ def _made(found: object) -> SchedulingPolicy:
     return found
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text[:REASON_CHARACTERS_MAX]

@@ -24,8 +24,9 @@ stronger than the default.
   `--no-backend-process`.
 - Where none is a value, the word `none` stands for it.
 
-An unknown name, a value that cannot be read, a setting given twice in one place, a combination that
-cannot work and a setting that the chosen strategy or mix has no use for are errors.
+An unknown name, a value that cannot be read, a setting given twice in a file or by two of its
+names, a combination that cannot work and a setting that the chosen strategy or mix has no use for
+are errors.
 `jitney config show` says where each value came from.
 
 This page is made from the source by `make docs`.

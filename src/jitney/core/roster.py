@@ -68,6 +68,7 @@ class Roster:
         """Tenants that were seen to have no share of the memory left, in this admission."""
         self._events: list[Event] = []
         self._order = 0
+        self._hurried_order = 0
 
     def add(self, sequences: list[Sequence]) -> None:
         """The sequences of a newly accepted request wait from here on."""
@@ -86,7 +87,9 @@ class Roster:
 
     def admit(self, now: float, *, drains: bool) -> None:
         """Let the waiting run, as far as strategy, policy, places and memory allow."""
-        self.gate.open(now, self.line(), drains=drains)
+        line = self.line()
+        is_hurried = line.oldest is not None and line.oldest.order <= self._hurried_order
+        self.gate.open(now, line, drains=drains or is_hurried)
         self._crowded.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):
@@ -96,6 +99,10 @@ class Roster:
         held_back = (self.held_back or self.queue.shares.full) | self._crowded
         if self.queue.count == self.queue.shares.waiting_count(held_back):
             self.gate.close()
+
+    def hurry(self) -> None:
+        """Those who came until now need not wait for others to join them."""
+        self._hurried_order = self._order
 
     def line(self) -> Line:
         """The newcomers who could be admitted if there is room, and the places for them."""

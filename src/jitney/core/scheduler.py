@@ -61,6 +61,7 @@ class Scheduler:
         self._deadlines = Deadlines(settings)
         self._batch_number = 0
         self._drains = False
+        self._is_released = False
 
     def submit(self, request: Request, now: float) -> None:
         """Accept a request or raise: from here on it ends exactly once (invariant 1)."""
@@ -106,7 +107,7 @@ class Scheduler:
         its age. It is resumed by itself when its pauses lasted PAUSE_S_MAX in all, or when the
         engine drains.
         """
-        if not self._drains:
+        if not self._is_released:
             for sequence in self._roster.live.get(request_id, ()):
                 self._roster.paused.begin(sequence, now)
 
@@ -134,7 +135,16 @@ class Scheduler:
     def drain(self, now: float) -> None:
         """Take no new requests; what was accepted runs to its end, paused or not."""
         self._drains = True
+        self.release(now)
+
+    def release(self, now: float) -> None:
+        """Wait for nobody any more: from here on groups depart as they are, and no pause lasts."""
+        self._is_released = True
         self._roster.paused.end_all(now)
+
+    def depart(self) -> None:
+        """Let those who wait now depart without waiting for others: nobody else will come."""
+        self._roster.hurry()
 
     def plan(self, now: float) -> Batch | None:
         """The work of one tick, or None when there is nothing to do.
@@ -148,7 +158,7 @@ class Scheduler:
         or of a tenant that holds more than its share.
         """
         self._roster.stop_paused(now)
-        self._roster.admit(now, drains=self._drains)
+        self._roster.admit(now, drains=self._is_released)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
         for group in self._composer.groups(self._batch_number):

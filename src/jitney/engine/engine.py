@@ -22,10 +22,12 @@ from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
 from jitney.engine.inbox import (
     Cancel,
+    Depart,
     Drain,
     Inbox,
     Look,
     Pause,
+    Release,
     Reprioritise,
     Resume,
     Stop,
@@ -215,8 +217,17 @@ class Engine:
         """Take no new requests from here on; returns at once."""
         self._inbox.send(Drain())
 
+    def release(self) -> None:
+        """Wait for nobody any more: groups depart as they are, and no pause lasts."""
+        self._inbox.send(Release())
+
+    def depart(self) -> None:
+        """Let those who wait now depart without waiting for others: nobody else will come."""
+        self._inbox.send(Depart())
+
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Finish what lives for at most `drain_s` seconds, cancel the rest, end. Idempotent."""
+        drain_s = min(drain_s, threading.TIMEOUT_MAX)
         with self._closing:
             if not self._finalizer.alive:
                 return

@@ -70,6 +70,16 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Wait for nobody any more: groups depart as they are, and no pause lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """Let those who wait now depart without waiting for others."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End: when nothing lives any more if it `drains`, else at once, cancelling what lives."""
 
@@ -85,7 +95,8 @@ class Look:
 
 
 Steer = Pause | Resume | Reprioritise
-Command = Submit | Cancel | Steer | Drain | Stop | Look
+Urge = Drain | Release | Depart
+Command = Submit | Cancel | Steer | Urge | Stop | Look
 
 
 class Inbox:
@@ -136,7 +147,7 @@ class Inbox:
                 self._steers[command.request_id, command.mailbox, is_class] = command
                 self._changed.notify()
 
-    def send(self, command: Drain | Stop | Look) -> None:
+    def send(self, command: Urge | Stop | Look) -> None:
         """Any thread. Without effect when the engine has stopped."""
         with self._changed:
             if self._closed_by is None:

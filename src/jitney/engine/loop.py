@@ -15,15 +15,18 @@ from jitney.engine.clock import Clock
 from jitney.engine.inbox import (
     Cancel,
     Command,
+    Depart,
     Drain,
     Inbox,
     Look,
     Pause,
+    Release,
     Reprioritise,
     Resume,
     Steer,
     Stop,
     Submit,
+    Urge,
 )
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, JitneyError
@@ -112,9 +115,8 @@ class Loop:
                 self._tick.cancel(command.request_id, command.mailbox)
             case Pause() | Resume() | Reprioritise():
                 self._steer(command)
-            case Drain():
-                self.drains = True
-                self._tick.drain()
+            case Drain() | Release() | Depart():
+                self._urge(command)
             case Look():
                 if command.answer.set_running_or_notify_cancel():
                     command.answer.set_result(self._tick.look(command.characters_max))
@@ -124,6 +126,16 @@ class Loop:
                 self._tick.drain()
             case _:
                 assert_never(command)
+
+    def _urge(self, command: Urge) -> None:
+        match command:
+            case Drain():
+                self.drains = True
+                self._tick.drain()
+            case Release():
+                self._tick.release()
+            case Depart():
+                self._tick.depart()
 
     def _steer(self, command: Steer) -> None:
         match command:

@@ -78,6 +78,8 @@ class Stats:
     """Requests that were accepted and have not ended."""
     slot_count: int
     """Sequences that may run at once: `max_num_seqs`."""
+    paused_requests: int
+    """Sequences that their callers paused; not in the queue."""
     active_slots: int
     """Sequences that run."""
     idle_slots: int
@@ -288,6 +290,7 @@ class Tally:
             refused_requests=self._refused,
             live_requests=self.live_count,
             slot_count=gauges.slot_count,
+            paused_requests=gauges.paused_count,
             active_slots=gauges.running_count,
             idle_slots=gauges.slot_count - gauges.running_count,
             cached_slots=gauges.cached_count,

@@ -166,6 +166,14 @@ class Tick:
         """Take no new requests."""
         self._scheduler.drain(self._clock.now())
 
+    def release(self) -> None:
+        """Wait for nobody any more: groups depart as they are, and no pause lasts."""
+        self._scheduler.release(self._clock.now())
+
+    def depart(self) -> None:
+        """Let those who wait now depart without waiting for others."""
+        self._scheduler.depart()
+
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
         """One turn; whether a batch ran. `intake` is called before anything is planned early, and
         while an outcome is at hand, so that cancels that came meanwhile are known before tokens

@@ -78,7 +78,10 @@ SAMPLING: Mapping[str, Field] = {
         "False: nothing of the prompt is taken from cached prefixes, or found in them later. "
         "Default: true."
     ),
-    "request_id": Supported("Becomes part of the reply's id."),
+    "request_id": Supported(
+        "Becomes part of the reply's id, and names the call for `/v1/requests/ID/...` while it "
+        "waits: 1 to 64 letters, digits and `.`, `_`, `:`, `-`."
+    ),
     "deadline_ms": Supported("Milliseconds from arrival; past them the request ends with 408."),
 }
 

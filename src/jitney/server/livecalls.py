@@ -28,6 +28,17 @@ class LiveCalls:
                 del self._calls[caller, reply_id]
 
     def find(self, caller: str, reply_id: str) -> Handles:
-        """The requests of the caller's call with this id that have not ended."""
-        calls = self._calls.get((caller, reply_id), ())
-        return [handle for handles in calls for handle in handles if not handle.is_done]
+        """The requests of the caller's calls with this id that have not ended.
+
+        It is the id of the reply, what the caller chose as `request_id`, or the id of one request
+        as `/slots` tells it.
+        """
+        for name in (reply_id, f"chatcmpl-{reply_id}", f"cmpl-{reply_id}"):
+            if (caller, name) in self._calls:
+                return [each for each in self._live(caller, name) if not each.is_done]
+        names = [name for owner, name in self._calls if owner == caller]
+        live = (each for name in names for each in self._live(caller, name))
+        return [each for each in live if each.id == reply_id and not each.is_done]
+
+    def _live(self, caller: str, reply_id: str) -> Handles:
+        return [each for handles in self._calls[caller, reply_id] for each in handles]

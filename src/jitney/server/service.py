@@ -316,6 +316,8 @@ class Service:
         """Refuse new work from here on, bodies on their way included; what was taken goes on."""
         self.is_draining = True
         self.intake.close()
+        # Nobody else comes to fill a group, or to resume what is paused.
+        self.engine.release()
 
     async def stop(self) -> None:
         """End the engine; what still runs is told so."""

@@ -9,9 +9,10 @@ import re
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from jitney.core.request import Priority
 from jitney.core.settings import Policy
 from jitney.core.shares import paused_max
-from jitney.errors import InvalidRequest
+from jitney.errors import Draining, InvalidRequest
 from jitney.server.errors import RATE, Refusal, retry_headers
 from jitney.server.livecalls import Handles
 from jitney.server.service import Service
@@ -47,6 +48,12 @@ def make_router(service: Service) -> APIRouter:
     ) -> Response:
         """Put a call into another class: by its name, or by a number as vLLM has them."""
         given = int(priority) if _NUMBER.fullmatch(priority) else priority
+        if isinstance(given, str) and given.upper() not in Priority.__members__:
+            raise InvalidRequest(
+                "priority must be low, normal, high or critical, or a whole number as vLLM has "
+                "them: 0 is normal, -1 high, below that critical, above 0 low.",
+                "priority",
+            )
         chosen = allowed_priority(given, request.state.caller.key)
         if service.engine.settings.policy is not Policy.PRIORITY:
             raise InvalidRequest(
@@ -74,6 +81,8 @@ def _find(service: Service, request: Request, reply_id: str) -> Handles:
 
 
 def _check_room(service: Service) -> None:
+    if service.is_draining:
+        raise Draining("the server is shutting down, and pauses nothing any more.")
     engine = service.engine
     count_max = paused_max(engine.settings.queue_requests_max)
     if engine.gauges().paused_count >= count_max:

@@ -101,7 +101,7 @@ def fuzz(server: Running, mode: GenerationMode, cases_max: int, number: int = 0)
     seen = Seen()
     found = list(operations(server))
     # Bodies are where mistakes hide; an operation without one is soon asked in every way.
-    with_body = [operation for operation in found if operation.method.upper() == "POST"]
+    with_body = [operation for operation in found if list(operation.body)]
     share = max(cases_max // len(with_body), 1)
     for operation in found:
         if operation in with_body:

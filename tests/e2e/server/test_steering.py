@@ -34,8 +34,14 @@ def keyed() -> ServerSettings:
 class Stream:
     """A call that is read on a thread of its own."""
 
-    def __init__(self, server: Running, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        server: Running,
+        headers: dict[str, str] | None = None,
+        own_id: str | None = None,
+    ) -> None:
         self._server = server
+        self._body = {**LONG, "request_id": own_id}
         self._headers = headers or {}
         self.id = ""
         self.text = ""
@@ -52,7 +58,9 @@ class Stream:
     def _read(self) -> None:
         with (
             self._server.client() as client,
-            client.stream("POST", "/v1/completions", json=LONG, headers=self._headers) as reply,
+            client.stream(
+                "POST", "/v1/completions", json=self._body, headers=self._headers
+            ) as reply,
         ):
             for chunk in _chunks(reply):
                 self.id = chunk["id"]
@@ -159,6 +167,30 @@ def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Sta
     two.join()
     server.service.engine.drain()
     one.join()
+
+
+def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(start: Start) -> None:
+    """Guards a shutdown: it would wait for what is paused until its time is over, and cut it."""
+    server = start(World(backend=SLOW))
+    paused, running = Stream(server), Stream(server)
+    post(server, f"{paused.id}/pause")
+    wait_until(lambda: server.service.engine.gauges().paused_count == 1, "it was not paused")
+    server.service.drain()
+    check_error(post(server, f"{running.id}/pause"), 503)
+    for stream in (paused, running):
+        stream.join()
+        assert len(stream.text) > 0
+
+
+def test_a_call_is_found_by_its_own_id_and_by_that_of_its_slot(start: Start) -> None:
+    """Guards who waits and has no reply yet, and who looks at /slots."""
+    server = start(World(backend=SLOW))
+    stream = Stream(server, own_id="mine")
+    assert stream.id == "cmpl-mine"
+    (row,) = [each for each in server.get("/slots").json() if each["is_processing"]]
+    for name in ("mine", "cmpl-mine", row["id_task"]):
+        assert post(server, f"{name}/resume").status_code == 200, name
+    stream.join()
 
 
 def test_a_key_stays_below_its_highest_class(start: Start) -> None:

@@ -1,0 +1,62 @@
+"""`BatchProcessor` in the hands of those who misspell, stop from within, or give what is no
+callback."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from jitney import LLM, BatchConfig, BatchProcessor, BatchResult, SamplingParams
+from jitney.errors import ConfigError, InvalidRequest
+
+WAIT_S = 60.0
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_callbacks_that_stop_do_not_wait_for_each_other(is_loaded: bool) -> None:
+    """Guards code that stops when it has enough: two results reach that point at once."""
+    met = threading.Barrier(2, timeout=WAIT_S)
+    ended: list[str] = []
+
+    def stop(result: BatchResult, user_data: object) -> None:
+        met.wait()
+        stopping.stop(10 * WAIT_S)
+        ended.append(result.request_id)
+
+    with LLM(backend="fake") as llm:
+        if is_loaded:
+            stopping = BatchProcessor(llm, None, stop)
+        else:
+            stopping = BatchProcessor(None, BatchConfig(), stop, backend="fake")
+        stopping.start()
+        ids = [stopping.submit(name, GREEDY) for name in "ab"]
+        deadline = threading.Event()
+        while len(ended) < 2:
+            assert not deadline.wait(0.01)
+        assert sorted(ended) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"enable_priority": "perhaps"}, "enable_priority is 'perhaps'; expected true or false"),
+        ({"max_batch_size": None}, "max_batch_size is None; expected a whole number"),
+        ({"min_batch_size": "x"}, "min_batch_size is 'x'; expected a whole number"),
+        ({"max_batch_size": 0}, "max_batch_size is 0; expected a whole number from 1"),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_named(fields: dict[str, Any], sentence: str) -> None:
+    """Guards who writes a configuration: the word that is wrong, and what is expected."""
+    with pytest.raises(ConfigError, match=sentence):
+        BatchConfig(**fields)
+    assert BatchConfig(enable_priority="no").enable_priority is False  # type: ignore[arg-type]
+
+
+def test_a_callback_that_cannot_be_called_by_a_thread_is_refused() -> None:
+    """Guards results: a coroutine would never be awaited, and all of them lost."""
+
+    async def later(result: BatchResult, user_data: object) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="result_callback takes a plain function"):
+        BatchProcessor(None, BatchConfig(), later, backend="fake")
