@@ -85,7 +85,8 @@ class Pauses:
         if share is not None and tenants[tenant] >= max(1, share.waiting_max // PART):
             return
         self._pauses.setdefault(name, []).append(Pause(at))
-        self._paused[name] = at + PAUSE_S_MAX - spent_s
+        # The same sums as the core's: others could round the other way.
+        self._paused[name] = at + (PAUSE_S_MAX - spent_s)
 
     def _end(self, names: list[Name], at: float) -> None:
         for name in names:

@@ -62,6 +62,8 @@ class JoiningChecker:
             case Planned():
                 self._planned(seen)
             case Happened():
+                if seen.method == "fail":
+                    self._running.clear()
                 for event in seen.events:
                     if isinstance(event, FinishEvent):
                         self._forget((event.request_id, event.index))
@@ -161,7 +163,9 @@ class JoiningChecker:
 
     def _without_full(self, newcomers: Arrivals) -> Arrivals:
         """Those whose tenants may run one more."""
-        counts = Counter(self._oracle.request(name).tenant for name in self._running)
+        # Whoever was paused while it ran has given its place back by now.
+        running = [name for name in self._running if not self._pauses.is_paused(name)]
+        counts = Counter(self._oracle.request(name).tenant for name in running)
         found = {}
         for name, at in newcomers.items():
             share = self._share_of(name)
