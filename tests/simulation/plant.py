@@ -22,7 +22,7 @@ from tests.simulation.simulator import run
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "jitney"
-SEEDS_MAX = 60
+SEEDS_MAX = 120
 HUNT_S_MAX = 240
 
 

@@ -333,7 +333,7 @@ OF_WAITING_AND_FAULTS = (
 OF_FLIGHTS = (
     planted(
         "a batch under way that nobody wants is not waited for",
-        "isolation",
+        "ending",
         (_TICK, "bool(self._collectors or self._ended or self._flights)", "bool(self._collectors)"),
     ),
     planted(
