@@ -87,12 +87,12 @@ class Composer:
         """The group as it is, or its prefills and decodes apart, those whose turn it is first."""
         if self._settings.mix is not Mix.SEPARATE:
             return [group]
-        prefills = [sequence for sequence in group if self._wanted(sequence) > 1]
-        decodes = [sequence for sequence in group if self._wanted(sequence) == 1]
+        wanted = [(sequence, self._wanted(sequence)) for sequence in group]
+        prefills = [sequence for sequence, want in wanted if want > 1]
+        decodes = [sequence for sequence, want in wanted if want == 1]
         kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
         # Those whose turn it is may find no memory; the most senior always does, from the others.
-        senior = [sequence for sequence in group if self._wanted(sequence)][:1]
-        return [*kinds, senior]
+        return [*kinds, [sequence for sequence, want in wanted if want][:1]]
 
     def _budget_of_prefills(self) -> Budget:
         """That of a tick without decodes; smaller where somebody who generates waits for it."""

@@ -107,7 +107,10 @@ PREFIX_WAIT_MIN = 32
 """A request waits for another one's prefill only when that saves at least this many tokens."""
 
 PAUSE_S_MAX = 600.0
-"""A paused request waits again after this time: it takes a place in the queue for as long."""
+"""All pauses of a request together: it takes memory, and one of the places of the paused."""
+
+PAUSED_MAX = 1024
+"""Sequences that may be paused, however many may wait: each tick looks at all of them."""
 
 BATCH_FACTOR = 20.0
 """A batch that takes so many times as long as others of its size is stuck. A busy neighbour slows a

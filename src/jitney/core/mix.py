@@ -88,22 +88,25 @@ def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Sha
     assert not (decode_count and wanted), "a tick has one kind"
     decodes = min(decode_count, budget.tokens, budget.decodes_max or decode_count)
     chosen = _taking_turns(wanted, budget)
-    spans = iter(_spans([wanted[at] for at in chosen], budget.tokens, budget.chunk))
-    return Share(decodes, tuple(next(spans) if at in chosen else 0 for at in range(len(wanted))))
+    spans = [0] * len(wanted)
+    given = _spans([wanted[at] for at in chosen], budget.tokens, budget.chunk)
+    for at, span in zip(chosen, given, strict=True):
+        spans[at] = span
+    return Share(decodes, tuple(spans))
 
 
 def _taking_turns(wanted: list[Wanted], budget: Budget) -> list[int]:
     """The places of those who prefill: one of each tenant, then another one of each, and so on."""
     if budget.prefills_max is None:
         return list(range(len(wanted)))
-    tenants = list(dict.fromkeys(want.sharer for want in wanted))
+    tenants: dict[str | None, int] = {}
     rounds: Counter[str | None] = Counter()
     order = []
     for at, want in enumerate(wanted):
-        place = (tenants.index(want.sharer) - budget.turn) % len(tenants)
-        order.append((rounds[want.sharer], place, at))
+        order.append((rounds[want.sharer], tenants.setdefault(want.sharer, len(tenants)), at))
         rounds[want.sharer] += 1
-    return sorted(at for _, _, at in sorted(order)[: budget.prefills_max])
+    order.sort(key=lambda each: (each[0], (each[1] - budget.turn) % len(tenants), each[2]))
+    return sorted(at for _, _, at in order[: budget.prefills_max])
 
 
 def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:

@@ -140,7 +140,7 @@ class Roster:
         self._wait_again(sequence)
         sequence.preempted_count += reason is not PreemptReason.PAUSED
         self.memory.trim_cache(self.running)
-        if reason in (PreemptReason.SAVED, PreemptReason.RECOMPUTED):
+        if reason.is_of_memory:
             self._counters.add(f"preempted_{reason}")
         elif reason is PreemptReason.DISPLACED:
             self._counters.add("displaced")

@@ -7,12 +7,13 @@ scheduler's parts only.
 from collections.abc import Set
 from dataclasses import dataclass
 
+from jitney.core import limits
 from jitney.core.sequence import Sequence
 
 
 def paused_max(waiting_max: int) -> int:
     """How many may be paused beside a queue with so many places."""
-    return max(1, waiting_max // 4)
+    return min(max(1, waiting_max // 4), limits.PAUSED_MAX)
 
 
 @dataclass(slots=True)
