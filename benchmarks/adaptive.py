@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.events import StartEvent
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId

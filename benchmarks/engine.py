@@ -45,7 +45,7 @@ from benchmarks.load import (
 from benchmarks.mixes import measure_mixes
 from benchmarks.peer import Peer
 from benchmarks.reuse import LENGTH_MAX, measure_reuse
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler

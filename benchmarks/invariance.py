@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from jitney import LLM, RequestOutput, SamplingParams
-from jitney.backends.process import ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 
 SYSTEM = "You are the driver of a small bus that never stops moving, and you answer in a sentence. "
 QUESTIONS = (

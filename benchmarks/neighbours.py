@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.busy import busy_loops
-from jitney.backends.neighbours import Neighbours
+from jitney.backends.machine.neighbours import Neighbours
 from jitney.config import Settings, usable_cores
 from jitney.config.settings import BackendName
 from jitney.core.backend import Backend

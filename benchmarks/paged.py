@@ -13,7 +13,7 @@ import numpy as np
 from jitney.backends.openvino.cells import PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
-from jitney.backends.paging import BlockPool
+from jitney.backends.shared.paging import BlockPool
 from jitney.core.batch import Batch, MemoryOperation, Open, Release, Truncate
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from jitney import LLM, Candidate, Handle, SamplingParams
-from jitney.backends.fake import FakeBackend, FakeSettings
-from jitney.compose import scheduler_settings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import resolve
 from jitney.core.request import Priority, Request, RequestId
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
+from jitney.loading.compose import scheduler_settings
 from jitney.records import (
     Record,
     RequestAccepted,

@@ -22,9 +22,9 @@ from typing import Any
 import jsonschema_rs
 
 from jitney import LLM, SamplingParams, StructuredOutputsParams
+from jitney.api.outputs import RequestOutput
 from jitney.engine.handle import Handle
 from jitney.errors import InvalidRequest
-from jitney.outputs import RequestOutput
 from jitney.sampling.closed_schema import closed_schema
 
 COUNT = 300

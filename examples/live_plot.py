@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jitney import LLM, SamplingParams
-from jitney.backends.fake import FakeBackend, FakeSettings
-from jitney.compose import scheduler_settings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import resolve
 from jitney.core.request import Request, RequestId
 from jitney.engine.engine import Engine
+from jitney.loading.compose import scheduler_settings
 from jitney.records import (
     Record,
     RequestAccepted,

@@ -22,11 +22,11 @@ import openvino as ov
 from jitney.backends import load, load_process
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
-from jitney.backends.openvino.tokenizer import Tokenizer
 from jitney.core.backend import Backend
 from jitney.core.batch import Open, Release
 from jitney.errors import SetupError
 from jitney.models.gguf import read_header
+from jitney.tokenizers.tokenizer import Tokenizer
 from tests.conformance.driver import Driver, greedy
 from tests.families_for_tests import FAMILIES, write_family
 

@@ -4,8 +4,8 @@ import json
 from typing import Any  # Any: JSON
 
 from jitney.core.backend import Vocabulary
-from jitney.text import sandbox
-from jitney.text.chat import ChatTemplate
+from jitney.text import template_child
+from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
 
 
@@ -15,7 +15,7 @@ class Here(Renderer):
     def prepare(self, given: Any) -> None:
         """Compile it at once."""
         super().prepare(given)
-        self._work = sandbox.set_up(json.loads(json.dumps(given)))
+        self._work = template_child.set_up(json.loads(json.dumps(given)))
 
     def run(self, task: Any) -> list[Any]:
         """Through JSON, as it is on the way to a process and back."""

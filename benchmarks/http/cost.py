@@ -34,11 +34,11 @@ from benchmarks.http.report import Report
 from benchmarks.http.served import Served, served
 from benchmarks.http.wire import DONE, Connection, Json
 from benchmarks.load import VOCABULARY, Job, random_jobs, spread
-from jitney.compose import assemble
 from jitney.config import Settings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.engine.engine import Engine
+from jitney.loading.compose import assemble
 
 RUNS = 3
 ROUNDS = 8

@@ -9,9 +9,8 @@ import json
 import sys
 from typing import Any  # Any: what the command line calls them with is its own affair
 
-from jitney import compose
 from jitney.cli.main import run
-from jitney.loading import fake
+from jitney.loading import compose, fake
 
 
 def program(

@@ -71,7 +71,7 @@ class Served:
         """The process of the backend; none for a moment after it was killed."""
         for pid in self.children:
             with contextlib.suppress(OSError):
-                if b"jitney.backends.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"jitney.backends.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         return None
 

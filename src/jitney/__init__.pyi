@@ -1,11 +1,15 @@
-from jitney.batch_processor import BatchConfig as BatchConfig
-from jitney.batch_processor import BatchingStrategy as BatchingStrategy
-from jitney.batch_processor import BatchProcessor as BatchProcessor
-from jitney.batch_processor import BatchRequest as BatchRequest
-from jitney.batch_processor import BatchResult as BatchResult
-from jitney.batch_processor import BatchStats as BatchStats
-from jitney.batch_processor import GenerationConfig as GenerationConfig
-from jitney.batch_processor import RequestPriority as RequestPriority
+from jitney.api.batch_processor import BatchConfig as BatchConfig
+from jitney.api.batch_processor import BatchingStrategy as BatchingStrategy
+from jitney.api.batch_processor import BatchProcessor as BatchProcessor
+from jitney.api.batch_processor import BatchRequest as BatchRequest
+from jitney.api.batch_processor import BatchResult as BatchResult
+from jitney.api.batch_processor import BatchStats as BatchStats
+from jitney.api.batch_processor import GenerationConfig as GenerationConfig
+from jitney.api.batch_processor import RequestPriority as RequestPriority
+from jitney.api.llm import LLM as LLM
+from jitney.api.outputs import CompletionOutput as CompletionOutput
+from jitney.api.outputs import Logprob as Logprob
+from jitney.api.outputs import RequestOutput as RequestOutput
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
 from jitney.core.policy import Candidate as Candidate
@@ -15,10 +19,6 @@ from jitney.engine.answer import Delta as Delta
 from jitney.engine.handle import Handle as Handle
 from jitney.engine.stats import Stats as Stats
 from jitney.errors import JitneyError as JitneyError
-from jitney.llm import LLM as LLM
-from jitney.outputs import CompletionOutput as CompletionOutput
-from jitney.outputs import Logprob as Logprob
-from jitney.outputs import RequestOutput as RequestOutput
 
 __all__ = [
     "BatchConfig",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jitney.backends import load_process
-from jitney.backends.process import BackendSpec, ProcessBackend
-from jitney.backends.wire import Plain
+from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.messages import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ModelError

@@ -20,12 +20,12 @@ pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.backends.llamacpp.bindings import Model
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
-from jitney.backends.openvino.byte_pairs import BytePairs
-from jitney.backends.openvino.splits import SPLITS
-from jitney.backends.openvino.tokenizer import Tokenizer
 from jitney.config import cache_folder, environment
 from jitney.models import embedded
 from jitney.models.gguf_vocabulary import read_vocabulary as read_stored
+from jitney.tokenizers.byte_pairs import BytePairs
+from jitney.tokenizers.splits import SPLITS
+from jitney.tokenizers.tokenizer import Tokenizer
 from tests.vocabularies_for_tests import (
     BYTE,
     CONTROL,

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.invariance import PROMPTS, QUESTIONS, SYSTEM
 from jitney import LLM, Logprob, RequestOutput, SamplingParams
-from jitney.backends.process import ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.config import Settings
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform

@@ -13,7 +13,7 @@ from jitney.errors import InvalidRequest
 from jitney.sampling import grammar
 from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.grammar import build_tokenizer, compile_grammar
-from jitney.text.byte_tokenizer import byte_vocabulary, encode
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 Schema = dict[str, Any]  # Any: JSON
 KEYS = st.sampled_from("abc")

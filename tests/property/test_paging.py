@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jitney.backends.paging import BlockCopy, BlockPool, BlockTable
+from jitney.backends.shared.paging import BlockCopy, BlockPool, BlockTable
 from jitney.core.ledger import Ledger
 from jitney.errors import BackendFailed
 

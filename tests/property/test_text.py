@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from jitney.core.backend import Vocabulary
 from jitney.core.stops import StopTable
-from jitney.text.byte_tokenizer import byte_vocabulary, encode
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 from tests.templates_for_tests import template_here
 
 VOCABULARY = byte_vocabulary()

@@ -7,12 +7,12 @@ first stop string: no code of the engine or the core has a part in it.
 import codecs
 from dataclasses import dataclass
 
-from jitney.backends.fake import FakeSettings
-from jitney.backends.fake_oracle import expected_completion
+from jitney.backends.fake.backend import FakeSettings
+from jitney.backends.fake.oracle import expected_completion
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
-from jitney.text.byte_tokenizer import byte_vocabulary
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 from tests.simulation.seen import Name
 
 PIECES = byte_vocabulary().pieces

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from jitney.backends.fake import FakeBackend
+from jitney.backends.fake.backend import FakeBackend
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Open, Outcome, Sample
 from jitney.core.params import Constraint

@@ -156,7 +156,7 @@ OF_MEMORY = (
         "a preempted sequence loses a token",
         "oracle",
         (
-            "core/roster.py",
+            "core/sequences.py",
             "        self._wait_again(sequence)\n        sequence.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
@@ -252,7 +252,7 @@ OF_ANSWERS = (
         "cached tokens are not counted",
         "usage",
         (
-            "core/roster.py",
+            "core/sequences.py",
             "sequence.cached_count = sequence.computed",
             "sequence.cached_count = 0",
         ),
@@ -345,7 +345,7 @@ OF_FLIGHTS = (
             "list(candidates)",
         ),
         (
-            "core/roster.py",
+            "core/sequences.py",
             '        assert not sequence.is_in_flight, "its batch must return first"\n',
             "",
         ),
@@ -367,7 +367,7 @@ OF_ROUNDING = (
         "the last token of a prompt is computed by itself",
         "oracle",
         (
-            "backends/shapes.py",
+            "backends/shared/shapes.py",
             "return entry.length == 1 and 0 < entry.start < prompt_count",
             "return entry.length < prompt_count < 0",
         ),
@@ -375,7 +375,7 @@ OF_ROUNDING = (
     planted(
         "a pass does not fill its groups of rows",
         "oracle",
-        ("backends/shapes.py", "return -rows % group", "return rows % group * 0"),
+        ("backends/shared/shapes.py", "return -rows % group", "return rows % group * 0"),
     ),
 )
 

@@ -5,7 +5,7 @@ from tests.simulation.planting import planted
 _SCHEDULER = "core/scheduler.py"
 _COMPOSITION = "core/composition.py"
 _STRATEGY = "core/strategy.py"
-_ROSTER = "core/roster.py"
+_ROSTER = "core/sequences.py"
 
 OF_JOINING = (
     planted(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from jitney.backends.fake import FakeBackend
+from jitney.backends.fake.backend import FakeBackend
 from jitney.core.batch import Batch
 from jitney.core.events import Event
 from jitney.core.gauges import Gauges

@@ -16,7 +16,7 @@ from random import Random
 from typing import cast
 from unittest import mock
 
-from jitney.backends.fake import FakeBackend
+from jitney.backends.fake.backend import FakeBackend
 from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId

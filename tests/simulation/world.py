@@ -7,7 +7,7 @@ cancels and some hardly anything else; some have memory for everybody and some f
 from dataclasses import dataclass, replace
 from random import Random
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.request import Share
 from jitney.core.settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
 from tests.simulation.policies import KINDS, HostilePolicy

@@ -17,7 +17,7 @@ HEAVY = {
     "torch": ("backends/torch",),
     "openvino": ("backends/openvino",),
     "openvino_genai": ("backends/openvino",),
-    "tokenizers": ("backends/openvino", "backends/torch"),
+    "tokenizers": ("tokenizers",),
     "fastapi": ("server",),
     "uvicorn": ("server", "cli"),
     "uvloop": ("server",),

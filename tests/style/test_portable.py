@@ -79,14 +79,14 @@ LINUX = re.compile(
     r"|/dev/shm|setpriority|SC_AVPHYS|O_TMPFILE|sigtimedwait|sigwaitinfo|CLOCK_BOOTTIME"
 )
 WITHOUT = {
-    "backends/lifeline.py": "unit/backends/test_lifeline.py",
-    "backends/neighbours.py": "unit/backends/test_neighbours.py",
-    "backends/processor.py": "unit/backends/test_processor.py",
-    "backends/room.py": "unit/backends/test_room.py",
+    "backends/process/die_with_parent.py": "unit/backends/process/test_die_with_parent.py",
+    "backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
+    "backends/machine/processor.py": "unit/backends/machine/test_processor.py",
+    "backends/machine/free_memory.py": "unit/backends/machine/test_free_memory.py",
     "config/machine.py": "unit/config/test_machine.py",
-    "guarded/child.py": "unit/guarded/test_child.py",
-    "server/protocol.py": "unit/server/test_protocol.py",
-    "server/run.py": "unit/server/test_run.py",
+    "sandbox/child.py": "unit/sandbox/test_child.py",
+    "server/http/protocol.py": "unit/server/http/test_protocol.py",
+    "server/lifecycle.py": "unit/server/test_lifecycle.py",
 }
 """Every module that uses what only Linux has, and the tests that take it away."""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitney import LLM, BatchProcessor
-from jitney.backends.fake import FakeBackend, FakeSettings
-from jitney.compose import scheduler_settings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Settings, resolve
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Copy, Open
@@ -21,6 +20,7 @@ from jitney.core.scheduler import Scheduler
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.engine.stats import Tally
 from jitney.errors import ContextLengthExceeded, QueueFull
+from jitney.loading.compose import scheduler_settings
 from tests.simulation.plant import catch
 from tests.simulation.planting import Plant
 from tests.simulation.plants import OF_THE_PSEUDO_CODE

@@ -53,8 +53,8 @@ def test_the_server_of_a_source_tree_without_metadata_is_made(uninstalled: Path)
     """Guards the same for what the server says of itself, in its answers and its metrics."""
     program = (
         "from jitney.server import app, replies\n"
-        "from jitney.server.metrics import Metrics\n"
-        "from jitney.backends.fake import FakeBackend, FakeSettings\n"
+        "from jitney.server.observe.metrics import Metrics\n"
+        "from jitney.backends.fake.backend import FakeBackend, FakeSettings\n"
         "from jitney.core.settings import SchedulerSettings\n"
         "from jitney.engine.engine import Engine\n"
         "engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 LOOK_S = 0.05
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
-_WORKER = b"jitney.backends.worker"
-_GUARDED = b"jitney.guarded.child"
+_WORKER = b"jitney.backends.process.worker"
+_GUARDED = b"jitney.sandbox.child"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any  # Any: settings are plain values until their dataclass has checked them
 
-from jitney.backends.process import BackendSpec, ProcessBackend
+from jitney.backends.process.client import BackendSpec, ProcessBackend
 from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, MissingDependency
@@ -45,7 +45,7 @@ def load_process(
 
 
 def _load_fake(settings: Mapping[str, Any]) -> Backend:
-    from jitney.backends.fake import FakeBackend, FakeSettings
+    from jitney.backends.fake.backend import FakeBackend, FakeSettings
 
     _check_names("fake", settings, FakeSettings)
     return FakeBackend(FakeSettings(**settings))

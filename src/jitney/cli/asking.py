@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
+from jitney.api.prompts import Prompt
 from jitney.core.params import SamplingParams
 from jitney.engine.handle import Handle
 from jitney.errors import JitneyError, QueueFull
-from jitney.llm import LLM
-from jitney.outputs import RequestOutput
-from jitney.prompts import Prompt
 
 AHEAD_MAX = 128
 """Prompts that are handed in before the one that is read."""

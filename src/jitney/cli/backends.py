@@ -33,9 +33,9 @@ from jitney.loading import (
     openvino_numbers,
     select_backend,
 )
+from jitney.loading.selection import FEW_SEQUENCES, Selection
 from jitney.models import embedded
 from jitney.models.gguf import read_header
-from jitney.selection import FEW_SEQUENCES, Selection
 
 LABELS_WIDTH = 11
 

@@ -7,6 +7,8 @@ piped in and its answers out.
 import sys
 from dataclasses import dataclass, field
 
+from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
 from jitney.cli.failures import sentence_of
 from jitney.cli.figures import engine_figures, turn_figures
 from jitney.cli.flags import Given
@@ -18,8 +20,6 @@ from jitney.cli.verbs import ChatOptions
 from jitney.core.params import SamplingParams
 from jitney.engine.handle import Handle
 from jitney.errors import ContextLengthExceeded, EngineError, JitneyError, ModelError
-from jitney.llm import LLM
-from jitney.outputs import RequestOutput
 
 STOP_S_MAX = 30.0
 """How long a stopped answer may take to end; a forward pass cannot be interrupted."""

@@ -5,6 +5,7 @@ from statistics import median
 
 from rich.console import Console
 
+from jitney.api.llm import LLM
 from jitney.cli.figures import rate
 from jitney.cli.flags import Given
 from jitney.cli.meter import Meter
@@ -12,7 +13,6 @@ from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.verbs import DemoOptions
 from jitney.cli.watch import Question, Watched, watch
 from jitney.core.params import SamplingParams
-from jitney.llm import LLM
 
 PROMPTS = (
     ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),

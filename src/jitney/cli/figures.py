@@ -6,8 +6,8 @@ Pure; any thread.
 import json
 from statistics import median
 
+from jitney.api.outputs import RequestOutput
 from jitney.engine.stats import Stats
-from jitney.outputs import RequestOutput
 
 
 def answer_line(index: int, prompt: str, answer: RequestOutput) -> str:

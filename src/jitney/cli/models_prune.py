@@ -3,7 +3,7 @@
 import sys
 from contextlib import suppress
 
-from jitney.backends import probes
+from jitney.backends.trials import probes
 from jitney.cli.flags import Given, resolved
 from jitney.cli.models import bytes_text
 from jitney.cli.verbs_models import PruneOptions

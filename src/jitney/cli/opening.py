@@ -9,14 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
+from jitney.api.llm import LLM
+from jitney.api.prompts import Prompt
 from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
 from jitney.config.resolve import DEFAULT
-from jitney.llm import LLM
 from jitney.models import embedded
 from jitney.models.names import reference_of
-from jitney.prompts import Prompt
 
 
 @contextmanager

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
+from jitney.api.prompts import Prompt
 from jitney.cli.asking import Asked, ask_all
 from jitney.cli.ending import tells_of_end
 from jitney.cli.failures import FAILED, say, sentence_of
@@ -17,7 +20,7 @@ from jitney.cli.figures import answer_line, error_line, run_figures
 from jitney.cli.flags import Given
 from jitney.cli.meter import Meter
 from jitney.cli.opening import has_template, make_prompt, opened
-from jitney.cli.prompts import read_prompts
+from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import Wrapper, columns, printable
 from jitney.cli.verbs import RunOptions
@@ -25,9 +28,6 @@ from jitney.cli.watch import Question, watch
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.errors import InvalidRequest, JitneyError, ModelError
-from jitney.llm import LLM
-from jitney.outputs import RequestOutput
-from jitney.prompts import Prompt
 
 WATCHED_MAX = 8
 HEADING_CHARACTERS = 72

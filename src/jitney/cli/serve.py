@@ -13,7 +13,6 @@ from jitney.cli.flags import Given, resolved
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
-from jitney.compose import Assembly, assemble
 from jitney.config import (
     Resolved,
     ServeSettings,
@@ -24,12 +23,13 @@ from jitney.config import (
 )
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
+from jitney.loading.compose import Assembly, assemble
 from jitney.server import limits
-from jitney.server.accepting import listen
 from jitney.server.app import create_app
-from jitney.server.lookout import Lookout
-from jitney.server.outlet import STDOUT, Outlet, OutletLog
-from jitney.server.run import Lifecycle
+from jitney.server.http.accepting import listen
+from jitney.server.http.outlet import STDOUT, Outlet, OutletLog
+from jitney.server.lifecycle import Lifecycle
+from jitney.server.observe.lookout import Lookout
 from jitney.server.service import Service
 from jitney.server.settings import Key, ServerSettings, body_bytes_for
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.live import Live
 
+from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
+from jitney.api.prompts import Prompt
 from jitney.cli.board import Pane, PaneState, draw
 from jitney.cli.failures import sentence_of
 from jitney.cli.meter import Meter
 from jitney.cli.terminal import printable
 from jitney.core.params import SamplingParams
 from jitney.errors import JitneyError
-from jitney.llm import LLM
-from jitney.outputs import RequestOutput
-from jitney.prompts import Prompt
 
 FRAMES_PER_S = 10
 

@@ -7,7 +7,7 @@ need. Called at start-up, from one thread.
 from jitney.config.keyfile import check_apart, load_keys
 from jitney.config.known import Known
 from jitney.config.machine import cache_folder, environment, usable_cores
-from jitney.config.reference import config_reference, default_text
+from jitney.config.reference_page import config_reference, default_text
 from jitney.config.resolve import Resolved, Serving, nearest, resolve
 from jitney.config.serving import ServeSettings, known_serve_settings
 from jitney.config.settings import KV_TOKENS_DEFAULT, Settings, known_settings

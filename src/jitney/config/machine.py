@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from jitney.backends.processor import allowed_cores
+from jitney.backends.machine.processor import allowed_cores
 
 
 def environment() -> dict[str, str]:

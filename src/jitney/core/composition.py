@@ -10,8 +10,8 @@ from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.cost import CostModel
 from jitney.core.mix import Budget, Wanted, share_budget, within_stall
-from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State
+from jitney.core.sequences import Roster
 from jitney.core.settings import Mix, SchedulerSettings
 
 

@@ -11,8 +11,8 @@ from itertools import islice
 from jitney.core import limits
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
-from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State
+from jitney.core.sequences import Roster
 from jitney.core.settings import SchedulerSettings, Strategy
 
 WAITING_SHOWN_MAX = 256

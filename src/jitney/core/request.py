@@ -1,7 +1,7 @@
 """What the engine was asked: `Request`, frozen, with token ids in it.
 
-Made by whoever faces the caller (`jitney.llm`, the server), read by the core. Nothing here knows
-text, threads or time other than the moment of arrival, which it is told.
+Made by whoever faces the caller (`jitney.api.llm`, the server), read by the core. Nothing here
+knows text, threads or time other than the moment of arrival, which it is told.
 """
 
 from dataclasses import dataclass

@@ -26,8 +26,8 @@ from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, Occupant
 from jitney.core.picture import Picture, draw
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.roster import Roster
 from jitney.core.sequence import Sequence, State, make_sequences
+from jitney.core.sequences import Roster
 from jitney.core.settings import SchedulerSettings
 from jitney.errors import Draining, InvalidRequest
 

@@ -2,7 +2,7 @@
 
 A function of explicit parts, on one thread, that waits for nothing but the backend: the engine
 thread calls it in production and a simulator with a virtual clock in tests. Everything that changes
-scheduler or collectors happens here. Which batches are under way is `jitney.engine.flights`.
+scheduler or collectors happens here. Which batches are under way is `jitney.engine.in_flight`.
 
 A backend that fails, or answers nonsense, costs a reset and a recomputation (invariant 10):
 every running sequence resumes from its tokens.
@@ -29,7 +29,7 @@ from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector, Neglect
-from jitney.engine.flights import Flights, Launch, Lost
+from jitney.engine.in_flight import Flights, Launch, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (

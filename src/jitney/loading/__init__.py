@@ -16,10 +16,10 @@ from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.loading import fake, llamacpp, openvino, trials
 from jitney.loading.common import Values, source_of
-from jitney.loading.names import foreseen, hub_module, located
+from jitney.loading.hub_names import foreseen, hub_module, located
+from jitney.loading.selection import Facts, Selection, refuse_unusable, select
 from jitney.models import embedded, marks
 from jitney.models.gguf import read_header
-from jitney.selection import Facts, Selection, refuse_unusable, select
 
 __all__ = [
     "CONVERSIONS",

@@ -3,7 +3,7 @@
 from jitney.config import Settings
 from jitney.errors import ConfigError
 from jitney.loading.common import Values, refuse_dtypes
-from jitney.sizing import kv_tokens_wanted, pool_slots
+from jitney.loading.sizing import kv_tokens_wanted, pool_slots
 
 FAKE_MODEL_LEN = 4096
 

@@ -5,16 +5,16 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends import probes
 from jitney.backends.llamacpp import attention, usable
-from jitney.backends.processor import read_processor
-from jitney.backends.room import available_bytes
+from jitney.backends.machine.free_memory import available_bytes
+from jitney.backends.machine.processor import read_processor
+from jitney.backends.trials import probes
 from jitney.config import Settings, usable_cores
 from jitney.errors import ConfigError, SetupError
 from jitney.loading.common import MAY_DIFFER, Values, loaded, refuse_dtypes, source_of
+from jitney.loading.sizing import check_sequences, own_cells_tokens, size_llamacpp
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
-from jitney.sizing import check_sequences, own_cells_tokens, size_llamacpp
 
 _log = logging.getLogger("jitney")
 

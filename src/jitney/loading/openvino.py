@@ -4,16 +4,16 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends import invariance, measure, probes, shape_trial
+from jitney.backends.machine.free_memory import available_bytes, check_weights
+from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families, usable
-from jitney.backends.processor import read_processor
-from jitney.backends.room import available_bytes, check_weights
+from jitney.backends.trials import invariance, measure, probes, shape_trial
 from jitney.config import Settings, usable_cores
 from jitney.errors import ConfigError, ModelError
 from jitney.loading.common import MAY_DIFFER, Values, loaded, source_of
+from jitney.loading.sizing import size_paged
 from jitney.models import cache as model_cache
 from jitney.models.gguf import read_header
-from jitney.sizing import size_paged
 
 SHAPE_FACTS = ("model", "threads", "inference_precision", "kv_precision", "activation_group")
 """Numbers of the backend on which it depends what is computed alike."""

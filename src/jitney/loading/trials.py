@@ -4,16 +4,16 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends import measure, probes
 from jitney.backends.llamacpp import usable as llamacpp_usable
+from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import usable as openvino_usable
-from jitney.backends.processor import read_processor
+from jitney.backends.trials import measure, probes
 from jitney.config import Settings, usable_cores
 from jitney.errors import SetupError
 from jitney.loading import llamacpp, openvino
 from jitney.loading.common import Values, source_of
+from jitney.loading.selection import Selection, fastest, trial_sequences
 from jitney.models import embedded
-from jitney.selection import Selection, fastest, trial_sequences
 
 _log = logging.getLogger("jitney")
 

@@ -22,7 +22,6 @@ from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.params import CONSTRAINT_GIVEN_UP, Constraint
 from jitney.errors import InvalidRequest, QueueFull
-from jitney.guarded import Bounds, Busy, Gone, Guarded, GuardedError, TooLong, TooMuchMemory
 from jitney.sampling.grammar import (
     STACK_BYTES,
     build_tokenizer,
@@ -32,6 +31,7 @@ from jitney.sampling.grammar import (
     stopped,
     to_set_up,
 )
+from jitney.sandbox import Bounds, Busy, Gone, Guarded, GuardedError, TooLong, TooMuchMemory
 
 _CACHED_MAX = 256
 _CACHED_BYTES_MAX = 2**28

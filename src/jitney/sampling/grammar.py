@@ -1,7 +1,7 @@
 """Grammars: schemas, regexes, choices and grammars as llguidance compiles them.
 
 Any thread. Compiling what a stranger wrote may take any time and memory, so it is tried first in a
-process with limits (`jitney.guarded`), which `set_up` makes ready. This module and what it imports
+process with limits (`jitney.sandbox`), which `set_up` makes ready. This module and what it imports
 start no thread, since that process forks. The only module that imports llguidance; the rest of the
 package works without it.
 """
@@ -17,8 +17,8 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from jitney.core.backend import Vocabulary
 from jitney.core.params import CONSTRAINT_REFUSED, Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
-from jitney.guarded.memory import most_bytes
 from jitney.sampling.closed_schema import closed_schema
+from jitney.sandbox.peak_memory import most_bytes
 
 # Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
 # its indentation, is all that anybody needs; a model that counts its spaces wrong writes as many as

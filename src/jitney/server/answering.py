@@ -19,14 +19,15 @@ from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.handle import Handle
 from jitney.errors import DeadlineExceeded, Draining, QueueFull
-from jitney.server import limits, sse
-from jitney.server.errors import SERVER, ClientLeft, Refusal, refusal_of
-from jitney.server.keys import Caller
-from jitney.server.middleware import told
-from jitney.server.replies import Shape
+from jitney.server import limits
+from jitney.server.admission.keys import Caller
+from jitney.server.http import sse
+from jitney.server.http.middleware import told
+from jitney.server.http.slices import written
+from jitney.server.openai.error_object import SERVER, ClientLeft, Refusal, refusal_of
+from jitney.server.openai.replies import Shape
+from jitney.server.openai.translate import Asked
 from jitney.server.service import Service, Ticket
-from jitney.server.slices import written
-from jitney.server.translate import Asked
 
 Placed = tuple[int, Delta]
 """A delta, with the place of its request among those of the HTTP request."""

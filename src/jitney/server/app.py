@@ -10,15 +10,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 from jitney.errors import JitneyError
-from jitney.server import inspection, steering
-from jitney.server.errors import Refusal
-from jitney.server.lookout import Lookout
-from jitney.server.metrics import CONTENT_TYPE
-from jitney.server.middleware import Front, Guard, answer, error_headers, told
-from jitney.server.origins import EXPOSED, METHODS, Preflight
-from jitney.server.page import routes as page
+from jitney.server.admission import steering
+from jitney.server.http.middleware import Front, Guard, answer, error_headers, told
+from jitney.server.http.origins import EXPOSED, METHODS, Preflight
+from jitney.server.http.shared import Shared
+from jitney.server.observe import inspection
+from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.metrics import CONTENT_TYPE
+from jitney.server.openai.error_object import Refusal
+from jitney.server.openai.replies import VERSION
+from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
-from jitney.server.replies import VERSION
 from jitney.server.routes import (
     BODIES,
     STATE_PATHS,
@@ -27,7 +29,6 @@ from jitney.server.routes import (
     not_found,
 )
 from jitney.server.service import Service
-from jitney.server.shared import Shared
 
 REFERENCE = "#/components/schemas/{model}"
 

@@ -182,7 +182,7 @@ are far smaller."""
 
 CONNECTIONS_MAX = 8192
 """Connections at once, idle ones included; the next one is told so and closed. Fewer where the
-limit on open files is lower: see `jitney.server.files`."""
+limit on open files is lower: see `jitney.server.http.open_files`."""
 
 ACCEPTS_PER_ROUND = 64
 """Connections taken in one round of the event loop; whoever streams waits for that long."""

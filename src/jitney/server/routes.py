@@ -7,18 +7,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from jitney.engine.entrance import Wanted
+from jitney.engine.request_factory import Wanted
 from jitney.errors import InvalidRequest
-from jitney.server import fields, limits
+from jitney.server import limits
+from jitney.server.admission.workers import Stay
 from jitney.server.answering import Answering
-from jitney.server.body import read_body
-from jitney.server.conversation import chat_segments
-from jitney.server.door import Stay
-from jitney.server.errors import Refusal
-from jitney.server.paths import instead_of
-from jitney.server.replies import VERSION, ChatShape, CompletionShape, Shape
-from jitney.server.service import Health, Service
-from jitney.server.translate import (
+from jitney.server.http.paths import instead_of
+from jitney.server.openai import fields
+from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, SamplingFields, Strict
+from jitney.server.openai.chat_body import ChatBody, TokenizeBody
+from jitney.server.openai.conversation import chat_segments
+from jitney.server.openai.error_object import Refusal
+from jitney.server.openai.read_body import read_body
+from jitney.server.openai.replies import VERSION, ChatShape, CompletionShape, Shape
+from jitney.server.openai.translate import (
     Asked,
     Visit,
     chat_asked,
@@ -26,8 +28,7 @@ from jitney.server.translate import (
     completion_asked,
     decode,
 )
-from jitney.server.wire import CompletionBody, DetokenizeBody, SamplingFields, Strict
-from jitney.server.wire_chat import ChatBody, TokenizeBody
+from jitney.server.service import Health, Service
 
 _ERROR: dict[str, Any] = {
     "description": "What went wrong, in OpenAI's shape.",

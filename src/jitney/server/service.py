@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from jitney.backends.process import ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.core.backend import Vocabulary
 from jitney.core.request import Request, RequestId
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
-from jitney.engine.entrance import Entrance
 from jitney.engine.records import (
     Record,
     RequestAccepted,
@@ -29,15 +28,16 @@ from jitney.engine.records import (
     RequestRefused,
     RequestStarted,
 )
+from jitney.engine.request_factory import Entrance
 from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
 from jitney.server import limits
-from jitney.server.body import Intake, wait_leaving
-from jitney.server.door import Door, Stay
-from jitney.server.errors import UNAVAILABLE, ClientLeft, Refusal, retry_headers
-from jitney.server.keys import Caller, KeyRing
-from jitney.server.livecalls import LiveCalls
+from jitney.server.admission.keys import Caller, KeyRing
+from jitney.server.admission.live_calls import LiveCalls
+from jitney.server.admission.workers import Door, Stay
+from jitney.server.openai.error_object import UNAVAILABLE, ClientLeft, Refusal, retry_headers
+from jitney.server.openai.read_body import Intake, wait_leaving
 from jitney.server.settings import ServerSettings
-from jitney.text.chat import ChatTemplate
+from jitney.text.chat_template import ChatTemplate
 
 _log = logging.getLogger("jitney.server")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any  # Any: JSON
 
-from jitney.text.names import names_pattern
+from jitney.text.name_pattern import names_pattern
 
 Piece = tuple[str, bool]
 """A part of a prompt, and whether names of control tokens in it are those tokens."""

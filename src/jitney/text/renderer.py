@@ -7,12 +7,12 @@ the next one is answered after a fork. Processes end with `close`, and with ours
 """
 
 import contextlib
-from typing import Any  # Any: JSON, of which `jitney.text.sandbox` knows the shape
+from typing import Any  # Any: JSON, of which `jitney.text.template_child` knows the shape
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, ModelError, NoRoom, QueueFull
-from jitney.guarded import Bounds, Busy, Gone, Guarded, GuardedError
-from jitney.text import sandbox
+from jitney.sandbox import Bounds, Busy, Gone, Guarded, GuardedError
+from jitney.text import template_child
 
 
 class Renderer:
@@ -22,7 +22,7 @@ class Renderer:
         self._given: Any = None
         self._is_closed = False
         self._processes = tuple(
-            Guarded(sandbox.set_up, lambda: self._given, _bounds(wait_s))
+            Guarded(template_child.set_up, lambda: self._given, _bounds(wait_s))
             for wait_s in (limits.TEMPLATE_QUICK_S, limits.TEMPLATE_WAIT_S_MAX)
         )
 

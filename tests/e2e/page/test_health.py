@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendCrashed
 from jitney.server.settings import ServerSettings

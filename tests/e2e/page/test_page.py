@@ -16,7 +16,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 
 from playwright.sync_api import Browser, Page, Request, ViewportSize, expect, sync_playwright
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.harness import MODEL, Running, World, running
 

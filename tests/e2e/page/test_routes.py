@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.cli.trace import count_events, fetch_trace
 from jitney.errors import ConfigError, SetupError
+from jitney.server.observe.chrome_trace import trace_slices
+from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.viewer import Viewer
 from jitney.server.page import FILES
-from jitney.server.recorder import Recorder
 from jitney.server.settings import Key, ServerSettings
-from jitney.server.trace import trace_slices
-from jitney.server.viewer import Viewer
 from tests.e2e.server.harness import (
     MODEL,
     WAIT_S,
@@ -137,7 +137,7 @@ def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.Monkey
         assert may_end.wait(WAIT_S), "nobody let it end"
         yield from trace_slices(recorder, now, viewer, is_whole=is_whole)
 
-    monkeypatch.setattr("jitney.server.page.routes.trace_slices", slow)
+    monkeypatch.setattr("jitney.server.page.page_routes.trace_slices", slow)
     statuses: list[int] = []
     first = threading.Thread(target=lambda: statuses.append(server.get("/debug/trace").status_code))
     first.start()
@@ -164,7 +164,7 @@ def test_whoever_leaves_a_trace_or_does_not_read_it_makes_room_for_the_next(
             yield b" " * 65_536
 
     with monkeypatch.context() as patch:
-        patch.setattr("jitney.server.page.routes.trace_slices", endless)
+        patch.setattr("jitney.server.page.page_routes.trace_slices", endless)
         with server.connect() as leaving:
             leaving.sendall(b"GET /debug/trace HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert leaving.recv(4096).startswith(b"HTTP/1.1 200 ")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.settings import Policy
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running, wait_until
@@ -65,7 +65,7 @@ def test_an_unread_trace_keeps_no_other_key_from_theirs(
             yield b" " * 65_536
 
     with monkeypatch.context() as patch, server.connect() as unread:
-        patch.setattr("jitney.server.page.routes.trace_slices", endless)
+        patch.setattr("jitney.server.page.page_routes.trace_slices", endless)
         head = f"Host: localhost\r\nAuthorization: Bearer {KEYS['one']}"
         unread.sendall(f"GET /debug/trace HTTP/1.1\r\n{head}\r\n\r\n".encode())
         assert unread.recv(4096).startswith(b"HTTP/1.1 200 ")

@@ -13,17 +13,17 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
-from jitney.engine.entrance import Entrance
+from jitney.engine.request_factory import Entrance
 from jitney.errors import EngineStopped
 from jitney.server.app import create_app
-from jitney.server.lookout import Lookout
-from jitney.server.run import Lifecycle
+from jitney.server.lifecycle import Lifecycle
+from jitney.server.observe.lookout import Lookout
 from jitney.server.service import Service
 from jitney.server.settings import ServerSettings
-from jitney.text.chat import ChatTemplate
+from jitney.text.chat_template import ChatTemplate
 
 MODEL = "fake"
 JSON = {"content-type": "application/json"}

@@ -30,7 +30,9 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
 
 def backend_of(server: int) -> int:
     """The process of a server's backend; the others that it has are for its callers' texts."""
-    (found,) = (each for each in children(server) if "jitney.backends.worker" in _command(each))
+    (found,) = (
+        each for each in children(server) if "jitney.backends.process.worker" in _command(each)
+    )
     return found
 
 

@@ -25,7 +25,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.core.transport import Response
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from tests.e2e.server.harness import LEAKS, Running, World, events, running
 
 QUICK = World(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import World, check_error, request_bytes, wait_until
 

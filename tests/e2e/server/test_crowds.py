@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from jitney.server import limits
-from jitney.server.protocol import GuardedProtocol
+from jitney.server.http.protocol import GuardedProtocol
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, World, wait_until
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core import limits as core_limits
 from jitney.core.backend import Text
 from jitney.core.params import Constraint

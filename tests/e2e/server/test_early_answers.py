@@ -10,7 +10,7 @@ import h11
 import pytest
 
 from jitney.server import limits
-from jitney.server.rounds import Rounds
+from jitney.server.http.rounds import Rounds
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from jitney.server.fields import CHAT, COMPLETION, TOKENIZE, Accepted, Field, Refused, Supported
+from jitney.server.openai.fields import (
+    CHAT,
+    COMPLETION,
+    TOKENIZE,
+    Accepted,
+    Field,
+    Refused,
+    Supported,
+)
 from tests.e2e.server.harness import Running, check_error
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.stats import Stats
 from jitney.server.settings import Key, ServerSettings

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jitney.server import body, limits
+from jitney.server import limits
+from jitney.server.openai import read_body
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
@@ -45,8 +46,8 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """In place of what parses bodies."""
-    made = Gate(body.check_body)
-    monkeypatch.setattr(body, "check_body", made)
+    made = Gate(read_body.check_body)
+    monkeypatch.setattr(read_body, "check_body", made)
     yield made
     made.may_go.set()
 

@@ -19,7 +19,7 @@ from tests.e2e.server.harness import WAIT_S, events, read_all, wait_until
 SERVE = ("serve", "--backend", "fake", "--port", "0")
 BROKEN = """
 import sys
-from jitney.backends.fake import FakeBackend
+from jitney.backends.fake.backend import FakeBackend
 from jitney.cli.main import main
 from jitney.core import limits
 from jitney.engine import recovery

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import MODEL, Running, World, check_error, request_bytes, wait_until

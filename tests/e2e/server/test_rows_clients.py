@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Delta
 from jitney.server import limits
 from jitney.server.answering import Answering
-from jitney.server.protocol import GuardedProtocol
+from jitney.server.http.protocol import GuardedProtocol
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (

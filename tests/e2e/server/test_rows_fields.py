@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jitney.config import Settings
-from jitney.server import fields
+from jitney.server.openai import fields
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, bait, check_error, events
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.core.request import Priority
 from jitney.server.settings import Key, ServerSettings

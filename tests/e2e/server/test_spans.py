@@ -8,8 +8,8 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not install
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from jitney.server.recorder import Recorder
-from jitney.server.spans import Spans
+from jitney.server.observe.otel import Spans
+from jitney.server.observe.recorder import Recorder
 from tests.e2e.server.harness import Running
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.request import Priority
 from jitney.core.settings import Policy
 from jitney.server.settings import Key, ServerSettings

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Answer, Delta
 from jitney.errors import BackendCrashed
 from jitney.server import limits
-from jitney.server.replies import CompletionShape
+from jitney.server.openai.replies import CompletionShape
 from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (

@@ -33,7 +33,7 @@ run()
 """A server that keeps less of its log, so that a test fills it sooner."""
 BROKEN = """
 import sys
-from jitney.backends.fake import FakeBackend
+from jitney.backends.fake.backend import FakeBackend
 from jitney.cli.main import run
 from jitney.core import limits
 from jitney.engine import recovery

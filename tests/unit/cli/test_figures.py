@@ -2,8 +2,8 @@
 
 import json
 
+from jitney.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from jitney.cli.figures import answer_line, error_line, rate, turn_figures
-from jitney.outputs import CompletionOutput, RequestMetrics, RequestOutput
 
 ANSWER = RequestOutput(
     request_id="0",

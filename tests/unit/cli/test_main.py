@@ -11,7 +11,7 @@ from jitney.cli.flags import Verb
 from jitney.cli.main import main
 from jitney.cli.verbs import VERBS
 
-HEAVY = ("llama_cpp", "numpy", "jinja2", "llguidance", "asyncio", "rich", "jitney.llm")
+HEAVY = ("llama_cpp", "numpy", "jinja2", "llguidance", "asyncio", "rich", "jitney.api.llm")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.processor import allowed_cores
+from jitney.backends.machine.processor import allowed_cores
 from jitney.config import cache_folder, resolve, usable_cores
 
 CORES = allowed_cores()

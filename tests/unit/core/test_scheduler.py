@@ -11,8 +11,8 @@ from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import STRIKES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.roster import LOOKAHEAD
 from jitney.core.scheduler import Scheduler
+from jitney.core.sequences import LOOKAHEAD
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint, SamplingParams

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
 from jitney.core.request import Request, RequestId

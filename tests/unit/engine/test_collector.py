@@ -14,7 +14,7 @@ from jitney.engine.answer import Delta, Ending, Usage
 from jitney.engine.collector import NEGLECTED, Collector, Neglect, Verdict
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded, QueueFull
-from jitney.text.byte_tokenizer import byte_vocabulary, encode
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 MakeRequest = Callable[..., Request]
 

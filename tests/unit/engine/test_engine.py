@@ -319,7 +319,7 @@ def test_a_forgotten_engine_stops_its_thread(backend: Gated, make_request: MakeR
 def test_a_program_that_never_closes_its_engine_ends_all_the_same() -> None:
     """Guards against scripts that hang at exit with requests under way."""
     script = """
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
 from jitney.core.settings import SchedulerSettings

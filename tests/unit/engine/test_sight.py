@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitney.backends.fake import FakeSettings
+from jitney.backends.fake.backend import FakeSettings
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, Request
 from jitney.core.settings import Policy

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.cost import Fit
 from jitney.core.gauges import Gauges
 from jitney.core.params import SamplingParams

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends import probes
+from jitney.backends.trials import probes
 from jitney.models import embedded, files, inventory, marks
 from jitney.models.cache import Conversion, converted, lock_of
 from jitney.models.inventory import Stored

@@ -11,7 +11,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.sampling import closed_schema as module
 from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.text.byte_tokenizer import byte_vocabulary, encode
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 Schema = dict[str, Any]  # Any: JSON
 A: Schema = {"type": "object", "properties": {"a": {"type": "integer"}}}

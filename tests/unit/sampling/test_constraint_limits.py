@@ -12,9 +12,9 @@ from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
-from jitney.guarded import Busy, Gone
 from jitney.sampling import constraint, grammar
 from jitney.sampling.constraint import ConstraintCompiler, FollowTime, Matcher
+from jitney.sandbox import Busy, Gone
 from tests.e2e.server.processes import children, memory_bytes, wait_until_gone
 
 END = 256

@@ -8,12 +8,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
-from jitney.server.metrics import Metrics
-from jitney.server.run import TOLD_S_MAX
+from jitney.server.lifecycle import TOLD_S_MAX
+from jitney.server.observe.metrics import Metrics
 from jitney.server.settings import ServerSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

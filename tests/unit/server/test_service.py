@@ -2,10 +2,10 @@
 
 import pytest
 
-from jitney.backends.fake import FakeBackend, FakeSettings
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
-from jitney.engine.entrance import Entrance
+from jitney.engine.request_factory import Entrance
 from jitney.server.service import Service
 from jitney.server.settings import ServerSettings
 

@@ -10,13 +10,13 @@ import pytest
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
-from jitney.guarded import Gone, Guarded
-from jitney.text.byte_tokenizer import byte_vocabulary
-from jitney.text.chat import ChatTemplate, Segment
+from jitney.sandbox import Gone, Guarded
+from jitney.text.chat_template import ChatTemplate, Segment
 from jitney.text.renderer import Renderer
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 from tests.e2e.server.processes import is_alive
 from tests.guarded_for_tests import ROOT
-from tests.unit.text.test_chat import CHATML, CHATML_SOURCE, text_of, user
+from tests.unit.text.test_chat_template import CHATML, CHATML_SOURCE, text_of, user
 
 VOCABULARY = byte_vocabulary()
 FOR_EVER = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends import invariance, measure, shape_trial
 from jitney.backends.llamacpp.shape import Shape
+from jitney.backends.trials import invariance, measure, shape_trial
 
 _log = logging.getLogger("jitney")
 

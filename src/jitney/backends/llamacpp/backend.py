@@ -16,7 +16,6 @@ from typing import Any  # Any: numbers as a trial wrote them down
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends import room
 from jitney.backends.llamacpp.bindings import (
     Context,
     ContextShape,
@@ -28,11 +27,11 @@ from jitney.backends.llamacpp.bindings import (
 from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
 from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
-from jitney.backends.neighbours import Neighbours
-from jitney.backends.shapes import rows_missing
-from jitney.backends.slots import SlotMemory
-from jitney.backends.spans import keep_tokens, lay_out, sample_spans
-from jitney.backends.texts import checked_bytes
+from jitney.backends.machine import free_memory
+from jitney.backends.machine.neighbours import Neighbours
+from jitney.backends.shared.shapes import rows_missing
+from jitney.backends.shared.slots import SlotMemory
+from jitney.backends.shared.spans import keep_tokens, lay_out, sample_spans
 from jitney.core import limits
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
@@ -45,6 +44,7 @@ from jitney.errors import (
 )
 from jitney.models.parts import size_of
 from jitney.sampling.constraint import ConstraintCompiler
+from jitney.tokenizers.texts import checked_bytes
 
 PASS_TOKENS_MAX = 512
 """A larger batch is computed in passes of this size: larger ones are no faster and take more
@@ -150,7 +150,7 @@ class LlamaCppBackend:
         token_bytes = model.layer_count * heads * (key + value) * KV_VALUE_BYTES
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, model)
-            room.check_memory(settings.cells, token_bytes, work_bytes)
+            free_memory.check_memory(settings.cells, token_bytes, work_bytes)
         self._context = Context(
             model,
             ContextShape(
@@ -250,8 +250,8 @@ class LlamaCppBackend:
         self._choose_threads()
         passes: Iterable[Pass] = [whole_pass(spans)]
         if self._settings.is_split:
-            room = self._settings.slot_tokens_max
-            passes = plan_passes(spans, self._held, room, self._shape)
+            free_memory = self._settings.slot_tokens_max
+            passes = plan_passes(spans, self._held, free_memory, self._shape)
         logits = self._compute(passes, spans[-1].rows.stop)
         keep_tokens(spans)
         return sample_spans(spans, logits)
@@ -323,7 +323,7 @@ def _load_model(settings: LlamaCppSettings) -> Model:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
     if settings.gpu_layers == 0:
-        room.check_weights(path, weights_bytes)
+        free_memory.check_weights(path, weights_bytes)
     elif not supports_gpu():
         raise ConfigError(
             "gpu_layers is given, and this llama.cpp was not built for a GPU, or finds none; leave "

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from jitney.backends.llamacpp.shape import Shape
-from jitney.backends.shapes import rows_missing
-from jitney.backends.spans import Span
+from jitney.backends.shared.shapes import rows_missing
+from jitney.backends.shared.spans import Span
 
 FILLER = 0
 """Any token will do where nobody looks at what comes out."""

@@ -15,11 +15,11 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jitney.backends import probes
 from jitney.backends.llamacpp import usable
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
 from jitney.backends.llamacpp.bindings import library_files
-from jitney.backends.processor import read_processor
+from jitney.backends.machine.processor import read_processor
+from jitney.backends.trials import probes
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, ModelError
 from jitney.models.parts import size_of

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends import selftest
 from jitney.backends.llamacpp import library
+from jitney.backends.trials import selftest
 
 EXTRA = "llama"
 ADVICE = (

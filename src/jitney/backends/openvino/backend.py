@@ -16,11 +16,10 @@ from jitney.backends.openvino.cells import PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
 from jitney.backends.openvino.packing import FILLER, Packing
-from jitney.backends.openvino.tokenizer import Tokenizer
-from jitney.backends.paging import BlockPool
-from jitney.backends.shapes import is_lone
-from jitney.backends.slots import SlotMemory
-from jitney.backends.spans import Span, keep_tokens, lay_out, sample_spans
+from jitney.backends.shared.paging import BlockPool
+from jitney.backends.shared.shapes import is_lone
+from jitney.backends.shared.slots import SlotMemory
+from jitney.backends.shared.spans import Span, keep_tokens, lay_out, sample_spans
 from jitney.core import limits
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
@@ -32,6 +31,7 @@ from jitney.errors import (
     ModelError,
 )
 from jitney.sampling.constraint import ConstraintCompiler
+from jitney.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

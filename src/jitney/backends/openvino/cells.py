@@ -9,13 +9,13 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.paging import BlockCopy, BlockPool, BlockTable
+from jitney.backends.shared.paging import BlockCopy, BlockPool, BlockTable
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class PagedCells:
-    """Implements `jitney.backends.slots.Cells` over blocks."""
+    """Implements `jitney.backends.shared.slots.Cells` over blocks."""
 
     def __init__(self, caches: Iterable[Bytes], pool: BlockPool, slots: int) -> None:
         self._caches: tuple[Bytes, ...] = tuple(caches)

@@ -14,11 +14,11 @@ from pathlib import Path
 import openvino as ov
 import openvino_genai
 
-from jitney.backends.lifeline import die_with_parent
 from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
 from jitney.backends.openvino.rotary import read_rotary
 from jitney.backends.openvino.rotary_graph import correct_rotary
+from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.errors import ModelError, NoRoom
 from jitney.models.gguf import read_header
 

@@ -5,16 +5,15 @@ few architectures and passes over what it does not know. Some of it is mended wh
 converted (`recast`, `rotary`); files with anything else would answer wrongly, and are refused here.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jitney.backends.openvino.splits import SPLITS
-from jitney.backends.processor import CPUINFO, read_processor
+from jitney.backends.machine.processor import CPUINFO, read_processor
 from jitney.errors import ConfigError, ModelError
+from jitney.models.folder import read_json
 from jitney.models.gguf import GgufHeader, read_header
+from jitney.tokenizers.splits import SPLITS
 
 FILES = ("openvino_model.xml", "openvino_model.bin")
 """What a converted or exported model consists of."""
@@ -57,7 +56,6 @@ WEIGHT_TYPES = frozenset(
     }
 )
 """Those that `requantize` reads or the library takes; exotic ones are left to llama.cpp."""
-CONFIG_BYTES_MAX = 1 << 20
 ACTIVATION_GROUP = 32
 SHORT_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
 LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
@@ -200,32 +198,6 @@ def _facts_of_folder(folder: Path) -> Facts:
             f"{folder / 'config.json'} does not say how large the model is; export it again."
         )
     return Facts(length, values)
-
-
-def read_json(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, Any]:
-    """A JSON object of an exported folder. Raises ModelError."""
-    try:
-        value = json.loads(read_text(path, bytes_max))
-    except (ValueError, RecursionError):
-        raise ModelError(f"{path} is not JSON; export the model again.") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object; export the model again.")
-    return value  # Any: whatever the file says
-
-
-def read_text(path: Path, bytes_max: int) -> str:
-    """A text file of an exported folder. Raises ModelError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(bytes_max + 1)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(content) > bytes_max:
-        raise ModelError(f"{path} is larger than {bytes_max} bytes.")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ModelError(f"{path} is not text; export the model again.") from None
 
 
 def dtypes(

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends import selftest
 from jitney.backends.openvino.families import Dtypes, dtypes
+from jitney.backends.trials import selftest
 
 ADVICE = "the extra `openvino` of jitney installs it"
 """What to do where it is not installed."""

@@ -20,12 +20,12 @@ from jitney.engine.records import TickRecord
 from jitney.engine.sight import Sight
 from jitney.engine.stats import Stats
 from jitney.server import limits
-from jitney.server.explain import duration_text, explain, phases
-from jitney.server.lookout import Lookout
-from jitney.server.recorder import Loss, Story
+from jitney.server.observe.explain import duration_text, explain, phases
+from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.recorder import Loss, Story
+from jitney.server.observe.slots_reply import Fields, SlotTable, Value
+from jitney.server.observe.viewer import Viewer
 from jitney.server.service import Service
-from jitney.server.slots import Fields, SlotTable, Value
-from jitney.server.viewer import Viewer
 
 FRESH_S = 0.2
 LOOK_S_MAX = 1.0

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from jitney.backends.llamacpp.passes import FILLER, Pass, plan_passes, whole_pass
 from jitney.backends.llamacpp.shape import Shape
-from jitney.backends.slots import SlotContents
-from jitney.backends.spans import Span
+from jitney.backends.shared.slots import SlotContents
+from jitney.backends.shared.spans import Span
 from jitney.core.batch import Entry, Sampling
 from jitney.sampling.sampler import SlotSampler
 

@@ -11,6 +11,7 @@ import pytest
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import FREE, LONG, Dtypes, Facts
 from jitney.errors import ConfigError, ModelError
+from jitney.models import folder
 from jitney.models.gguf import GgufHeader
 
 pytest.importorskip("gguf", reason="needs the gguf package")
@@ -160,7 +161,7 @@ def test_a_folder_that_does_not_say_how_large_it_is_is_refused(
         (b"[" * 100_000, "is not JSON"),
         (b'"\xff"', "is not text"),
         (b"[1]", "no JSON object"),
-        (b" " * (families.CONFIG_BYTES_MAX + 1), "is larger than"),
+        (b" " * (folder.CONFIG_BYTES_MAX + 1), "is larger than"),
     ],
 )
 def test_a_damaged_config_is_a_sentence(tmp_path: Path, content: bytes | None, told: str) -> None:

@@ -1,0 +1,1 @@
+"""What Python callers use: `LLM`, callbacks, outputs. Nothing here knows HTTP or a terminal."""

@@ -1,0 +1,399 @@
+"""`BatchProcessor`: the interface of ZigLlama's chapter on batches, with its names and fields.
+
+A thin layer over `LLM`: its words become our settings, `submit` gets a callback, and what that is
+told becomes a `BatchResult`. Any thread may call; results come from the threads of
+`jitney.api.callbacks`, never from the engine's. The model brings its own tokenizer.
+"""
+
+import math
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from jitney.api.callbacks import check_plain
+from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
+from jitney.api.prompts import GivenPrompt
+from jitney.api.submission import GivenPriority
+from jitney.config import resolve
+from jitney.config.forms import Form, Switch, Whole
+from jitney.config.resolve import DEFAULT
+from jitney.core.events import FinishReason
+from jitney.core.params import SamplingParams
+from jitney.core.request import RequestId
+from jitney.engine.clock import SystemClock, epoch_offset_s
+from jitney.engine.engine import DRAIN_S
+from jitney.engine.stats import Stats
+from jitney.errors import ConfigError, EngineStopped, InvalidRequest, JitneyError
+from jitney.loading.compose import WAIT_S
+
+GenerationConfig = SamplingParams
+"""The seed's name for how a completion is made."""
+
+BatchStats = Stats
+"""The engine's statistics have every field of the seed's, and more."""
+
+
+WAIT_MS = 100
+"""How long a batch waits to fill up where nothing is said of it: the seed's default."""
+
+
+class BatchingStrategy(StrEnum):
+    """When requests are run together. The values are the names of our own strategies."""
+
+    FixedSize = "static"
+    DynamicTimeout = "dynamic"
+    Adaptive = "adaptive"
+    Continuous = "continuous"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "BatchingStrategy | None":
+        """Also by the seed's name, and in any case."""
+        word = str(value).casefold().replace("_", "").replace("-", "")
+        return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
+
+
+class RequestPriority(IntEnum):
+    """The higher is served first, with `enable_priority`; numbers count up, unlike over HTTP."""
+
+    Low = 0
+    Normal = 1
+    High = 2
+    Critical = 3
+
+
+_FORMS: dict[str, Form] = {
+    "max_batch_size": Whole(1, 4096),
+    "min_batch_size": Whole(1, 4096),
+    "max_queue_size": Whole(1, 1_000_000),
+    "num_workers": Whole(1, 4096),
+    "enable_priority": Switch(),
+}
+"""How the fields of a `BatchConfig` are read, as settings are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """How requests are put into batches; defaults are the seed's."""
+
+    strategy: BatchingStrategy | str = BatchingStrategy.DynamicTimeout
+    max_batch_size: int = 8
+    min_batch_size: int = 1
+    """The fewest that depart together while the wait lasts; above 1 under Adaptive only, because
+    the others wait for `max_batch_size`."""
+    max_wait_time_ms: float | None = None
+    """How long a batch waits to fill up, or newcomers are gathered under Continuous; `math.inf`,
+    under FixedSize, is for ever. Left out it becomes 100, and 0 under Continuous."""
+    max_queue_size: int = 1000
+    num_workers: int = 1
+    enable_priority: bool = False
+    memory_limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, form in _FORMS.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, form.read(value))
+            except ValueError:
+                raise ConfigError(f"{name} is {value!r:.80}; expected {form.expected}.") from None
+        try:
+            strategy = BatchingStrategy(self.strategy)
+        except ValueError:
+            known = ", ".join(each.name for each in BatchingStrategy)
+            raise ConfigError(f"strategy is one of {known}; got {self.strategy!r:.80}.") from None
+        object.__setattr__(self, "strategy", strategy)
+        if self.num_workers != 1:
+            raise ConfigError(
+                "num_workers is 1: one engine runs every batch; raise max_batch_size, or start "
+                f"several processors in processes of their own ({self.num_workers!r:.80} is given)."
+            )
+        if self.min_batch_size > 1 and strategy is not BatchingStrategy.Adaptive:
+            raise ConfigError(
+                f"min_batch_size above 1 has an effect under Adaptive only, not {strategy.name}; "
+                f"leave it out ({self.min_batch_size!r:.80} is given)."
+            )
+        if self.max_wait_time_ms is None:
+            waits_ms = 0 if strategy is BatchingStrategy.Continuous else WAIT_MS
+            object.__setattr__(self, "max_wait_time_ms", waits_ms)
+        if self.max_wait_time_ms == math.inf and strategy is not BatchingStrategy.FixedSize:
+            raise ConfigError(
+                "max_wait_time_ms is for ever (inf) under FixedSize only, not "
+                f"{strategy.name}; give a number of milliseconds."
+            )
+
+    def settings(self) -> dict[str, object]:
+        """The same in the names of our own settings."""
+        waits_ms = self.max_wait_time_ms
+        timer = {"wait_until_full": True} if waits_ms == math.inf else {"max_wait_ms": waits_ms}
+        return {
+            "strategy": str(self.strategy),
+            "max_num_seqs": self.max_batch_size,
+            "min_batch_size": self.min_batch_size,
+            "max_num_queued_reqs": self.max_queue_size,
+            "policy": "priority" if self.enable_priority else "fifo",
+            "memory_limit": self.memory_limit_bytes,
+            **timer,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchRequest:
+    """One request and what became of it, which is filled in at its end.
+
+    Moments are milliseconds since 1970; None where one did not come.
+    """
+
+    id: RequestId
+    prompt: GivenPrompt
+    config: SamplingParams
+    created_at: float
+    generated_tokens: list[int] = field(default_factory=list)
+    generated_text: str = ""
+    log_probs: list[float] = field(default_factory=list)
+    started_at: float | None = None
+    completed_at: float | None = None
+    stop_reason: FinishReason | None = None
+    """stop, length, abort when it was cancelled, deadline or error."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The most that it may generate; None is all there is room for."""
+        return self.config.max_tokens
+
+    @property
+    def cumulative_log_prob(self) -> float:
+        """The log probabilities of its tokens, summed."""
+        return sum(self.log_probs)
+
+    @property
+    def completed(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self.completed_at is not None
+
+    def get_latency(self) -> float | None:
+        """Milliseconds of processing, from its start to its end."""
+        if self.started_at is None or self.completed_at is None:
+            return None
+        return self.completed_at - self.started_at
+
+    def get_queue_time(self) -> float | None:
+        """Milliseconds in the queue: until its start, or until its end if it never started."""
+        until = self.completed_at if self.started_at is None else self.started_at
+        return None if until is None else until - self.created_at
+
+    def mark_completed(self, output: RequestOutput | None, now: float) -> None:
+        """Take what was made, as far as anything was."""
+        self.completed_at, self.stop_reason = now, FinishReason.FAILED
+        if output is None:
+            return
+        (made,) = output.outputs
+        self.generated_tokens, self.generated_text = made.token_ids, made.text
+        scored = zip(made.logprobs or [], made.token_ids, strict=True)
+        self.log_probs = [position[token].logprob for position, token in scored]
+        self.stop_reason = FinishReason(made.finish_reason)
+        self.completed_at = self.created_at + output.metrics.latency * 1e3
+        if output.metrics.queue_time is not None:
+            self.started_at = self.created_at + output.metrics.queue_time * 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """What the callback gets, once for each request that was accepted."""
+
+    request_id: RequestId
+    tokens: list[int]
+    text: str
+    log_probs: list[float]
+    total_log_prob: float
+    num_tokens: int
+    stop_reason: FinishReason
+    latency_ms: float
+    """Processing time: without that in the queue."""
+    queue_time_ms: float
+    error: JitneyError | None
+    """Why it failed or was late; what was made until then is there all the same."""
+    request: BatchRequest
+
+
+ResultCallback = Callable[[BatchResult, Any], object]
+"""Called with a result and the processor's `user_data` (Any: whatever its caller gave)."""
+
+
+class BatchProcessor:
+    """Runs prompts in batches and hands their results to one callback.
+
+    `model` is what `LLM` takes, and so are further settings by name: it is loaded by `start` and
+    released by `stop`. Or it is an `LLM`, which stays loaded and keeps its own settings.
+    """
+
+    def __init__(
+        self,
+        model: LLM | str | Path | None = None,
+        config: BatchConfig | None = None,
+        result_callback: ResultCallback | None = None,
+        user_data: object = None,
+        **settings: object,
+    ) -> None:
+        if config is not None and not isinstance(config, BatchConfig):
+            raise ConfigError(
+                f"config takes a BatchConfig, and got {type(config).__name__}; there is no "
+                "tokenizer to give: the model brings its own."
+            )
+        check_plain("result_callback", result_callback)
+        self._model = model
+        self._settings = {**(config or BatchConfig()).settings(), **settings}
+        self._callback = result_callback
+        self._user_data = user_data
+        self._llm: LLM | None = None
+        self._starting = threading.Lock()
+        self._changed = threading.Condition()
+        self._live_count = 0
+        self._calling: set[int] = set()
+        """Threads that are in the callback now."""
+        self._stopping: set[int] = set()
+        """Of these, the ones that wait in a stop."""
+        self.is_running = False
+        if isinstance(model, LLM):
+            _check_agrees(model, {**(config.settings() if config else {}), **settings})
+
+    def start(self) -> None:
+        """Load the model and take requests; also again after a stop."""
+        with self._starting:
+            if self.is_running:
+                return
+            model, settings = self._model, self._settings
+            self._llm = model if isinstance(model, LLM) else LLM(model, config=None, **settings)
+            self.is_running = True
+
+    def submit(
+        self,
+        prompt: GivenPrompt,
+        config: SamplingParams | None = None,
+        priority: GivenPriority = RequestPriority.Normal,
+    ) -> RequestId:
+        """Hand a prompt in; its result comes to the callback, perhaps before this returns.
+
+        Raises QueueFull when as many wait as may.
+        """
+        llm = self._loaded()
+        if not self.is_running:
+            raise EngineStopped("The processor was stopped; call start again.")
+        params = config or SamplingParams()
+        if not isinstance(params, SamplingParams) or params.n != 1:
+            raise InvalidRequest(
+                "config takes a SamplingParams with n at 1: a result has one completion.", "config"
+            )
+        # A result has the log probability of each token, whether that was asked for or not.
+        params = replace(params, logprobs=params.logprobs or 0)
+        request = BatchRequest(
+            id=RequestId(uuid.uuid4().hex), prompt=prompt, config=params, created_at=_now_ms()
+        )
+        self._count(1)
+        try:
+            llm.submit(
+                prompt,
+                params,
+                request_id=request.id,
+                priority=priority,
+                on_done=self._finish,
+                user_data=request,
+            )
+        except BaseException:
+            self._count(-1)
+            raise
+        return request.id
+
+    def get_stats(self) -> BatchStats:
+        """Since the last start, also after a stop; of an `LLM` that was given, since it began.
+
+        Its `avg_latency_ms` is of the whole way: unlike a result's, with the time in the queue.
+        """
+        return self._loaded().stats()
+
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Take no more, and wait until the results are out, for at most so many seconds."""
+        self.is_running = False
+        if self._llm is not None and self._llm is not self._model:
+            self._llm.close(drain_s)
+            return
+        with self._changed:
+            # A callback that stops cannot wait for itself, nor for another one that does.
+            self._stopping |= {threading.get_ident()} & self._calling
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._live_count <= len(self._stopping),
+                min(drain_s, threading.TIMEOUT_MAX),
+            )
+            self._stopping.discard(threading.get_ident())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.stop(DRAIN_S if error is None else 0.0)
+
+    def _loaded(self) -> LLM:
+        if self._llm is None:
+            raise EngineStopped("The processor was not started; call start first.")
+        return self._llm
+
+    def _finish(
+        self, output: RequestOutput | None, error: JitneyError | None, request: BatchRequest
+    ) -> object:
+        thread = threading.get_ident()
+        with self._changed:
+            self._calling.add(thread)
+        try:
+            request.mark_completed(output, _now_ms())
+            if self._callback is None:
+                return None
+            return self._callback(_result(request, error), self._user_data)
+        finally:
+            with self._changed:
+                self._calling.discard(thread)
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._live_count += change
+            self._changed.notify_all()
+
+
+def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
+    return BatchResult(
+        request_id=request.id,
+        tokens=request.generated_tokens,
+        text=request.generated_text,
+        log_probs=request.log_probs,
+        total_log_prob=request.cumulative_log_prob,
+        num_tokens=len(request.generated_tokens),
+        stop_reason=request.stop_reason or FinishReason.FAILED,
+        latency_ms=request.get_latency() or 0.0,
+        queue_time_ms=request.get_queue_time() or 0.0,
+        error=error,
+        request=request,
+    )
+
+
+def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
+    """A loaded model has its settings already: refuse what it does not do. None is no wish."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    resolved = resolve(given, None, {}, given_as="argument")
+    for name in (each for each, source in resolved.sources.items() if source != DEFAULT):
+        value, loaded = getattr(resolved.settings, name), getattr(llm.settings, name)
+        if name == "max_wait_ms" and loaded is None and not llm.settings.wait_until_full:
+            loaded = WAIT_S[llm.settings.strategy] * 1e3
+        if loaded != value:
+            raise ConfigError(
+                f"the LLM was loaded with {name} {loaded!s:.80}, and {value!s:.80} is wanted; load "
+                "it with that, or give the model's name and let the processor load it."
+            )
+
+
+def _now_ms() -> float:
+    return (SystemClock().now() + epoch_offset_s()) * 1e3

@@ -1,0 +1,123 @@
+"""Runs a list of requests of any length through a bounded engine, in order of their results.
+
+Called on the caller's thread by `jitney.api.llm`. Requests beyond what may wait are handed in as
+room appears, so that a long list never meets QueueFull. If one fails, or the caller interrupts, the
+rest is cancelled.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jitney.core.request import Request
+from jitney.engine.answer import Answer
+from jitney.engine.engine import Engine
+from jitney.engine.handle import Handle
+from jitney.errors import DeadlineExceeded, QueueFull
+
+RETRY_S = 0.05
+"""The pause before a refused request is handed in again, unless an answer comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request that was handed in, and its place among the results."""
+
+    place: int
+    request: Request
+    handle: Handle[Answer]
+
+
+def run_all(
+    engine: Engine, requests: Iterator[Request], told: Callable[[Answer], None]
+) -> list[Answer]:
+    """The answers, in the order of the requests; `told` hears of each as it is known.
+
+    Requests are made one by one as there is room for them, so that the first ones run while the
+    last ones are still being tokenised.
+    """
+    line = _Line(engine, requests)
+    answers: dict[int, Answer] = {}
+    try:
+        while line.fill():
+            if line.is_all_sent and engine.settings.wait_s is None:
+                engine.depart()
+            sent = line.sent[0]
+            try:
+                answer = sent.handle.result(RETRY_S if line.is_refused else None)
+            except QueueFull:
+                line.take_back()
+            except DeadlineExceeded:
+                raise  # also a TimeoutError, but the request's and not ours
+            except TimeoutError:
+                line.widen()
+            else:
+                line.sent.popleft()
+                line.widen()
+                answers[sent.place] = answer
+                told(answer)
+    finally:
+        for left in line.sent:
+            left.handle.cancel()
+    return [answers[place] for place in range(len(answers))]
+
+
+class _Line:
+    """Requests that are still to be handed in, and those that were, the oldest first.
+
+    How many may be under way at a time shrinks to what was accepted when one is refused, and
+    grows by one with every answer or pause.
+    """
+
+    def __init__(self, engine: Engine, requests: Iterator[Request]) -> None:
+        self._engine = engine
+        self._fresh = enumerate(requests)
+        self._refused: deque[tuple[int, Request]] = deque()
+        self._room_max = engine.settings.queue_requests_max + engine.settings.sequences_max
+        self._room = self._room_max
+        self._is_exhausted = False
+        self.sent: deque[_Sent] = deque()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a request was refused and waits to be handed in again."""
+        return bool(self._refused)
+
+    @property
+    def is_all_sent(self) -> bool:
+        """Whether nothing is left to be handed in."""
+        return self._is_exhausted and not self._refused
+
+    def fill(self) -> bool:
+        """Hand in as many as have room; whether anything is to be waited for."""
+        while len(self.sent) < self._room:
+            following = self._refused.popleft() if self._refused else next(self._fresh, None)
+            if following is None:
+                self._is_exhausted = True
+                break
+            place, request = following
+            try:
+                handle = self._engine.send(request, streams=False)
+            except QueueFull:
+                self._refused.appendleft(following)
+                self._narrow()
+            else:
+                self.sent.append(_Sent(place, request, handle))
+        return bool(self.sent)
+
+    def take_back(self) -> None:
+        """The oldest was refused after all: it will be handed in again."""
+        sent = self.sent.popleft()
+        self._refused.append((sent.place, sent.request))
+        self._narrow()
+
+    def widen(self) -> None:
+        """Something ended, or time has passed: there may be room for one more."""
+        self._room = min(self._room + 1, self._room_max)
+
+    def _narrow(self) -> None:
+        self._room = max(len(self.sent), 1)
+        if not self.sent:
+            # Others fill the queue; there is nothing of ours to wait for but time.
+            threading.Event().wait(RETRY_S)

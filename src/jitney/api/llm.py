@@ -1,0 +1,374 @@
+"""`LLM`: a model to ask, with the names of vLLM's offline API, and handles for streaming.
+
+Any thread may call. Everything here runs on the caller's thread; the engine has its own, and so
+have callbacks (`jitney.api.callbacks`). An event loop may use `submit_async` and the handle's async
+side.
+"""
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jitney.api import feed
+from jitney.api.callbacks import Callbacks, CallbackThreads
+from jitney.api.outputs import RequestOutput, make_output
+from jitney.api.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
+from jitney.api.submission import (
+    ID_PREFIX,
+    GivenPriority,
+    SubmitOptions,
+    read_callbacks,
+    read_options,
+    read_priorities,
+)
+from jitney.config import Settings, environment, resolve
+from jitney.core.params import SamplingParams
+from jitney.core.request import Priority, Request
+from jitney.engine.answer import Answer
+from jitney.engine.engine import DRAIN_S, Engine
+from jitney.engine.handle import Handle
+from jitney.engine.request_factory import Entrance
+from jitney.engine.stats import Stats
+from jitney.errors import ConfigError, InvalidRequest, ModelError
+from jitney.loading.compose import Assembly, assemble
+from jitney.text.detokenizer import Detokenizer
+
+PROGRESS_PROMPTS_MIN = 9
+"""Shorter lists are done before a bar says anything."""
+
+Message = Mapping[str, Any]
+"""Any: a message is JSON, checked by the chat template's reader."""
+
+GivenParams = SamplingParams | Sequence[SamplingParams] | None
+
+
+class Tokenizer:
+    """The model's tokenizer, by the names that callers know from elsewhere."""
+
+    def __init__(self, entrance: Entrance, assembly: Assembly) -> None:
+        self._entrance = entrance
+        self._backend = assembly.engine.backend
+        self._vocabulary = assembly.engine.backend.vocabulary
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return len(self._vocabulary.pieces)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, if the model has one."""
+        return self._vocabulary.bos_token
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The first of the tokens that end a completion."""
+        return next(iter(self._vocabulary.eos_tokens), None)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, as a prompt has them; without its first token if so wished."""
+        if add_special_tokens:
+            return list(self._entrance.encode_text(text))
+        return self._backend.encode([(text, True)])
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of tokens; what is no whole character becomes U+FFFD."""
+        detokenizer = Detokenizer(self._vocabulary, skip_special_tokens)
+        return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
+
+
+class LLM:
+    """A loaded model and the engine that runs it.
+
+    `model` is a GGUF file; without one, the embedded model. Every other argument is a setting by
+    its name, as `jitney config show` lists them, and is stronger than the file `config`, which is
+    one for the command line's `--config`. Leaving a `with` block, or `close`, drains.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        config: str | Path | None = None,
+        **settings: object,
+    ) -> None:
+        if config is not None and not isinstance(config, str | Path):
+            raise ConfigError(
+                f"config takes the path of a settings file, and got {type(config).__name__}; "
+                "settings themselves are arguments."
+            )
+        resolved = resolve(
+            {**settings, "model": None if model is None else str(model)},
+            None if config is None else Path(config).expanduser(),
+            environment(),
+            given_as="argument",
+        )
+        self._assembly = assemble(resolved.settings)
+        self._numbers = itertools.count()
+        self._callback_threads = CallbackThreads()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._assembly.settings
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for observers and for whoever needs more than this class offers."""
+        return self._assembly.engine
+
+    def generate(
+        self,
+        prompts: GivenPrompt | Sequence[GivenPrompt],
+        sampling_params: GivenParams = None,
+        use_tqdm: bool = True,
+        *,
+        priority: GivenPriority | Sequence[GivenPriority] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete all prompts together; results are in their order.
+
+        `sampling_params` and `priority` are one for all, or one for each. Numbers of priorities
+        count up, from 0 (low) to 3 (critical); in vLLM's own `generate` they count down. If a
+        request fails, its error is raised and the others are cancelled.
+        """
+        read = read_prompts(prompts)
+        params = _params_for(len(read), sampling_params)
+        return self._run(read, params, read_priorities(len(read), priority), use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: GivenParams = None,
+        use_tqdm: bool = True,
+        *,
+        priority: GivenPriority | Sequence[GivenPriority] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several together, through the model's chat template.
+
+        `sampling_params` and `priority` are as in `generate`. With `continue_final_message`, and
+        without `add_generation_prompt`, the answer goes on where the last message ends.
+        """
+        if not isinstance(messages, list | tuple):
+            raise InvalidRequest(
+                'chat takes a list of messages, such as [{"role": "user", "content": "hello"}], '
+                f"and got {type(messages).__name__}.",
+                "messages",
+            )
+        _check_not_empty(messages)
+        is_one = isinstance(messages[0], Mapping)
+        conversations = [messages] if is_one else list(messages)
+        params = _params_for(len(conversations), sampling_params)
+        priorities = read_priorities(len(conversations), priority)
+        prompts = [
+            self.chat_prompt(
+                each,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+            for each in conversations
+        ]
+        return self._run(prompts, params, priorities, use_tqdm)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> Prompt:
+        """The prompt that a conversation becomes, with its tokens."""
+        self.engine.check_process()
+        template = self._assembly.template
+        if template is None:
+            raise ModelError(
+                "The model has no chat template; use generate with a prompt that is written out."
+            )
+        if not isinstance(messages, list | tuple):
+            raise InvalidRequest("a conversation is a list of messages.", "messages")
+        _check_not_empty(messages)
+        listed = [dict(each) if isinstance(each, Mapping) else each for each in messages]
+        segments = template.render(
+            listed, add_generation_prompt, continue_final_message=continue_final_message
+        )
+        text = "".join(segment.text for segment in segments)
+        return Prompt(text, self._assembly.entrance.encode(segments))
+
+    def submit(
+        self,
+        prompt: GivenPrompt | Prompt,
+        params: SamplingParams | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Handle[RequestOutput]:
+        """Hand one prompt in and go on: iterate the handle, ask for its result, or cancel it.
+
+        Waits until the request is accepted, and raises QueueFull when there is no room.
+
+        With `on_delta` or `on_done` its deltas go there, in order, from a thread that is not the
+        engine's; the handle is then for its result or a cancel, and not to be iterated. `on_done`
+        is called exactly once for a request that was accepted, after the last delta; `result` may
+        return before. A callback that raises is logged and counted (`callback_failed_count`), and
+        one that blocks holds up nobody else; `jitney.api.callbacks` says how many may.
+        """
+        read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
+        callbacks = read_callbacks(options)
+        request = self._request(read, _params_for(1, params)[0], options)
+        handle = self.engine.submit(request, streams=callbacks.want_deltas)
+        return self._served(self._shaped(handle, read), callbacks)
+
+    async def submit_async(
+        self,
+        prompt: GivenPrompt | Prompt,
+        params: SamplingParams | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Handle[RequestOutput]:
+        """`submit` for a task of an event loop; callbacks are called from a thread here too."""
+        read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
+        callbacks = read_callbacks(options)
+        # Tokenising a long text or compiling a constraint would hold the loop up.
+        request = await asyncio.to_thread(self._request, read, _params_for(1, params)[0], options)
+        handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
+        return self._served(self._shaped(handle, read), callbacks)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return Tokenizer(self._assembly.entrance, self._assembly)
+
+    def stats(self) -> Stats:
+        """How the engine has done since it started."""
+        return self.engine.stats()
+
+    @property
+    def callback_failed_count(self) -> int:
+        """How often a callback raised."""
+        return self._callback_threads.failed_count
+
+    @property
+    def callback_blocked_count(self) -> int:
+        """How often a callback took so long that it was reported."""
+        return self._callback_threads.blocked_count
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what is under way, for at most so many seconds, and release the model.
+
+        Then wait until every callback was called, for 10 s at most: one that blocks is left.
+        """
+        try:
+            self._assembly.close(drain_s)
+        finally:
+            self._callback_threads.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error nobody waits for the answers.
+        self.close(DRAIN_S if error is None else 0.0)
+
+    def _run(
+        self,
+        prompts: list[Prompt],
+        params: list[SamplingParams],
+        priorities: list[Priority],
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        requests = (
+            self._request(prompt, each, {"priority": priority})
+            for prompt, each, priority in zip(prompts, params, priorities, strict=True)
+        )
+        shows = use_tqdm and len(prompts) >= PROGRESS_PROMPTS_MIN and sys.stderr.isatty()
+        with _progress(len(prompts), shows=shows) as told:
+            answers = feed.run_all(self.engine, requests, told)
+        vocabulary = self.engine.backend.vocabulary
+        return [
+            make_output(answer, prompt.text, vocabulary)
+            for answer, prompt in zip(answers, prompts, strict=True)
+        ]
+
+    def _request(self, prompt: Prompt, params: SamplingParams, options: SubmitOptions) -> Request:
+        self.engine.check_process()
+        entrance = self._assembly.entrance
+        tokens = prompt.tokens
+        if tokens is None:
+            assert prompt.text is not None, "a prompt has text or tokens"
+            tokens = entrance.encode_text(prompt.text)
+        made_id = f"{ID_PREFIX}{next(self._numbers)}"
+        return entrance.make(tokens, params, read_options(made_id, options))
+
+    def _shaped(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
+        vocabulary = self.engine.backend.vocabulary
+        return handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
+
+    def _served(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> Handle[RequestOutput]:
+        if callbacks.are_given:
+            self._callback_threads.serve(handle, callbacks)
+        return handle
+
+
+def _check_not_empty(messages: Sequence[object]) -> None:
+    if not messages:
+        raise InvalidRequest(
+            'there are no messages; give one at least, such as {"role": "user", "content": '
+            '"hello"}.',
+            "messages",
+        )
+
+
+def _params_for(count: int, given: GivenParams) -> list[SamplingParams]:
+    """One set of sampling parameters for each prompt."""
+    if given is None or isinstance(given, SamplingParams):
+        return [given or SamplingParams()] * count
+    params: list[SamplingParams] = []
+    for each in given if isinstance(given, list | tuple) else [given]:
+        if not isinstance(each, SamplingParams):
+            raise InvalidRequest(
+                "sampling_params takes a SamplingParams, or a list of them, and got "
+                f"{type(each).__name__}.",
+                "sampling_params",
+            )
+        params.append(each)
+    if len(params) != count:
+        raise InvalidRequest(
+            f"sampling_params has {len(params)} entries for {count} prompts; "
+            "give one for all, or one for each.",
+            "sampling_params",
+        )
+    return params
+
+
+@contextmanager
+def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
+    """A bar on standard error that moves with every answer; or nothing."""
+    if not shows:
+        yield lambda answer: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[tokens]} tokens"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("completing", total=count, tokens=0)
+        token_counts: list[int] = []
+
+        def told(answer: Answer) -> None:
+            token_counts.append(answer.usage.completion_count)
+            bar.update(task, advance=1, tokens=sum(token_counts))
+
+        yield told

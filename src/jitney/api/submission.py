@@ -1,0 +1,97 @@
+"""What may be said in Python of a single request beside its prompt and its sampling, and how it is
+read. Pure; any thread."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from jitney.api.callbacks import Callbacks, OnDelta, OnDone
+from jitney.core import limits
+from jitney.core.request import Priority, RequestId, read_priority
+from jitney.engine.request_factory import RequestOptions
+from jitney.errors import InvalidRequest
+
+GivenPriority = str | int
+"""low, normal, high or critical in any case, a `Priority`, or its number, which counts up from 0
+(low) to 3 (critical). vLLM's numbers count down, as they do here over HTTP."""
+
+ID_PREFIX = "jitney-"
+"""What the ids begin with that are made here, and callers' own do not."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What may be said of a single request."""
+
+    request_id: str | None
+    """The caller's own: 1 to 256 printable characters, of no other request that lives."""
+    priority: GivenPriority | None
+    """A name, a `Priority` or its number, which counts up; matters under the policy `priority`."""
+    tenant: str
+    """Whose request it is; matters under the policy `fair`."""
+    cache_salt: str
+    """Prefixes are shared only under equal salts."""
+    queue_timeout_s: float
+    request_timeout_s: float
+    on_delta: OnDelta | None
+    """Called with each new delta and `user_data`."""
+    on_done: OnDone | None
+    """Called once, with the output, the error and `user_data`; one of the first two may be None."""
+    user_data: object
+    """Handed to both as it is."""
+
+
+def read_options(made_id: str, given: SubmitOptions) -> RequestOptions:
+    """What the engine is to know; the id that was made serves where the caller has none."""
+    own_id = given.get("request_id")
+    return RequestOptions(
+        id=RequestId(made_id if own_id is None else _read_id(own_id)),
+        priority=read_priority(given.get("priority")),
+        tenant=given.get("tenant", ""),
+        scope=given.get("cache_salt", ""),
+        wait_s_max=given.get("queue_timeout_s"),
+        total_s_max=given.get("request_timeout_s"),
+    )
+
+
+def _read_id(given: object) -> str:
+    length_max = limits.CALLER_ID_CHARACTERS_MAX
+    fits = isinstance(given, str) and 1 <= len(given) <= length_max and given.isprintable()
+    if not isinstance(given, str) or not fits:
+        raise InvalidRequest(
+            f"request_id takes a text of 1 to {length_max} printable characters, "
+            f"and got {given!r:.80}.",
+            "request_id",
+        )
+    if given.startswith(ID_PREFIX):
+        raise InvalidRequest(
+            f"request_id {given!r:.80} begins with {ID_PREFIX!r}, as ids do that are made for "
+            "requests without one; choose another.",
+            "request_id",
+        )
+    return given
+
+
+def read_callbacks(given: SubmitOptions) -> Callbacks:
+    """What is to be called. Raises TypeError for an option that does not exist."""
+    unknown = [name for name in given if name not in SubmitOptions.__annotations__]
+    if unknown:
+        raise TypeError(f"submit has no option {unknown[0]!r}")
+    return Callbacks(
+        on_delta=given.get("on_delta"),
+        on_done=given.get("on_done"),
+        user_data=given.get("user_data"),
+    )
+
+
+def read_priorities(
+    count: int, given: GivenPriority | Sequence[GivenPriority] | None
+) -> list[Priority]:
+    """One priority for each prompt."""
+    if not isinstance(given, list | tuple):
+        return [read_priority(given)] * count
+    if len(given) != count:
+        raise InvalidRequest(
+            f"priority has {len(given)} entries for {count} prompts; "
+            "give one for all, or one for each.",
+            "priority",
+        )
+    return [read_priority(each) for each in given]

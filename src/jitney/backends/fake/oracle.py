@@ -1,0 +1,216 @@
+"""The hash oracle: what the fake backend answers, as a function of tokens alone.
+
+The next token is a hash of all tokens before it, so a wrong slot, a gap, a stale token or a
+missed release changes the answer. `expected_completion` computes the same answer for one request
+alone. Pure, and therefore safe on any thread.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from jitney.core.backend import Vocabulary
+from jitney.core.batch import Sample, Sampling
+from jitney.core.params import SamplingParams
+from jitney.sampling.constraint import ConstraintCompiler
+from jitney.sampling.reference import TEMPERATURE_MIN
+from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
+from jitney.tokenizers import byte_tokenizer
+
+Logits = npt.NDArray[np.float32]
+
+HASH_OF_NOTHING = 0x6A09E667F3BCC908
+ROUNDED_ALONE = 1 << 32
+ROUNDED_ROW = 1 << 33
+"""What pretended kernels add to a token that was computed by itself, and for each row that stood
+outside the groups of a pass."""
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_STIR = 0xBF58476D1CE4E5B9
+_CHOICE_SALT = 0x243F6A88
+
+_WORDS_SHARE = 56
+_ASCII_SHARE = 5
+_HIGH_SHARE = 3
+"""Of 64 choices: whole words, single ASCII bytes, and bytes of characters that take several."""
+
+_LEAD_BYTE_MIN = 0x80
+_BEST_MARGIN = 2.0
+"""How far the chosen token's logit stands above the second best."""
+
+
+def mix64(rolling: int, token: int) -> int:
+    """The hash of a sequence that is one token longer than the one hashed to `rolling`."""
+    mixed = ((rolling ^ (token * _GOLDEN)) * _STIR) & _MASK
+    return mixed ^ (mixed >> 31)
+
+
+def seeded(rolling: int, seed: int, position: int) -> int:
+    """The hash from which a token is drawn, where the best one is not simply taken."""
+    return mix64(mix64(rolling, seed), position)
+
+
+def encode_plain(text: str) -> list[int]:
+    """Tokens of a text in which nothing is special."""
+    return byte_tokenizer.encode(text, special=False)
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Whether the token is the oracle's own choice, so that no logits are needed."""
+    return (
+        sampling.top_k <= 0
+        and sampling.top_p >= 1.0
+        and sampling.min_p <= 0.0
+        and sampling.repetition_penalty == 1.0
+        and sampling.frequency_penalty == 0.0
+        and sampling.presence_penalty == 0.0
+        and not sampling.logit_bias
+        and sampling.min_tokens == 0
+        and sampling.logprobs is None
+        and sampling.prompt_logprobs is None
+        and sampling.constraint is None
+    )
+
+
+class TokenOracle:
+    """Maps the hash of a sequence to the token after it, and to logits that agree with it."""
+
+    def __init__(self, vocabulary: Vocabulary, eos_period: int) -> None:
+        assert eos_period >= 0, f"eos_period {eos_period}"
+        self._eos_period = eos_period
+        self._eos = vocabulary.eos_tokens[0]
+        self._size = len(vocabulary.pieces)
+        self._table = _choice_table(vocabulary)
+        self._continuations = [
+            token
+            for token, piece in enumerate(vocabulary.pieces)
+            if len(piece) == 1 and 0x80 <= piece[0] < 0xC0 and token not in vocabulary.control
+        ]
+        self._high = frozenset(
+            token
+            for token, piece in enumerate(vocabulary.pieces)
+            if len(piece) == 1 and piece[0] >= _LEAD_BYTE_MIN and token not in vocabulary.control
+        )
+
+    def choose(self, rolling: int, token_before: int) -> int:
+        """The token after a sequence with this hash that ends in `token_before`.
+
+        After a byte of a longer character, half of the choices are bytes that may go on with it,
+        so that some such characters come out whole and others broken.
+        """
+        drawn = mix64(rolling, _CHOICE_SALT)
+        if self._eos_period and drawn % self._eos_period == 0:
+            return self._eos
+        drawn >>= 13
+        if token_before in self._high and drawn & 1:
+            return self._continuations[(drawn >> 1) % len(self._continuations)]
+        return self._table[(drawn >> 1) % len(self._table)]
+
+    def logits(self, rolling: int, token_before: int) -> Logits:
+        """Logits after a sequence with this hash; the best token is that of `choose`."""
+        generator = np.random.Generator(np.random.PCG64(rolling))
+        logits = generator.standard_normal(self._size, dtype=np.float32)
+        logits[self.choose(rolling, token_before)] = logits.max() + np.float32(_BEST_MARGIN)
+        return logits
+
+
+def _choice_table(vocabulary: Vocabulary) -> list[int]:
+    """Every plain token at least once, in the shares stated above."""
+    words: list[int] = []
+    ascii_bytes: list[int] = []
+    high_bytes: list[int] = []
+    for token, piece in enumerate(vocabulary.pieces):
+        if token in vocabulary.control or token in vocabulary.eos_tokens:
+            continue
+        if len(piece) > 1:
+            words.append(token)
+        elif piece and 0x20 <= piece[0] < 0x7F:
+            ascii_bytes.append(token)
+        elif piece and piece[0] >= _LEAD_BYTE_MIN:
+            high_bytes.append(token)
+    assert all((words, ascii_bytes, high_bytes)), "the byte vocabulary has all three kinds"
+    size = 64 * 16
+    table: list[int] = []
+    for tokens, share in (
+        (words, _WORDS_SHARE),
+        (ascii_bytes, _ASCII_SHARE),
+        (high_bytes, _HIGH_SHARE),
+    ):
+        count = max(size * share // 64, len(tokens))
+        table += [tokens[index % len(tokens)] for index in range(count)]
+    return table
+
+
+def expected_completion(
+    prompt: tuple[int, ...],
+    params: SamplingParams,
+    seed: int,
+    *,
+    eos_period: int,
+    tokens_max: int,
+    rounds: bool = False,
+) -> list[int]:
+    """The tokens that the fake backend gives to this request when nothing goes wrong.
+
+    The token that ends it (the end token unless ignored, or a stop token) is left out; stop
+    strings are not looked at. A length below `tokens_max` therefore means that it stopped. Where
+    the pretended kernels round, a prompt is computed in spans and what follows one by one.
+    """
+    vocabulary = byte_tokenizer.byte_vocabulary()
+    oracle = TokenOracle(vocabulary, eos_period)
+    ends = (*(() if params.ignore_eos else vocabulary.eos_tokens), *(params.stop_token_ids or ()))
+    sampling = sampling_of(params, seed, len(prompt), ends)
+    plain = is_plain(sampling)
+    sampler = None if plain else new_sampler(sampling, vocabulary)
+    tokens = list(prompt)
+    rolling = HASH_OF_NOTHING
+    for token in prompt:
+        rolling = mix64(rolling, token)
+    while len(tokens) - len(prompt) < tokens_max:
+        if sampler is None:
+            is_drawn = sampling.temperature >= TEMPERATURE_MIN
+            mixed = seeded(rolling, seed, len(tokens)) if is_drawn else rolling
+            chosen = oracle.choose(mixed, tokens[-1])
+        else:
+            sample = _sample_one(sampler, tokens, oracle.logits(rolling, tokens[-1]))
+            assert sample.token is not None, sample.fault
+            chosen = sample.token
+        if chosen in ends:
+            break
+        tokens.append(chosen)
+        rolling = mix64(rolling, chosen + rounds * ROUNDED_ALONE)
+    return tokens[len(prompt) :]
+
+
+def sampling_of(
+    params: SamplingParams, seed: int, prompt_count: int, end_tokens: tuple[int, ...]
+) -> Sampling:
+    """The sampling of one sequence of a request, written out apart from the scheduler's own."""
+    return Sampling(
+        seed=seed,
+        prompt_count=prompt_count,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        frequency_penalty=params.frequency_penalty,
+        presence_penalty=params.presence_penalty,
+        logit_bias=tuple(sorted((params.logit_bias or {}).items())),
+        min_tokens=params.min_tokens,
+        end_tokens=end_tokens,
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+        constraint=params.constraint,
+    )
+
+
+def new_sampler(sampling: Sampling, vocabulary: Vocabulary) -> SlotSampler:
+    """A sampler of its own for one sequence."""
+    if sampling.constraint is None:
+        return SlotSampler(sampling, None)
+    compiler = ConstraintCompiler(vocabulary, encode_plain)
+    return SlotSampler(sampling, compiler.compile(sampling.constraint))
+
+
+def _sample_one(sampler: SlotSampler, tokens: list[int], logits: Logits) -> Sample:
+    return sample_rows([RowWanted(sampler, tokens, 0)], logits[np.newaxis])[0]

@@ -1,0 +1,86 @@
+"""Whether a model and its memory fit this machine, asked before the library takes either.
+
+Called while a backend is built. Linux tells in a file what is free, and macOS by a program; where
+neither is there the whole of the memory counts as free, and where not even that is known nothing
+is refused. An estimate in the user's favour: what is refused here could not have run.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from jitney.backends.machine.system import told_by
+from jitney.errors import NoRoom
+
+MEMINFO = Path("/proc/meminfo")
+_PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
+_PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTILINE)
+
+
+def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> None:
+    """Refuse a model whose weights alone are larger than the memory that is free."""
+    available = available_bytes(meminfo)
+    if available is not None and weights_bytes > available:
+        raise NoRoom(
+            f"{model} has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is "
+            "free; take a smaller model or a smaller quantisation."
+        )
+
+
+def check_memory(
+    kv_tokens: int, token_bytes: int, work_bytes: int, meminfo: Path = MEMINFO
+) -> None:
+    """Refuse a `kv_tokens` whose keys and values, with the work space, do not fit."""
+    available = available_bytes(meminfo)
+    needed = kv_tokens * token_bytes + work_bytes
+    if available is None or needed <= available:
+        return
+    fits = max(0, available - work_bytes) // max(1, token_bytes) // 256 * 256
+    advice = (
+        f"lower kv_tokens to at most {fits}" if fits else "lower kv_tokens and batch_tokens_max"
+    )
+    raise NoRoom(
+        f"kv_tokens {kv_tokens} takes {_gib(needed)} of memory for this model and "
+        f"{_gib(available)} is free; {advice}."
+    )
+
+
+def available_bytes(meminfo: Path = MEMINFO) -> int | None:
+    """Memory that can be taken without swapping; None where the system does not say."""
+    found = _free_in(meminfo)
+    if found is None:
+        found = _free_by_program()
+    return _whole_memory() if found is None else found
+
+
+def _free_in(meminfo: Path) -> int | None:
+    try:
+        text = meminfo.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdecimal():
+            return int(words[1]) * 1024
+    return None
+
+
+def _free_by_program() -> int | None:
+    told = told_by("vm_stat")
+    size, counts = _PAGE_SIZE.search(told), _PAGES.findall(told)
+    if size is None or not counts:
+        return None
+    return int(size[1]) * sum(int(count) for _, count in counts)
+
+
+def _whole_memory() -> int | None:
+    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    if not all(name in os.sysconf_names for name in names):
+        return None
+    count, size_bytes = (os.sysconf(name) for name in names)
+    # Minus one is how the system says that it does not know.
+    return count * size_bytes if count > 0 and size_bytes > 0 else None
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,1 @@
+"""A backend in a process of its own: both ends of the pipe. Nothing of one backend."""

@@ -1,0 +1,204 @@
+"""The door: turns what a caller gave into a `Request` that the core can trust.
+
+Called by whoever faces callers, on their thread, never on the engine's: tokenising a long text
+and compiling a constraint take their time. Everything is checked here that needs the model's
+vocabulary, before it reaches native code (invariant 9).
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from jitney.core import limits
+from jitney.core.backend import Backend, Text
+from jitney.core.params import Constraint, SamplingParams
+from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.errors import ContextLengthExceeded, InvalidRequest
+from jitney.text.chat_template import Segment
+
+Wanted = Callable[[], bool]
+"""Whether anybody still waits for what is being made."""
+
+
+class GivenUp(Exception):
+    """Nobody waits any more for what was being made, so it is not made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """What a caller may say about a request beside its prompt and its sampling."""
+
+    id: RequestId | None = None
+    priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    scope: str = ""
+    share: Share | None = None
+    wait_s_max: float | None = None
+    total_s_max: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tenant", "scope"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or len(text) > limits.TENANT_CHARACTERS_MAX:
+                raise InvalidRequest(
+                    f"{name} takes a text of at most {limits.TENANT_CHARACTERS_MAX} characters.",
+                    name,
+                )
+        for name in ("wait_s_max", "total_s_max"):
+            seconds = getattr(self, name)
+            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            if seconds is not None and not (is_number and seconds > 0):
+                raise InvalidRequest(f"{name} must be above 0, and got {seconds!r}.", name)
+
+
+class Entrance:
+    """Makes requests for one backend. Any thread may call."""
+
+    def __init__(self, backend: Backend, model_len_max: int, draw_seed: Callable[[], int]) -> None:
+        self._backend = backend
+        self._vocabulary = backend.vocabulary
+        self._model_len_max = model_len_max
+        self._draw_seed = draw_seed
+        # What the longest prompt that fits can be made of.
+        control = self._vocabulary.control
+        pieces = enumerate(self._vocabulary.pieces)
+        longest = max((len(piece) for token, piece in pieces if token not in control), default=1)
+        self._prompt_bytes_max = model_len_max * max(longest, 1)
+
+    def encode(
+        self, segments: tuple[Segment, ...], is_wanted: Wanted = lambda: True
+    ) -> tuple[int, ...]:
+        """Tokens of a prompt, with the model's first token where it wants one and has none.
+
+        Done in slices, each one message to a backend elsewhere; before each it is seen whether
+        the prompt is wanted still. Raises GivenUp when it is not.
+        """
+        self._check_size(segments)
+        tokens: list[int] = []
+        for texts in _slices(segments):
+            if not is_wanted():
+                raise GivenUp
+            tokens.extend(self._backend.encode(texts))
+        bos_token = self._vocabulary.bos_token
+        if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
+            tokens.insert(0, bos_token)
+        return tuple(tokens)
+
+    def encode_text(self, text: str, is_wanted: Wanted = lambda: True) -> tuple[int, ...]:
+        """Tokens of a prompt that its author wrote out, names of control tokens included."""
+        if not isinstance(text, str):
+            raise InvalidRequest(f"a prompt is a text or tokens, and got {text!r:.80}.", "prompt")
+        return self.encode((Segment(text, special=True),), is_wanted)
+
+    def make(
+        self,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        options: RequestOptions | None = None,
+        is_wanted: Wanted = lambda: True,
+    ) -> Request:
+        """A request with these prompt tokens. Raises a RequestError that says what to mend.
+
+        A constraint is not compiled for somebody who has left: raises GivenUp.
+        """
+        options = options or RequestOptions()
+        self._check_prompt(prompt)
+        self._check_params(params)
+        if params.constraint is not None:
+            self.prepare(params.constraint, is_wanted)
+        return Request(
+            id=options.id or RequestId(uuid.uuid4().hex),
+            prompt=prompt,
+            params=params,
+            seed=self._draw_seed() if params.seed is None else params.seed,
+            priority=options.priority,
+            tenant=options.tenant,
+            scope=options.scope,
+            share=options.share,
+            wait_s_max=options.wait_s_max,
+            total_s_max=options.total_s_max,
+        )
+
+    def prepare(self, constraint: Constraint, is_wanted: Wanted = lambda: True) -> None:
+        """Compile a constraint if it is wanted still. Raises GivenUp, or a RequestError."""
+        if not is_wanted():
+            raise GivenUp
+        self._backend.prepare(constraint)
+
+    def _check_size(self, segments: tuple[Segment, ...]) -> None:
+        """Refuse before it is tokenised, which would take its time for nothing."""
+        character_count = sum(len(segment.text) for segment in segments)
+        if character_count > limits.PROMPT_CHARACTERS_MAX:
+            raise InvalidRequest(
+                f"the prompt has {character_count} characters; "
+                f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
+                "prompt",
+            )
+        byte_count = sum(_byte_count(segment.text) for segment in segments)
+        if byte_count > self._prompt_bytes_max:
+            raise ContextLengthExceeded(
+                f"the prompt has {byte_count} bytes and the context holds {self._model_len_max} "
+                "tokens, which cannot stand for so many; shorten the prompt.",
+                "prompt",
+            )
+        segment_count = sum(bool(segment.text) for segment in segments)
+        if segment_count > self._model_len_max:
+            raise ContextLengthExceeded(
+                f"the prompt has {segment_count} parts between names of control tokens, each of "
+                f"a token at least, and the context holds {self._model_len_max} tokens; "
+                "shorten the prompt.",
+                "prompt",
+            )
+
+    def _check_prompt(self, prompt: tuple[int, ...]) -> None:
+        if not prompt:
+            raise InvalidRequest("the prompt is empty; give at least one token.", "prompt")
+        if len(prompt) >= self._model_len_max:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt)} tokens and the context holds "
+                f"{self._model_len_max}, of which the completion needs at least one; "
+                "shorten the prompt; whoever loads the model can raise max_model_len.",
+                "prompt",
+            )
+        self._check_tokens("prompt", prompt)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        self._check_tokens("stop_token_ids", params.stop_token_ids or ())
+        self._check_tokens("logit_bias", params.logit_bias or ())
+
+    def _check_tokens(self, name: str, tokens: Iterable[int]) -> None:
+        count = len(self._vocabulary.pieces)
+        for token in tokens:
+            # A bool is an int to Python, and no token to anyone.
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < count:
+                raise InvalidRequest(
+                    f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
+                )
+
+
+def _slices(segments: Iterable[Segment]) -> Iterator[list[Text]]:
+    """The texts there are, in order, as many together as may be tokenised in one go."""
+    texts: list[Text] = []
+    character_count = 0
+    for segment in segments:
+        if not segment.text:
+            continue
+        character_count += len(segment.text)
+        is_full = len(texts) == limits.SLICE_TEXTS or character_count > limits.SLICE_CHARACTERS
+        if texts and is_full:
+            yield texts
+            texts, character_count = [], len(segment.text)
+        texts.append((segment.text, segment.special))
+    if texts:
+        yield texts
+
+
+def _byte_count(text: str) -> int:
+    try:
+        return len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the prompt has half of a surrogate pair, which is no character; "
+            "decode it from its source as UTF-8.",
+            "prompt",
+        ) from None

@@ -1,0 +1,188 @@
+"""The composition root: settings to a backend, an engine and its door.
+
+Called once per `LLM` or server, on the caller's thread; this is the only place that knows every
+part. Limits that depend on the model are decided here, and an impossible one is refused, never
+lowered in silence.
+"""
+
+import random
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from jitney.config import Settings
+from jitney.core.backend import Traits, Vocabulary
+from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.engine.engine import DRAIN_S, Engine
+from jitney.engine.observe import log_batch_composition
+from jitney.engine.request_factory import Entrance
+from jitney.errors import ConfigError
+from jitney.loading import load_backend, located
+from jitney.loading.sizing import MODEL_LEN_DEFAULT
+from jitney.models import embedded
+from jitney.models.names import reference_of
+from jitney.text.chat_template import ChatTemplate
+from jitney.text.renderer import Renderer
+
+WAIT_S = {
+    Strategy.CONTINUOUS: 0.0,
+    Strategy.STATIC: 1.0,
+    Strategy.DYNAMIC: 0.05,
+    Strategy.ADAPTIVE: 0.05,
+}
+"""How long requests are gathered where `max_wait_ms` is not given."""
+
+TOKENS_LEAST = 2
+"""The shortest sequence: a token of prompt and one of completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Everything that belongs to one loaded model; `close` releases all of it."""
+
+    settings: Settings
+    engine: Engine
+    entrance: Entrance
+    template: ChatTemplate | None
+    model_name: str
+    """What to call the model."""
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what is under way, for at most so many seconds, and release everything."""
+        try:
+            self.engine.close(drain_s)
+        finally:
+            if self.template is not None:
+                self.template.close()
+
+
+def assemble(settings: Settings) -> Assembly:
+    """Load the model and start its engine. Raises a SetupError that says what to mend."""
+    model_name = name_of(settings)
+    files = located(settings)
+    with ExitStack() as undo:
+        # Its process gets ready while the model loads.
+        renderer = Renderer()
+        undo.callback(renderer.close)
+        renderer.expect()
+        backend = load_backend(files)
+        undo.callback(backend.close)
+        limits = scheduler_settings(settings, backend.traits)
+        template = _template(backend.vocabulary, limits.model_len_max, renderer)
+        engine = Engine(backend, limits)
+        undo.pop_all()
+    if settings.log_batch_composition:
+        engine.observe(log_batch_composition)
+    engine.start()
+    entrance = Entrance(backend, limits.model_len_max, _seed_source(settings.seed))
+    return Assembly(settings, engine, entrance, template, model_name)
+
+
+def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> ChatTemplate | None:
+    """The model's chat template, compiled, if it has one."""
+    if vocabulary.chat_template is None:
+        renderer.close()
+        return None
+    template = ChatTemplate(
+        vocabulary.chat_template, vocabulary, tokens_max=tokens_max, renderer=renderer
+    )
+    template.start()
+    return template
+
+
+def name_of(settings: Settings) -> str:
+    """What to call the model: as it was named, or by its file."""
+    if settings.backend == "fake":
+        return "fake"
+    if settings.model is None:
+        return embedded.NAME
+    reference = reference_of(settings.model)
+    return settings.model.stem if reference is None else str(reference)
+
+
+def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
+    """The scheduler's numbers, from what people set and what the backend can do."""
+    return SchedulerSettings(
+        model_len_max=_model_len(settings, traits),
+        sequences_max=settings.max_num_seqs,
+        batch_tokens_max=settings.max_num_batched_tokens,
+        prefill_chunk=settings.prefill_chunk,
+        reuse_prefixes=settings.enable_prefix_caching,
+        cache_tokens_max=settings.cache_tokens,
+        watermark=settings.watermark,
+        saved_bytes_max=settings.saved_limit,
+        strategy=settings.strategy,
+        policy=settings.policy,
+        mix=settings.mix,
+        wait_s=_wait_s(settings),
+        window_size=settings.window_size,
+        group_size_min=settings.min_batch_size,
+        group_answers=settings.group_answers,
+        prefills_max=settings.prefill_batch_size,
+        decodes_max=settings.decode_batch_size,
+        displaces=settings.enable_preemption,
+        stall_s_target=settings.target_stall_ms / 1e3,
+        tick_s_target=settings.target_tick_ms / 1e3,
+        overtake_s=settings.overtake_s,
+        queue_requests_max=settings.max_num_queued_reqs,
+        queue_tokens_max=settings.max_num_queued_tokens,
+        wait_s_max=settings.queue_timeout_s,
+        total_s_max=settings.request_timeout_s,
+    )
+
+
+def _wait_s(settings: Settings) -> float | None:
+    """How long requests are gathered; None is without a limit."""
+    if settings.wait_until_full:
+        return None
+    if settings.max_wait_ms is None:
+        return WAIT_S[settings.strategy]
+    return settings.max_wait_ms / 1e3
+
+
+def _model_len(settings: Settings, traits: Traits) -> int:
+    kv_tokens = traits.kv_tokens - traits.kv_tokens % traits.block_tokens
+    wanted = settings.max_model_len
+    if settings.max_per_sequence == "even":
+        kv_tokens = _even_part(kv_tokens, settings.max_num_seqs, traits.block_tokens)
+    if wanted is None:
+        return min(traits.model_len_max, kv_tokens, MODEL_LEN_DEFAULT)
+    if wanted > traits.model_len_max:
+        raise ConfigError(
+            f"max_model_len ({wanted}) is above the {traits.model_len_max} tokens that the "
+            "model was made for; lower it."
+        )
+    if wanted > kv_tokens:
+        if settings.max_per_sequence == "even":
+            raise ConfigError(
+                f"max_model_len ({wanted}) is above the {kv_tokens} tokens that max_per_sequence "
+                f"allows, an even part of the memory for each of max_num_seqs "
+                f"({settings.max_num_seqs}) sequences; lower one of the two, raise kv_tokens, or "
+                "set max_per_sequence to overcommit."
+            )
+        raise ConfigError(
+            f"max_model_len ({wanted}) does not fit the memory of {kv_tokens} tokens; "
+            "lower it or raise kv_tokens."
+        )
+    return wanted
+
+
+def _even_part(kv_tokens: int, sequences_max: int, block_tokens: int) -> int:
+    """Tokens of memory for each sequence when all have the same, in whole blocks."""
+    part = kv_tokens // block_tokens // sequences_max * block_tokens
+    if part < TOKENS_LEAST:
+        raise ConfigError(
+            f"max_per_sequence is even, and the memory of {kv_tokens} tokens has no "
+            f"{TOKENS_LEAST} tokens for each of {sequences_max} sequences; lower max_num_seqs or "
+            "raise kv_tokens."
+        )
+    return part
+
+
+def _seed_source(seed: int | None) -> Callable[[], int]:
+    """Where seeds come from for requests that bring none: chance, or a given beginning."""
+    if seed is None:
+        return lambda: secrets.randbits(63)
+    source = random.Random(seed)
+    return lambda: source.getrandbits(63)

@@ -1,0 +1,35 @@
+"""The text files of an exported folder, read within bounds. Any thread."""
+
+import json
+from pathlib import Path
+from typing import Any  # Any: whatever the files say
+
+from jitney.errors import ModelError
+
+CONFIG_BYTES_MAX = 1 << 20
+
+
+def read_json(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, Any]:
+    """A JSON object of an exported folder. Raises ModelError."""
+    try:
+        value = json.loads(read_text(path, bytes_max))
+    except (ValueError, RecursionError):
+        raise ModelError(f"{path} is not JSON; export the model again.") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object; export the model again.")
+    return value  # Any: whatever the file says
+
+
+def read_text(path: Path, bytes_max: int) -> str:
+    """A text file of an exported folder. Raises ModelError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(content) > bytes_max:
+        raise ModelError(f"{path} is larger than {bytes_max} bytes.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ModelError(f"{path} is not text; export the model again.") from None

@@ -1,0 +1,248 @@
+"""Who calls: keys compared in constant time, and their rates kept.
+
+A request reserves the most tokens that it may take before it is let in, and gives back what it
+did not use when it has ended: however many come at once, a key's rate is overdrawn by one of them
+at most. Event loop; tokens are given back on the engine thread, so a bucket has a lock.
+
+Where there are several keys, each has a share of the queue and of the places (`share_of`), so that
+none of them can take all there is.
+"""
+
+import hashlib
+import hmac
+import threading
+from dataclasses import dataclass
+
+from jitney.core.request import Share
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.clock import Clock
+from jitney.errors import InvalidRequest
+from jitney.server import limits
+from jitney.server.openai.error_object import AUTHENTICATION, RATE, Refusal, retry_headers
+from jitney.server.settings import Key
+
+SECRET_BYTES_MAX = 4096
+_CHALLENGE = {"www-authenticate": 'Bearer realm="jitney"'}
+
+
+class Bucket:
+    """A rate per minute with a minute's worth of burst.
+
+    More than that is taken from a full bucket only, which is then overdrawn; no more than
+    `amount_max` may be taken at once, so that it is full again within RETRY_AFTER_S_MAX.
+    """
+
+    def __init__(self, per_min: float, clock: Clock) -> None:
+        self.per_min = per_min
+        self._per_s = per_min / 60.0
+        self._full = max(per_min, 1.0)
+        self._clock = clock
+        self._level = self._full
+        self._filled_at = clock.now()
+        self._lock = threading.Lock()
+
+    @property
+    def amount_max(self) -> float:
+        """The most that may be taken at once."""
+        return max(self._per_s * limits.RETRY_AFTER_S_MAX, 1.0)
+
+    def wait_s(self, amount: float = 1.0) -> float:
+        """Seconds until this much may be taken; 0 when it may be."""
+        with self._lock:
+            return self._missing_s(amount)
+
+    def take(self, amount: float = 1.0) -> float:
+        """Take this much if it is there; else nothing, and the seconds until it is."""
+        assert 0 < amount <= self.amount_max, amount
+        with self._lock:
+            missing_s = self._missing_s(amount)
+            if missing_s == 0:
+                self._level -= amount
+            return missing_s
+
+    def give_back(self, amount: float) -> None:
+        """So much of what was taken was not used."""
+        assert amount >= 0, amount
+        with self._lock:
+            self._fill()
+            self._level = min(self._full, self._level + amount)
+
+    def _missing_s(self, amount: float) -> float:
+        self._fill()
+        return max(min(amount, self._full) - self._level, 0.0) / self._per_s
+
+    def _fill(self) -> None:
+        now = self._clock.now()
+        self._level = min(self._full, self._level + (now - self._filled_at) * self._per_s)
+        self._filled_at = now
+
+
+@dataclass(slots=True)
+class Caller:
+    """A key with what is left of its rates, and its share; without a key, anyone.
+
+    `work_count` is how many of its calls are being served.
+    """
+
+    key: Key | None = None
+    requests: Bucket | None = None
+    tokens: Bucket | None = None
+    share: Share | None = None
+    work_count: int = 0
+
+    @property
+    def name(self) -> str:
+        """The key's name; empty for anyone."""
+        return self.key.name if self.key is not None else ""
+
+    @property
+    def work_max(self) -> int | None:
+        """Calls of its own that may be served at once: those of its share, and some on the way."""
+        if self.share is None:
+            return None
+        held_max = self.share.waiting_max + self.share.running_max
+        return held_max + limits.DOOR_REQUESTS_MAX // 2
+
+    def enter(self) -> None:
+        """Count one request. Raises Refusal with status 429.
+
+        Without a single token left it is not worth to read what is asked for.
+        """
+        if self.tokens is not None:
+            _refuse_until(self.tokens.wait_s(), "tokens")
+        if self.requests is not None:
+            _refuse_until(self.requests.take(), "requests")
+
+    def count_completions(self, count: int) -> None:
+        """Count all completions that a call asks for, of which `enter` has counted one.
+
+        Raises Refusal with status 429, and InvalidRequest for what will never be let in.
+        """
+        bucket = self.requests
+        if bucket is None or count == 1:
+            return
+        if count > bucket.amount_max:
+            raise InvalidRequest(
+                f"the call asks for {count} completions, and this key's rate is "
+                f"{bucket.per_min:g} per minute, of which one call may take "
+                f"{bucket.amount_max:g} at most; lower n, or send fewer prompts.",
+                "n",
+            )
+        bucket.give_back(1)
+        wait_s = bucket.take(count)
+        if wait_s > 0:
+            # Refused, it counts as the one request that it is.
+            bucket.take()
+        _refuse_until(wait_s, "requests")
+
+    def uncount_completions(self, count: int) -> None:
+        """The call was refused all the same: it counts as the one request that it is."""
+        if self.requests is not None and count > 1:
+            self.requests.give_back(count - 1)
+
+    def reserve_tokens(self, count: int) -> None:
+        """Set aside the most that a call may take.
+
+        Raises Refusal with status 429, and InvalidRequest for what will never be let in.
+        """
+        bucket = self.tokens
+        if bucket is None:
+            return
+        if count > bucket.amount_max:
+            raise InvalidRequest(
+                f"the request may take {count} tokens, its prompt included, and this key's rate "
+                f"is {bucket.per_min:g} per minute, of which one request may take "
+                f"{bucket.amount_max:g} at most; give a lower max_tokens.",
+                "max_tokens",
+            )
+        _refuse_until(bucket.take(count), "tokens")
+
+    def give_back_tokens(self, count: int) -> None:
+        """So many of those set aside were not used. Any thread."""
+        if self.tokens is not None:
+            self.tokens.give_back(count)
+
+
+class KeyRing:
+    """All keys. Only their digests are compared, so that nothing can be learnt from the time."""
+
+    def __init__(
+        self, keys: tuple[Key, ...], clock: Clock, engine: SchedulerSettings | None = None
+    ) -> None:
+        self._callers = [(_digest(key.secret.encode()), _caller(key, clock)) for key in keys]
+        if engine is not None:
+            for key, (_, caller) in zip(keys, self._callers, strict=True):
+                caller.share = share_of(key, engine, is_alone=len(keys) == 1)
+        self._anyone = Caller()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is needed."""
+        return not self._callers
+
+    def caller(self, authorization: bytes | None) -> Caller:
+        """Whose header this is. Raises Refusal with status 401."""
+        if self.is_open:
+            return self._anyone
+        scheme, _, secret = (authorization or b"").partition(b" ")
+        secret = secret.strip()
+        if scheme.lower() != b"bearer" or not secret:
+            raise Refusal(
+                401,
+                "A key is needed: send it as `Authorization: Bearer KEY`.",
+                code="missing_api_key",
+                type=AUTHENTICATION,
+                headers=_CHALLENGE,
+            )
+        digest = _digest(secret[: SECRET_BYTES_MAX + 1])
+        found = None
+        # Every key is looked at, whether or not one has matched.
+        for known, caller in self._callers:
+            if hmac.compare_digest(known, digest):
+                found = caller
+        if found is None:
+            raise Refusal(
+                401,
+                "The key is not known here.",
+                code="invalid_api_key",
+                type=AUTHENTICATION,
+                headers=_CHALLENGE,
+            )
+        return found
+
+
+def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | None:
+    """What a key may hold of this engine; None is everything."""
+    queue = key.queue_share or (1.0 if is_alone else limits.QUEUE_SHARE)
+    running = key.running_share or (1.0 if is_alone else limits.RUNNING_SHARE)
+    if queue == running == 1.0:
+        return None
+    return Share(
+        waiting_max=max(1, int(queue * engine.queue_requests_max)),
+        waiting_tokens_max=max(1, int(queue * engine.queue_tokens_max)),
+        running_max=max(1, int(running * engine.sequences_max)),
+    )
+
+
+def _refuse_until(wait_s: float, what: str) -> None:
+    if wait_s > 0:
+        raise Refusal(
+            429,
+            f"This key's {what} per minute are used up, or set aside for what it runs; "
+            f"try again in {wait_s:.1f} s.",
+            code="rate_limit_exceeded",
+            type=RATE,
+            headers=retry_headers(wait_s),
+        )
+
+
+def _digest(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()
+
+
+def _caller(key: Key, clock: Clock) -> Caller:
+    return Caller(
+        key,
+        None if key.requests_per_min is None else Bucket(key.requests_per_min, clock),
+        None if key.tokens_per_min is None else Bucket(key.tokens_per_min, clock),
+    )

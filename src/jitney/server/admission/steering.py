@@ -1,0 +1,100 @@
+"""Pause, resume and reprioritise a call that is being answered, by the id of its reply. Event loop.
+
+Each caller reaches its own calls only; where there are no keys, everyone is one caller. What is
+asked takes effect between two ticks.
+"""
+
+import re
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from jitney.core.request import Priority
+from jitney.core.settings import Policy
+from jitney.core.shares import paused_max
+from jitney.errors import Draining, InvalidRequest
+from jitney.server.admission.live_calls import Handles
+from jitney.server.openai.error_object import RATE, Refusal, retry_headers
+from jitney.server.openai.translate import allowed_priority
+from jitney.server.service import Service
+
+PRIORITY_CHARACTERS_MAX = 16
+_NUMBER = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+
+
+def make_router(service: Service) -> APIRouter:
+    """The endpoints that steer a live call."""
+    router = APIRouter()
+
+    @router.post("/v1/requests/{reply_id}/pause")
+    async def pause(request: Request, reply_id: str) -> Response:
+        """Let a call do nothing until it is resumed."""
+        handles = _find(service, request, reply_id)
+        _check_room(service)
+        for handle in handles:
+            handle.pause()
+        return _told(reply_id, "pausing")
+
+    @router.post("/v1/requests/{reply_id}/resume")
+    async def resume(request: Request, reply_id: str) -> Response:
+        """Let a paused call go on."""
+        for handle in _find(service, request, reply_id):
+            handle.resume()
+        return _told(reply_id, "resuming")
+
+    @router.post("/v1/requests/{reply_id}/priority")
+    async def reprioritise(
+        request: Request, reply_id: str, priority: str = Query(max_length=PRIORITY_CHARACTERS_MAX)
+    ) -> Response:
+        """Put a call into another class: by its name, or by a number as vLLM has them."""
+        given = int(priority) if _NUMBER.fullmatch(priority) else priority
+        if isinstance(given, str) and given.upper() not in Priority.__members__:
+            raise InvalidRequest(
+                "priority must be low, normal, high or critical, or a whole number as vLLM has "
+                "them: 0 is normal, -1 high, below that critical, above 0 low.",
+                "priority",
+            )
+        chosen = allowed_priority(given, request.state.caller.key)
+        if service.engine.settings.policy is not Policy.PRIORITY:
+            raise InvalidRequest(
+                "priorities have no effect here: the server does not run with the policy priority.",
+                "priority",
+            )
+        for handle in _find(service, request, reply_id):
+            handle.reprioritise(chosen)
+        return _told(reply_id, chosen.name.lower())
+
+    return router
+
+
+def _find(service: Service, request: Request, reply_id: str) -> Handles:
+    """The caller's live requests of this call; counts as a request of the caller's."""
+    request.state.caller.enter()
+    found = service.live_calls.find(request.state.caller.name, reply_id)
+    if not found:
+        raise Refusal(
+            404,
+            "No call with this id is being answered; use the id of a reply that has not ended.",
+            code="request_not_found",
+        )
+    return found
+
+
+def _check_room(service: Service) -> None:
+    if service.is_draining:
+        raise Draining("the server is shutting down, and pauses nothing any more.")
+    engine = service.engine
+    count_max = paused_max(engine.settings.queue_requests_max)
+    if engine.gauges().paused_count >= count_max:
+        raise Refusal(
+            429,
+            f"{count_max} requests are paused already, as many as may be; resume one, or try "
+            "again later.",
+            code="too_many_paused",
+            type=RATE,
+            headers=retry_headers(1.0),
+        )
+
+
+def _told(reply_id: str, state: str) -> Response:
+    return JSONResponse({"id": reply_id, "object": "request", "status": state})

@@ -1,0 +1,437 @@
+"""HTTP/1.1 on one connection, by uvicorn, with the limits that it lacks. Event loop.
+
+A connection is always in one of these states, and each has an end:
+
+    state    waits for                                 ends after                 with
+    HEAD     the headers of a request                  HEADER_S_MAX               408
+    BODY     the rest of its body                      BODY_S_MAX                 408 by its reader
+    ANSWER   the answer to what was read whole         the client takes nothing   being cut
+                                                       for SEND_S_MAX
+    REST     a short body that was answered early      LINGER_S_MAX               being closed
+    IDLE     the next request                          KEEP_ALIVE_S               being closed
+    LINGER   the client to read that it was the last   LINGER_S_MAX               being closed
+
+Bytes do not prolong a state: each is given its time once, when it begins. What arrives in LINGER
+is thrown away and not read. What arrives in ANSWER is kept for later, up to a bound, so that the
+connection's end is noticed. What no request can be made of is refused in the shape of all other
+errors, and a response can write to its connection without the layers in between.
+"""
+
+import asyncio
+import enum
+import fcntl
+import json
+import logging
+import select
+import socket
+import struct
+import sys
+import termios
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from jitney.server import limits
+from jitney.server.http.open_files import connections_max
+from jitney.server.http.rounds import Rounds
+from jitney.server.http.strict import StrictConnection
+from jitney.server.openai.error_object import UNAVAILABLE, ClientLeft, Refusal, retry_headers
+
+_log = logging.getLogger("jitney.server")
+
+CROWDED_S = 1.0
+"""When to come back to a server that has too many connections, or too much to read."""
+
+_SO_NWRITE = 0x1024
+"""Python has no name for it: macOS tells by it what `_held_by_system` asks."""
+
+
+class State(enum.Enum):
+    """What a connection waits for; the table at the head of this file has all of them."""
+
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    ANSWER = enum.auto()
+    REST = enum.auto()
+    IDLE = enum.auto()
+    LINGER = enum.auto()
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's protocol; a subclass, because that is how it is extended."""
+
+    conn: StrictConnection
+    flow: "_Flow"
+
+    def __init__(
+        self,
+        *args: Any,  # Any: as uvicorn's
+        rounds: Rounds,
+        note: Callable[[Refusal], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._note = note
+        self.app = _with_shortcuts(self.app, self)
+        self.conn = StrictConnection(rounds)
+        self.state: State | None = None
+        self._rounds = rounds
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_lingering = False
+        self._unsent_bytes = 0
+        self._taken_at = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody called; the headers are awaited."""
+        super().connection_made(transport)
+        self.flow = _Flow(transport)
+        transport.set_write_buffer_limits(limits.UNWRITTEN_BYTES_MAX)
+        if len(self.connections) > connections_max():
+            message = "The server has as many connections as it may; try again later."
+            self._write_refusal(_crowded(message, code="too_many_connections"))
+            # At once: it has sent nothing yet, and there is no room for it to stay.
+            transport.close()
+            return
+        self._enter_state()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        self._stop_timer()
+        self._rounds.leave(self.handle_events)
+        super().connection_lost(exc)
+        self._drop_unread()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request, or of the next one."""
+        if self._is_lingering or self.transport.is_closing():
+            return
+        self.conn.receive_data(data)
+        if self._is_answering:
+            if self.conn.held_count > limits.HEADER_BYTES_MAX:
+                self.transport.abort()
+        elif not self.flow.is_held:
+            self.handle_events()
+
+    def handle_events(self) -> None:
+        """Read on, for a share of this round of the event loop; the rest has the next one's."""
+        if self._is_lingering or self.transport.is_closing():
+            return
+        if self.flow.is_held and _has_left(self.transport.get_extra_info("socket")):
+            # While nothing is taken from it, nobody hears of its end.
+            self.transport.abort()
+            return
+        self.conn.begin()
+        super().handle_events()
+        if self.cycle is not None and self.cycle.transport is self.transport:
+            # The cycle would close it while its client still sends.
+            self.cycle.transport = _Parting(self.transport, self)  # type: ignore[assignment]
+        if self._has_too_much:
+            self.transport.abort()
+            return
+        if self.conn.is_behind and not self._is_lingering:
+            self._wait_round()
+        else:
+            self.flow.release()
+        self._enter_state()
+
+    def _wait_round(self) -> None:
+        """Let others have their turn; what comes meanwhile is left to the system."""
+        held_bytes = self.conn.held_count
+        if self._rounds.is_crowded and held_bytes > limits.BODY_BYTES_SPARED:
+            message = "The server reads as many large bodies as it may; try again later."
+            self.conn.refusal = _crowded(message, code="too_many_bodies")
+            self.send_400_response("")
+            return
+        self.flow.hold()
+        # Whoever brings much waits with those who have had some of it read.
+        is_begun = self.conn.has_begun or held_bytes > limits.HEAD_BYTES_USUAL
+        self._rounds.wait(self.handle_events, is_begun=is_begun, held_bytes=held_bytes)
+
+    def on_response_complete(self) -> None:
+        """The next request may have come already."""
+        self.server_state.total_requests += 1
+        # Nobody asks for the body any more, and an idle connection would keep it.
+        self.cycle.body.clear()
+        if self._is_lingering or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.conn.our_state is self.conn.their_state is h11.DONE:
+            self.conn.start_next_cycle()
+        elif not self.cycle.more_body or not self.conn.is_short:
+            self.linger()
+        self._enter_state()
+        if self.conn.held_count:
+            self.handle_events()
+
+    def shutdown(self) -> None:
+        """The server ends: whoever was answered goes, others when they are."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        else:
+            self.transport.close()
+
+    def must_end(self) -> bool:
+        """Whether an answer that begins at this moment is the last one of its connection."""
+        return self.cycle.more_body and not self.conn.is_short
+
+    def linger(self) -> None:
+        """Send nothing more, and throw away what comes, until the client has read the answer."""
+        if self._is_lingering or self.transport.is_closing():
+            return
+        self._is_lingering = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # Nobody reads what it has to say.
+            cycle.disconnected = True
+            cycle.waiting_for_100_continue = False
+            cycle.message_event.set()
+        self._rounds.leave(self.handle_events)
+        self._drop_unread()
+        self.flow.release()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._enter_state()
+
+    def write_piece(self, piece: bytes) -> bool:
+        """Send one more piece of a chunked body; False when the client is behind: await it then.
+
+        Each layer that a response passes on its way out costs as much as the write itself.
+        Raises ClientLeft: whoever did not read for long may have left a lot, not to be made now.
+        """
+        assert piece, "an empty piece would be the end of the body"
+        if self.transport.is_closing():
+            raise ClientLeft
+        if self.flow.write_paused:
+            return False
+        if not self._is_lingering:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn's would tell the operator to install something, because some client asked."""
+        _log.debug("a client wanted another protocol; it is answered in HTTP/1.1")
+
+    def cut_if_stalled(self, limit_s: float) -> None:
+        """To be called now and then: ends a connection whose client has taken nothing for so long,
+        though the system holds as much as it may for it and there is more."""
+        unsent_bytes, before = self._count_unsent(), self._unsent_bytes
+        # While more is written, how much is left says nothing of what was taken.
+        is_writing = self._is_answering and not self.flow.write_paused
+        self._unsent_bytes = unsent_bytes
+        if unsent_bytes == 0 or unsent_bytes < before or before == 0 or is_writing:
+            self._taken_at = self.loop.time()
+        elif self.loop.time() - self._taken_at >= limit_s:
+            _log.info("a client took nothing for %g s; its connection is cut", limit_s)
+            self.transport.abort()
+
+    def _count_unsent(self) -> int:
+        """What the client has not taken; 0 when the system has all of it."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes:
+            # By itself ours falls in large steps: the system asks for more when much was taken.
+            unsent_bytes += _held_by_system(self.transport.get_extra_info("socket"))
+        return unsent_bytes
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a request was read whole, and its answer is not complete."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    @property
+    def _has_too_much(self) -> bool:
+        """Whether more of a body is there than may be before somebody reads it."""
+        # While the client does not take the answers before, nobody will.
+        is_stuck = self.flow.write_paused
+        bytes_max = limits.BODY_BYTES_SPARED if is_stuck else limits.BODY_UNREAD_BYTES_MAX
+        return self.cycle is not None and len(self.cycle.body) > bytes_max
+
+    def _drop_unread(self) -> None:
+        """Keep nothing that nobody reads. What is left refers to itself, and the collector, which
+        comes seldom, would be waited for."""
+        self.conn.forget()
+        if self.cycle is not None:
+            self.cycle.body.clear()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or too much of it, and close."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # A response is under way: there is no place for another one.
+            self.transport.close()
+            return
+        self._write_refusal(self.conn.refusal)
+        self.linger()
+
+    def _write_refusal(self, refusal: Refusal) -> None:
+        body = json.dumps(refusal.body).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", f"req-{uuid.uuid4().hex}".encode()),
+            (b"connection", b"close"),
+            *((name.encode(), value.encode()) for name, value in refusal.headers.items()),
+        ]
+        if self._note is not None:
+            self._note(refusal)
+        try:
+            for event in (
+                h11.Response(status_code=refusal.status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:
+            _log.debug("a connection was in no state to be told why it ends")
+
+    def _find_state(self) -> State:
+        cycle, theirs = self.cycle, self.conn.their_state
+        if self._is_lingering:
+            return State.LINGER
+        if cycle is None or (cycle.response_complete and theirs is h11.IDLE):
+            return State.HEAD if cycle is None or self.conn.held_count else State.IDLE
+        if theirs is h11.SEND_BODY:
+            return State.REST if cycle.response_complete else State.BODY
+        return State.ANSWER
+
+    def _enter_state(self) -> None:
+        """Begin to wait for what comes next, if it is something else than before."""
+        state = self._find_state()
+        if state is self.state:
+            return
+        self.state = state
+        self._stop_timer()
+        limit_s = _limit_s(state)
+        if limit_s is not None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(limit_s, self._be_late)
+
+    def _stop_timer(self) -> None:
+        self._rounds.leave(self._give_up)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _be_late(self) -> None:
+        """The time is over, perhaps for thousands at once: they are seen off in turns."""
+        self._timer = None
+        self._rounds.wait(self._give_up, is_begun=True)
+
+    def _give_up(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._rounds.take(limits.STEPS_PER_END)
+        if self.state is State.HEAD and self.flow.is_held:
+            # It waits for us, in a line that is short enough to end.
+            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._be_late)
+        elif self.state is State.HEAD and self.conn.held_count:
+            message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
+            self._rounds.take(limits.STEPS_PER_REQUEST)
+            self._write_refusal(Refusal(408, message, code="request_timeout"))
+            self.linger()
+        else:
+            # It was answered, or never said anything.
+            self.transport.close()
+
+
+def _crowded(message: str, *, code: str) -> Refusal:
+    return Refusal(503, message, code=code, type=UNAVAILABLE, headers=retry_headers(CROWDED_S))
+
+
+class _Flow(FlowControl):
+    """uvicorn's, which stops when a body is not read (`read_paused`), beside a line of our own
+    (`is_held`): nothing is taken from the connection while either is so."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        """Take nothing more from the connection until it is released."""
+        self.is_held = True
+        # Whatever is noted: uvicorn reads on behind its back when a request has ended.
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Take more again, if it was held, and its body is read."""
+        if self.is_held:
+            self.is_held = False
+            if not self.read_paused:
+                self._transport.resume_reading()
+
+    def resume_reading(self) -> None:
+        """The body is read: take more, unless it is held."""
+        if self.is_held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+
+class _Parting:
+    """What a response takes for its connection: it is closed when the client can have read it."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: GuardedProtocol) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self._transport = transport
+        self._protocol = protocol
+
+    def close(self) -> None:
+        """End it: at once where the whole request was read."""
+        if self._protocol.cycle.more_body:
+            self._protocol.linger()
+        else:
+            self._transport.close()
+
+
+def _limit_s(state: State) -> float | None:
+    """How long a connection may be in this state; None where something else ends it."""
+    return {
+        State.HEAD: limits.HEADER_S_MAX,
+        # Whoever reads it gives up a little earlier, and says so.
+        State.BODY: limits.BODY_S_MAX + limits.LINGER_S_MAX,
+        State.REST: limits.LINGER_S_MAX,
+        State.IDLE: limits.KEEP_ALIVE_S,
+        State.LINGER: limits.LINGER_S_MAX,
+    }.get(state)
+
+
+def _held_by_system(connection: socket.socket | None) -> int:
+    """What was given to the system and not acknowledged by the other side, where it tells."""
+    if connection is None:
+        return 0
+    try:
+        if sys.platform == "darwin":
+            return connection.getsockopt(socket.SOL_SOCKET, _SO_NWRITE)
+        count = bytearray(struct.calcsize("i"))
+        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(count, sys.byteorder)
+
+
+def _has_left(connection: socket.socket | None) -> bool:
+    """Whether the other side has ended the connection, though nothing is read from it."""
+    if connection is None:
+        return False
+    poll = select.poll()
+    try:
+        # Without the first, where the system does not know it, a reset is seen all the same.
+        poll.register(connection.fileno(), getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
+        return True
+
+
+def _with_shortcuts(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            offered = scope.setdefault("extensions", {})
+            offered["jitney.must_end"] = protocol.must_end
+            if scope["http_version"] == "1.1":
+                # In HTTP/1.0 a body without a length has no chunks.
+                offered["jitney.write_piece"] = protocol.write_piece
+        await app(scope, receive, send)
+
+    return call

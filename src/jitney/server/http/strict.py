@@ -1,0 +1,173 @@
+"""What one connection sends, checked before h11 reads it: `StrictConnection`. Event loop.
+
+h11 gets whole headers that it reads in time that follows from their length, pieces of bodies, and
+chunks that were taken apart before; never anything that comes after the end of a request. What
+cannot be understood in one way only is refused, and so is what takes far more to read than to send.
+"""
+
+import h11
+
+from jitney.server import limits
+from jitney.server.http.chunks import BadChunk, Chunks, are_lines
+from jitney.server.http.rounds import Rounds
+from jitney.server.openai.error_object import Refusal
+
+_HEAD_BYTES = bytes(set(range(256)) - {0x00, 0x0B, 0x0C, 0x7F})
+"""What may stand in headers. h11 refuses the others as well, after looking at each run of spaces
+before them in every way there is: 30 KB took 9 s."""
+
+_VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
+"""h11 reads all others as one of these."""
+
+_LINE_BYTES = 64
+"""Of the first line, beside the address: the method, and the version."""
+
+Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
+
+
+class StrictConnection(h11.Connection):
+    """h11's state of one connection; a subclass, because uvicorn asks it for events."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=2 * limits.HEADER_BYTES_MAX)
+        self.refusal = _no_http("The request is not valid HTTP.")
+        """What is said of the request when it cannot be read."""
+        self.is_behind = False
+        """Whether there may be more to read, in the next round."""
+        self.is_short = True
+        """Whether the rest of the body is little, and known to come: worth waiting for."""
+        self._rounds = rounds
+        self._steps_left = 0
+        self._held = bytearray()
+        self._head_bytes = 0
+        self._chunks: Chunks | None = None
+        self._body_bytes = 0
+        self._length_left = 0
+
+    @property
+    def held_count(self) -> int:
+        """Bytes that have come and were not read."""
+        return len(self._held)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was read of this share."""
+        return self._steps_left < limits.STEPS_PER_SHARE
+
+    def forget(self) -> None:
+        """Keep nothing that was not read."""
+        self._held.clear()
+
+    def receive_data(self, data: bytes) -> None:
+        """Keep what has come until it is read."""
+        self._held += data
+
+    def begin(self) -> None:
+        """From here on, a share of this round is read."""
+        self.is_behind = False
+        self._steps_left = limits.STEPS_PER_SHARE
+
+    def next_event(self) -> Event:
+        """What comes next. Raises h11.RemoteProtocolError; `refusal` says why."""
+        if self._rounds.is_over or self._steps_left <= 0:
+            self.is_behind = True
+            return h11.NEED_DATA
+        steps = 1
+        if self.their_state is h11.IDLE:
+            is_fed = self._feed_head()
+        elif self.their_state is h11.SEND_BODY:
+            before = 0 if self._chunks is None else self._chunks.count
+            is_fed = self._feed_body()
+            if self._chunks is not None:
+                steps += (self._chunks.count - before) // limits.CHUNKS_PER_STEP
+        else:
+            return super().next_event()
+        event: Event = super().next_event() if is_fed else h11.NEED_DATA
+        if isinstance(event, h11.Request):
+            self._note(event)
+            steps += limits.STEPS_PER_REQUEST
+            steps += self._head_bytes // limits.HEADER_BYTES_PER_STEP
+        self._steps_left -= steps
+        self._rounds.take(steps)
+        return event
+
+    def _note(self, request: h11.Request) -> None:
+        """What follows from the headers for the body."""
+        headers = dict(request.headers)
+        self._chunks = Chunks() if b"transfer-encoding" in headers else None
+        self._body_bytes = 0
+        self._length_left = 0
+        if self._chunks is None:
+            self._length_left = int(headers.get(b"content-length", b"0"))
+        # Whoever waits for a word before it sends may send nothing after another one.
+        is_known = self._chunks is None and b"expect" not in headers
+        self.is_short = is_known and self._length_left <= limits.REST_BYTES_MAX
+
+    def _feed_head(self) -> bool:
+        """Give h11 the headers when they are whole."""
+        held = self._held
+        if not held:
+            return False
+        end = held.find(b"\r\n\r\n", 0, limits.HEADER_BYTES_MAX)
+        head = held[: end + 4] if end >= 0 else held[: limits.HEADER_BYTES_MAX]
+        if head[0] < 0x21 or not are_lines(head):
+            raise self._refused(self.refusal)
+        is_long = end < 0 and len(held) >= limits.HEADER_BYTES_MAX
+        line_end = head.find(b"\r\n")
+        # A line that is too long already is not waited for.
+        if (line_end if line_end >= 0 else len(head)) > limits.ADDRESS_BYTES_MAX + _LINE_BYTES:
+            raise self._refused(Refusal(414, "The address is too long.", code="uri_too_long"))
+        is_wide = head.count(b"\n") - 2 > limits.HEADERS_MAX
+        if is_long or is_wide or head.count(b",") > limits.HEADER_COMMAS_MAX:
+            message = "The headers are too many or too long."
+            raise self._refused(Refusal(431, message, code="headers_too_large"))
+        if end < 0:
+            return False
+        if head.translate(None, _HEAD_BYTES):
+            raise self._refused(self.refusal)
+        if not head[:line_end].endswith(_VERSIONS):
+            raise self._refused(_no_http("A request's first line ends in HTTP/1.1 or HTTP/1.0."))
+        super().receive_data(bytes(head))
+        self._head_bytes = len(head)
+        del held[: end + 4]
+        return True
+
+    def _feed_body(self) -> bool:
+        """Give h11 a piece of the body, or its end."""
+        if self._chunks is not None:
+            return self._feed_chunks(self._chunks)
+        if self._length_left == 0:
+            return True
+        piece = bytes(self._held[: min(self._length_left, limits.PIECE_BYTES_MAX)])
+        if not piece:
+            return False
+        super().receive_data(piece)
+        del self._held[: len(piece)]
+        self._length_left -= len(piece)
+        return True
+
+    def _feed_chunks(self, chunks: Chunks) -> bool:
+        if chunks.is_over:
+            return True
+        try:
+            piece = chunks.take(self._held)
+        except BadChunk as error:
+            raise self._refused(_no_http(str(error))) from None
+        self._body_bytes += len(piece)
+        room = limits.CHUNKS_MAX + self._body_bytes // limits.CHUNK_BYTES_USUAL
+        if chunks.count > room:
+            message = "The body comes in too many small chunks; send larger ones, or its length."
+            raise self._refused(Refusal(400, message, code="too_many_chunks"))
+        if piece:
+            super().receive_data(b"%x\r\n%b\r\n" % (len(piece), piece))
+        if chunks.is_over:
+            super().receive_data(b"0\r\n\r\n")
+        return bool(piece) or chunks.is_over
+
+    def _refused(self, refusal: Refusal) -> h11.RemoteProtocolError:
+        self.refusal = refusal
+        return h11.RemoteProtocolError(refusal.message)
+
+
+def _no_http(message: str) -> Refusal:
+    return Refusal(400, message, code="invalid_http")

@@ -1,0 +1,270 @@
+"""Serves an app on a socket until it is told to stop: signals, drain, the end. Main thread.
+
+    signal   -> /ready says 503, new work is refused, what runs goes on
+    nothing runs any more, or the time for it is over -> what is left is told, once
+    everybody was told -> the socket is closed, the engine ended, and the process may leave
+
+A second signal skips the waiting, unless it is SIGHUP: a terminal that closes sends two. Under
+nohup SIGHUP is not for us. An engine that stops by itself ends the server as well, once
+its callers were told: a server that can serve nothing is worth less than one that is started
+again.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from jitney.errors import EngineStopped
+from jitney.server.http.accepting import Acceptor, listen
+from jitney.server.http.open_files import allow_files
+from jitney.server.http.protocol import GuardedProtocol
+from jitney.server.http.rounds import Rounds
+from jitney.server.openai.error_object import Refusal
+from jitney.server.service import Service
+
+_log = logging.getLogger("jitney.server")
+
+TOLD_S_MAX = 5.0
+"""For those whose requests were cut short to be told."""
+TOLD_HURRIED_S = 0.5
+"""The same after a second signal."""
+
+_LOOK_S = 0.02
+_ENGINE_LOOK_S = 0.25
+_TICKS_PER_LOOK = 10
+"""Of uvicorn's main loop, ten in a second: how often everybody is seen to read."""
+
+_GARBAGE_COUNT = 5000
+"""Objects made until the collector looks for cycles. A tick makes thousands that die by
+themselves; at Python's 700 the search took a third of the time of a server under load."""
+
+_NICER = 5
+"""What HTTP stands back by: 16 streams were 4 % faster with it on two cores (docs/log.md)."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with arrivals by our own acceptor, and without its idea of signals and of patience:
+    signals would cut streams, and nothing would cut a client that does not read."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
+        self._send_s_max = service.settings.send_s_max
+        self._rounds: Rounds | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        self._rounds = Rounds(asyncio.get_running_loop())
+        self._acceptor.open()
+        await super().startup(sockets=[])
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if counter % _TICKS_PER_LOOK == 0:
+            for each in self._connections():
+                each.cut_if_stalled(self._send_s_max)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, see off those who are there, and cut who does not leave."""
+        await self._acceptor.close()
+        await super().shutdown(sockets=[])
+        for each in self._connections():
+            # Whatever still writes would wait for a reader, and the process for it.
+            each.transport.abort()
+
+    def _note(self, refusal: Refusal) -> None:
+        """A connection was refused before there was a request: counted and logged as others."""
+        _log.info("a connection was refused: %s", refusal.message)
+        for listener in self._service.answer_listeners:
+            listener("other", refusal.status, refusal.reason)
+
+    def _connections(self) -> list[GuardedProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
+
+    def _make_protocol(self) -> GuardedProtocol:
+        assert self._rounds is not None, "nobody is taken before the start"
+        return GuardedProtocol(
+            self.config, self.server_state, app_state={}, rounds=self._rounds, note=self._note
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None are captured here."""
+        yield
+
+
+class Lifecycle:
+    """One server from its start to its end. `stop` may be called from signal handlers."""
+
+    def __init__(self, service: Service, app: FastAPI) -> None:
+        self._service = service
+        self._app = app
+        self._asked: asyncio.Event | None = None
+        self._hurried: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: _Server | None = None
+
+    def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
+        """Serve until told to stop. The main thread's server has the signals and the process.
+
+        Raises EngineStopped when the engine gave up.
+        """
+        if threading.current_thread() is threading.main_thread():
+            _calm_collector()
+            _step_back()
+            allow_files()
+        # A fifth cheaper than asyncio's own loop for each event of a stream.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self.serve(listener, started))
+
+    def stop(self) -> None:
+        """Ask for the end; a second time, for the end at once. Any thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already, and its loop with it
+                loop.call_soon_threadsafe(self._ask)
+
+    async def serve(
+        self, listener: socket.socket, started: Callable[[], None] | None = None
+    ) -> None:
+        """The whole life. Raises EngineStopped when the engine gave up."""
+        self._loop = asyncio.get_running_loop()
+        self._asked, self._hurried = asyncio.Event(), asyncio.Event()
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            self._hear_signals(self._loop)
+        settings = self._service.settings
+        listen(listener, settings.unsent_bytes_max)
+        server = self._server = _Server(self._config(), listener, self._service)
+        serving = asyncio.create_task(server.serve())
+        asked = asyncio.create_task(self._asked.wait())
+        failing = asyncio.create_task(self._wait_failure())
+        watch = asyncio.create_task(_tell_started(server, started))
+        ends = {serving, asked, failing}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        watch.cancel()
+        failing.cancel()
+        if self._asked.is_set() and not serving.done():
+            await self._drain()
+        # Looked at before we end the engine ourselves.
+        failure = self._service.engine.failure
+        await self._end()
+        await self._wait_idle(TOLD_S_MAX, TOLD_HURRIED_S)
+        server.should_exit = True
+        asked.cancel()
+        await serving
+        if failure is not None:
+            raise EngineStopped(str(failure))
+
+    def _hear_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises where there are none, or this is not their thread."""
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._ask)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    def _hang_up(self) -> None:
+        """The terminal is gone, which is told by its shell and by the system, one after another."""
+        assert self._asked is not None
+        if not self._asked.is_set():
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self._asked is not None
+        assert self._hurried is not None
+        if self._asked.is_set():
+            _log.warning("asked to stop again: ending at once")
+            self._hurried.set()
+            if self._server is not None:
+                self._server.force_exit = True
+            return
+        _log.info(
+            "asked to stop: finishing what runs, for %g s at most; Ctrl-C or SIGTERM again ends it "
+            "at once",
+            self._service.settings.shutdown_s,
+        )
+        self._service.drain()
+        self._asked.set()
+
+    async def _wait_failure(self) -> None:
+        while self._service.engine.failure is None:  # noqa: ASYNC110, it stops on its own thread
+            await asyncio.sleep(_ENGINE_LOOK_S)
+        _log.error("the engine has stopped, so the server ends")
+
+    async def _drain(self) -> None:
+        left_s = self._service.settings.shutdown_s
+        await self._wait_idle(left_s, hurried_s=0.0)
+        if self._service.load:
+            _log.warning("%d requests were cut short by the shutdown", self._service.load)
+
+    async def _end(self) -> None:
+        """End the engine, which waits for the batch in flight unless a second signal comes."""
+        assert self._hurried is not None
+        ending = asyncio.create_task(self._service.stop())
+        hurried = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            await asyncio.to_thread(self._service.cut_short)
+        hurried.cancel()
+        await ending
+
+    async def _wait_idle(self, seconds: float, hurried_s: float) -> None:
+        """Until nothing is served, for so long at most; after a second signal, for less."""
+        assert self._hurried is not None
+        clock = self._service.clock
+        started_at = clock.now()
+        while self._service.load:
+            if clock.now() - started_at >= (hurried_s if self._hurried.is_set() else seconds):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self._app,
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(TOLD_S_MAX),
+        )
+
+
+def _calm_collector() -> None:
+    """Look for cycles less often, and never among what was there before the first request."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_COUNT, *gc.get_threshold()[1:])
+
+
+def _step_back() -> None:
+    """Let the threads of the forward pass go first: all of them wait for one that is pushed aside.
+
+    Linux has a niceness for each thread, and only this one and those it starts get it.
+    """
+    if sys.platform == "linux":
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(usual + _NICER, 19))
+
+
+async def _tell_started(server: uvicorn.Server, started: Callable[[], None] | None) -> None:
+    while not server.started:  # noqa: ASYNC110, because uvicorn has no event for it
+        await asyncio.sleep(_LOOK_S)
+    if started is not None:
+        started()

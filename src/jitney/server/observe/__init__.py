@@ -1,0 +1,1 @@
+"""What is seen of the engine from outside: metrics, the recorder, traces, explanations."""

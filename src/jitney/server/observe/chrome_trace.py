@@ -1,0 +1,153 @@
+"""The flight recorder in Chrome's trace event format, for Perfetto or chrome://tracing.
+
+One process for the engine, with a lane of ticks, a lane for each slot and counters for memory,
+queue and batch; one for requests, with a row for each that the viewer may read. Made slice by
+slice: a full recorder makes megabytes, and whoever makes them in one go lets no other thread run
+meanwhile. Pure; any thread but the event loop's. Times are microseconds on the engine's clock.
+"""
+
+import json
+from collections.abc import Container, Iterable, Iterator
+from itertools import chain, islice
+
+from jitney.core.request import RequestId
+from jitney.engine.records import Member, TickRecord
+from jitney.server import limits
+from jitney.server.observe.explain import explain, phases
+from jitney.server.observe.recorder import Recorder, Story
+from jitney.server.observe.viewer import Viewer
+
+ENGINE, REQUESTS = 1, 2
+TICK_LANE = 0
+SLOT_LANE_FIRST = 1
+COUNTER_LANE = 0
+
+TraceEvent = dict[str, object]
+Arguments = dict[str, object]
+
+
+EVENTS_PER_TICK = 4
+"""Beside those of its members."""
+
+
+def trace_slices(
+    recorder: Recorder, now: float, viewer: Viewer, *, is_whole: bool
+) -> Iterator[bytes]:
+    """One JSON object, piece by piece: the last that happened, or all that is recorded.
+
+    Requests of others have no name in it.
+    """
+    ticks, stories = recorder.ticks(), recorder.stories(viewer=viewer)
+    # Ticks may be older than the stories, so without a tenant there is nothing to compare with.
+    named = None if viewer.tenant is None else {each.id for each in stories}
+    if not is_whole:
+        ticks, stories = _last(ticks), stories[: limits.TRACE_REQUESTS]
+    events = chain(_names(ticks), _tick_events(ticks, named), _story_events(stories, now))
+    yield b'{"displayTimeUnit":"ms","traceEvents":['
+    divider = b""
+    while some := list(islice(events, limits.TRACE_SLICE_EVENTS)):
+        yield divider + json.dumps(some, separators=(",", ":"))[1:-1].encode()
+        divider = b","
+    yield b"]}"
+
+
+def _last(ticks: list[TickRecord]) -> list[TickRecord]:
+    """The last ticks, as many as have TRACE_EVENTS events together; one at least."""
+    left = limits.TRACE_EVENTS
+    for start in range(len(ticks) - 1, -1, -1):
+        left -= len(ticks[start].members) + EVENTS_PER_TICK
+        if left < 0:
+            return ticks[min(start + 1, len(ticks) - 1) :]
+    return ticks
+
+
+def _names(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
+    yield _named("process_name", ENGINE, 0, "engine")
+    yield _named("process_name", REQUESTS, 0, "requests")
+    yield _named("thread_name", ENGINE, TICK_LANE, "ticks")
+    slots = {member.slot for tick in ticks for member in tick.members}
+    for slot in sorted(slots):
+        yield _named("thread_name", ENGINE, SLOT_LANE_FIRST + slot, f"slot {slot}")
+
+
+def _named(kind: str, process: int, lane: int, name: str) -> TraceEvent:
+    return {"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}}
+
+
+def _tick_events(
+    ticks: Iterable[TickRecord], named: Container[RequestId] | None
+) -> Iterator[TraceEvent]:
+    for tick in ticks:
+        start = tick.at - tick.tick_ms / 1e3
+        arguments: Arguments = {
+            "batch_size": tick.batch_size,
+            "decode_tokens": tick.decode_tokens,
+            "prefill_tokens": tick.prefill_tokens,
+            "sampled_tokens": tick.sampled_tokens,
+            "preempted": tick.preempted_count,
+            "forward_ms": round(tick.forward_ms, 3),
+        }
+        yield _slice(f"tick {tick.number}", TICK_LANE, start, tick.at, arguments)
+        for member in tick.members:
+            is_named = named is None or member.request_id in named
+            name, arguments = _member(member, member.request_id if is_named else None)
+            yield _slice(name, SLOT_LANE_FIRST + member.slot, start, tick.at, arguments)
+        in_use = {"used": tick.kv_used - tick.kv_cached, "cached": tick.kv_cached}
+        yield _counter("kv tokens", tick.at, in_use)
+        yield _counter("queue", tick.at, {"waiting": tick.queue_depth})
+        batch = {"decode": tick.decode_tokens, "prefill": tick.prefill_tokens}
+        yield _counter("batch tokens", tick.at, batch)
+
+
+def _member(member: Member, request_id: RequestId | None) -> tuple[str, Arguments]:
+    kind = "decode" if member.samples and member.length == 1 else f"prefill {member.length}"
+    arguments: Arguments = {
+        "request": request_id,
+        "completion": member.index,
+        "start": member.start,
+        "length": member.length,
+    }
+    return f"{request_id or 'another key'} {kind}", arguments
+
+
+def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:
+    for lane, story in enumerate(sorted(stories, key=lambda each: each.arrived_at), start=1):
+        yield _named("thread_name", REQUESTS, lane, str(story.id))
+        end = story.ended_at if story.ended_at is not None else now
+        arguments: Arguments = {
+            "why": explain(story, now),
+            "prompt_tokens": story.prompt_tokens,
+            "cached_tokens": story.cached_tokens,
+            "completion_tokens": story.completion_tokens,
+            "priority": story.priority.name.lower(),
+            "ending": story.ending,
+        }
+        yield _slice(str(story.id), lane, story.arrived_at, end, arguments, REQUESTS)
+        for phase in phases(story, now):
+            start, stop = story.arrived_at + phase.start_s, story.arrived_at + phase.end_s
+            yield _slice(phase.kind, lane, start, stop, {}, REQUESTS)
+
+
+def _slice(
+    name: str, lane: int, start: float, end: float, arguments: Arguments, process: int = ENGINE
+) -> TraceEvent:
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": process,
+        "tid": lane,
+        "ts": round(start * 1e6, 1),
+        "dur": round(max(end - start, 0.0) * 1e6, 1),
+        "args": arguments,
+    }
+
+
+def _counter(name: str, at: float, values: dict[str, int]) -> TraceEvent:
+    return {
+        "ph": "C",
+        "name": name,
+        "pid": ENGINE,
+        "tid": COUNTER_LANE,
+        "ts": round(at * 1e6, 1),
+        "args": values,
+    }

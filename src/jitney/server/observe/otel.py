@@ -1,0 +1,128 @@
+"""OpenTelemetry: one span for each request, made when it ends. Needs the extra `otel`.
+
+An observer of the engine that keeps no state of its own: it reads the recorder's story of a
+request that has just ended, so it must observe after the recorder. Attribute names are those of
+the semantic conventions for generative models where they have one. Spans go to a batch processor,
+which exports on a thread of its own: the engine thread only puts them there.
+"""
+
+import re
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from jitney.core.request import RequestId
+from jitney.engine.clock import epoch_offset_s
+from jitney.engine.records import Record, RequestDone, RequestFailed
+from jitney.server.observe.explain import explain
+from jitney.server.observe.recorder import Recorder, Story
+
+AttributeValue = str | int | float | bool | tuple[str, ...]
+
+_OWN_NAME = re.compile(r"((?:chat)?cmpl-[0-9a-f]{32})(?:-\d{1,3})?")
+_GIVEN_NAME = re.compile(r"(.+)-[0-9a-f]{12}(?:-\d{1,3})?")
+"""The engine's names for requests, as `openai.translate` makes them: the reply's id, what
+keeps a name that a caller chose from being guessed, and the place among the call's prompts."""
+
+
+class Spans:
+    """Sends a span per request to a collector. `close` flushes; idempotent."""
+
+    def __init__(self, recorder: Recorder, model_name: str, exporter: SpanExporter) -> None:
+        self._recorder = recorder
+        self._model_name = model_name
+        self._offset_s = epoch_offset_s()
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "jitney"}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer: Tracer = self._provider.get_tracer("jitney")
+
+    def take(self, record: Record) -> None:
+        """Engine thread: a request that ended becomes a span."""
+        if isinstance(record, RequestDone | RequestFailed):
+            story = self._recorder.story(record.request_id)
+            if story is not None and story.ended_at is not None:
+                self._send(story)
+
+    def close(self) -> None:
+        """Send what waits, within the exporter's own time limit, and end its thread."""
+        self._provider.shutdown()
+
+    def _send(self, story: Story) -> None:
+        assert story.ended_at is not None, story.id
+        span = self._tracer.start_span(
+            f"{_operation(story.id)} {self._model_name}",
+            kind=SpanKind.SERVER,
+            start_time=self._nanoseconds(story.arrived_at),
+            attributes=_attributes(story, self._model_name),
+        )
+        self._add_events(span, story)
+        if story.ending in ("error", "deadline"):
+            span.set_attribute("error.type", story.ending)
+            span.set_status(Status(StatusCode.ERROR, story.message))
+        span.end(self._nanoseconds(story.ended_at))
+
+    def _add_events(self, span: Span, story: Story) -> None:
+        moments: list[tuple[float, str, dict[str, AttributeValue]]] = []
+        if story.started_at is not None:
+            moments.append((story.started_at, "started", {"cached_tokens": story.cached_tokens}))
+        for each in story.spans:
+            moments.append((each.at, "prefilled", {"tick": each.tick, "tokens": each.length}))
+        for loss in story.losses:
+            reason = "backend lost" if loss.reason is None else loss.reason.value
+            moments.append((loss.at, "preempted", {"reason": reason, "by": str(loss.by or "")}))
+        for at in story.resumed_at:
+            moments.append((at, "resumed", {}))
+        if story.first_token_at is not None:
+            moments.append((story.first_token_at, "first token", {}))
+        for at, name, attributes in sorted(moments, key=lambda moment: moment[0]):
+            span.add_event(name, attributes, self._nanoseconds(at))
+
+    def _nanoseconds(self, at: float) -> int:
+        return int((at + self._offset_s) * 1e9)
+
+
+def export_spans(recorder: Recorder, model_name: str, endpoint: str) -> Spans:
+    """Spans to an OTLP collector over HTTP, for instance http://127.0.0.1:4318/v1/traces."""
+    return Spans(recorder, model_name, OTLPSpanExporter(endpoint=endpoint))
+
+
+def reply_id(request_id: RequestId) -> str:
+    """The id of the reply that this request is answered in."""
+    found = _OWN_NAME.fullmatch(request_id) or _GIVEN_NAME.fullmatch(request_id)
+    return str(request_id) if found is None else found[1]
+
+
+def _operation(request_id: RequestId) -> str:
+    return "chat" if request_id.startswith("chatcmpl-") else "text_completion"
+
+
+def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
+    assert story.ended_at is not None, story.id
+    found: dict[str, AttributeValue] = {
+        "gen_ai.operation.name": _operation(story.id),
+        "gen_ai.provider.name": "jitney",
+        "gen_ai.request.model": model_name,
+        "gen_ai.response.model": model_name,
+        "gen_ai.response.id": reply_id(story.id),
+        "gen_ai.request.choice.count": story.completions,
+        "gen_ai.usage.input_tokens": story.prompt_tokens,
+        "gen_ai.usage.output_tokens": story.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": story.cached_tokens,
+        "gen_ai.response.finish_reasons": (story.ending or "",),
+        "jitney.priority": story.priority.name.lower(),
+        "jitney.door_seconds": story.sent_at - story.arrived_at,
+        "jitney.preempted_count": story.preempted_count,
+        "jitney.recomputed_tokens": story.recomputed_tokens,
+        "jitney.why": explain(story, story.ended_at),
+    }
+    if story.max_tokens is not None:
+        found["gen_ai.request.max_tokens"] = story.max_tokens
+    if story.started_at is not None:
+        found["jitney.queue_seconds"] = story.started_at - story.sent_at
+    if story.first_token_at is not None:
+        first_s = story.first_token_at - story.arrived_at
+        found["gen_ai.server.time_to_first_token"] = first_s
+    return found

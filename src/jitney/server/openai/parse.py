@@ -1,0 +1,114 @@
+"""JSON from strangers, read strictly: `parse_object`. Pure; any thread.
+
+Refuses what is no JSON to the letter (NaN, 1e999, bad UTF-8, half surrogate pairs), what two
+readers would understand in two ways (duplicate keys), and what is nested or wide beyond use.
+"""
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX, VALUES_MAX
+from jitney.server.openai.error_object import Refusal
+
+_STRINGS = re.compile(rb'"[^"]*+"?')
+"""Strings without escapes, closed or not: whatever begins to match does match, so that no byte is
+looked at twice."""
+
+_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")
+_STEPS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_OTHERS = bytes(set(range(256)) - set(_STEPS))
+
+
+def parse_object(
+    content: bytes, values_max: int = VALUES_MAX
+) -> dict[str, Any]:  # Any: a JSON value
+    """The object in this body. Raises Refusal with status 400."""
+    if not content.strip():
+        _refuse("The body is empty; send a JSON object.")
+    _check_form(content, values_max)
+    try:
+        value = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_float=_number,
+            parse_constant=_constant,
+        )
+    except UnicodeDecodeError:
+        _refuse("The body is not text in UTF-8.")
+    except json.JSONDecodeError as error:
+        _refuse(f"The body is not valid JSON: {error.msg} at character {error.pos}.")
+    except RecursionError:
+        _refuse(f"The body is nested more than {DEPTH_MAX} deep.")
+    except ValueError:
+        # Python refuses to read whole numbers of thousands of digits.
+        _refuse("The body holds a number that is too long.")
+    if not isinstance(value, dict):
+        _refuse("The body must be a JSON object.")
+    if _SURROGATES.search(content):
+        _check_surrogates(value)
+    return value
+
+
+def _check_form(content: bytes, values_max: int) -> None:
+    """Before the parser meets it: the parser recurses, and all others wait while it reads."""
+    if _has_little(content, values_max):
+        return
+    # Without escapes a quotation mark always ends a string; pairs of backslashes go first.
+    plain = content.replace(rb"\\", b"").replace(rb"\"", b"")
+    is_full = plain.count(b'"') > 2 * values_max
+    bare = b"" if is_full else _STRINGS.sub(b"", plain)
+    if is_full or bare.count(b",") >= values_max:
+        _refuse(f"The body holds more than {values_max} strings and numbers.")
+    if bare.count(b"{") + bare.count(b"[") > CONTAINERS_MAX:
+        _refuse(f"The body holds more than {CONTAINERS_MAX} lists and objects.")
+    depth = 0
+    for bracket in bare.translate(None, _OTHERS):
+        depth += _STEPS[bracket]
+        if depth > DEPTH_MAX:
+            _refuse(f"The body is nested more than {DEPTH_MAX} deep.")
+
+
+def _has_little(content: bytes, values_max: int) -> bool:
+    """Whether it has no more than it may, whatever of it stands in strings."""
+    return (
+        content.count(b"{") + content.count(b"[") <= DEPTH_MAX
+        and content.count(b'"') <= 2 * values_max
+        and content.count(b",") < values_max
+    )
+
+
+def _check_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        _refuse("The body holds half of a surrogate pair, which is no character.")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > OBJECT_KEYS_MAX:
+        _refuse(f"An object in the body has more than {OBJECT_KEYS_MAX} keys.")
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                _refuse(f"The key {key[:80]!r} stands twice in one object of the body.")
+            seen.add(key)
+    return made
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(f"The number {text[:40]} is too large.")
+    return value
+
+
+def _constant(text: str) -> NoReturn:
+    _refuse(f"{text} is not a number in JSON.")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise Refusal(400, message, code="invalid_json")

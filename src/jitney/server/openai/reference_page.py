@@ -1,0 +1,235 @@
+"""The reference page of the HTTP interface, made from the tables that the server runs by. Pure."""
+
+from collections.abc import Mapping
+
+from jitney.core.limits import PAUSE_S_MAX
+from jitney.server import limits
+from jitney.server.openai.error_object import (
+    AUTHENTICATION,
+    INVALID,
+    RATE,
+    SERVER,
+    TABLE,
+    UNAVAILABLE,
+    Told,
+)
+from jitney.server.openai.fields import (
+    CHAT,
+    COMPLETION,
+    OTHERS,
+    SAMPLING,
+    TOKENIZE,
+    Accepted,
+    Field,
+    Supported,
+)
+
+REFUSALS = (
+    Told(400, INVALID, "invalid_http"),
+    Told(400, INVALID, "invalid_json"),
+    Told(400, INVALID, "invalid_type"),
+    Told(400, INVALID, "missing_required_parameter"),
+    Told(400, INVALID, "too_many_chunks"),
+    Told(400, INVALID, "unknown_parameter"),
+    Told(401, AUTHENTICATION, "invalid_api_key"),
+    Told(401, AUTHENTICATION, "missing_api_key"),
+    Told(403, INVALID, "origin_not_allowed"),
+    Told(404, INVALID, "model_not_found"),
+    Told(404, INVALID, "not_found"),
+    Told(404, INVALID, "request_not_found"),
+    Told(405, INVALID, "method_not_allowed"),
+    Told(408, INVALID, "request_timeout"),
+    Told(413, INVALID, "request_too_large"),
+    Told(414, INVALID, "uri_too_long"),
+    Told(415, INVALID, "unsupported_media_type"),
+    Told(421, INVALID, "unknown_host"),
+    Told(431, INVALID, "headers_too_large"),
+    Told(499, SERVER, "cancelled"),
+    Told(503, UNAVAILABLE, "no_answer"),
+    Told(503, UNAVAILABLE, "no_slot"),
+    Told(503, UNAVAILABLE, "too_many_bytes"),
+    Told(503, UNAVAILABLE, "too_many_bodies"),
+    Told(503, UNAVAILABLE, "too_many_connections"),
+    Told(429, RATE, "too_many_paused"),
+    Told(429, RATE, "trace_under_way"),
+)
+"""Refusals that are no error of the engine's."""
+
+_HEAD = f"""\
+# HTTP interface
+
+`jitney serve` answers the clients of OpenAI's interface. A field is supported; or accepted without
+effect, where no answer could differ and clients send it all the same; or refused by name with a
+sentence that says why. Fields of other names are refused too, with the nearest name that is
+known. A field that may be left out may be null as well.
+
+This page is made from the source by `make docs`.
+
+## Paths
+
+| path | what it does |
+| --- | --- |
+| `POST /v1/chat/completions` | answers a conversation |
+| `POST /v1/completions` | completes a prompt, or up to {limits.PROMPTS_MAX} of them |
+| `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
+| `POST /detokenize` | the text of `tokens` |
+| `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
+answered, by the `id` of its reply, does nothing until it is resumed; its time limits hold, it \
+keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itself; at most a \
+quarter as many may be paused as may wait |
+| `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
+by a number as in the field `priority`; refused where the policy is not `priority` |
+| `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
+| `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
+| `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
+backend is being started again, or no forward pass ends; needs no key |
+| `GET /ready` | 200 while new work is welcome; 503 from the first signal to stop, and whenever \
+`/health` is 503; needs no key |
+| `GET /load` | `server_load`: requests that are being served |
+| `GET /version` | of the software |
+| `GET /stats` | counters, averages and levels since the start, as JSON: \
+[records.md](records.md#stats) lists them |
+| `GET /slots` | who runs in which slot, in llama-server's shape; \
+`fail_on_no_slot=1` answers 503 when every slot is taken |
+| `GET /metrics` | Prometheus |
+| `GET /debug/trace` | the last ticks and requests of the flight recorder, for Perfetto or \
+chrome://tracing, and with `whole=true` all that it holds; one at a time for each key |
+| `GET /openapi.json` | this interface, for programs |
+| `GET /` | the page |
+
+## Slots
+
+`/slots` has as many rows as `max_num_seqs`. A row has `id`, `id_task`, `n_ctx`, `speculative` and
+`is_processing`, and under `jitney` its `state` (`idle`, `cached`, `prefilling`, `generating`) and
+its `tokens`. Where a request runs there are `n_prompt_tokens`, `n_prompt_tokens_processed`,
+`n_prompt_tokens_cache`, `params` (`n_predict`, `max_tokens`) and `next_token` (`has_next_token`,
+`n_remain`, `n_decoded`) as well. `id_task` is the request's id, null where it is another key's, and
+-1 where nobody runs. Neither prompts nor texts are told. The engine is asked every 0.2 s at most;
+`x-jitney-seen-ms` says how long ago it was, which is long when it is stuck.
+
+## Keys
+
+With `--api-key` or `--api-key-file`, every path but `/health`, `/ready` and the files of the page
+wants `Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
+name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
+`cache_scope` to share.
+
+Where there are several keys, each may hold a share of the server: {limits.QUEUE_SHARE:.0%} of the
+queue, in requests and in tokens, and {limits.RUNNING_SHARE:.0%} of the places to run in, unless
+the file says otherwise (`queue_share`, `running_share`). What would take it beyond its share of the
+queue is refused with 429, and what finds its places taken waits for one of its own to end while
+others pass. A key with nothing waiting may always bring one request. Keys take turns at being
+tokenised, too.
+
+Its rates are per minute, and a minute's worth may be used at once. Requests are counted when
+they arrive, and a call for several completions counts for each of them: prompts times `n`.
+Tokens are set aside when a call is let in: those of its prompts, and the most that it may make,
+which is `n` times `max_tokens`, or times the rest of the context where there is none; what was
+not used is given back when it ends. A call that may take more than a minute's worth is let in
+when nothing of the last minute's is used; one that may take more than
+{limits.RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
+when the call would be let in if nothing else came.
+
+## Headers of answers
+
+| header | meaning |
+| --- | --- |
+| `x-request-id` | the caller's own, when it has 1 to {limits.REQUEST_ID_CHARACTERS_MAX} printable \
+characters, else one of ours |
+| `x-jitney-queue-position` | how many requests waited when this one was accepted |
+| `x-jitney-queue-ms` | the wait for the first slot, once it is over |
+| `x-jitney-first-token-ms`, `x-jitney-total-ms` | from arrival, where the answer is no stream |
+| `retry-after`, `retry-after-ms` | with 429: when there will be room, from the queue and the rate |
+| `x-should-retry` | `false` with 408 for a deadline: the caller's own, not to be tried again |
+
+## Streams
+
+Events are `data: ` and a JSON object; the first of a chat has the role, the last of each choice
+its `finish_reason`, and `data: [DONE]` ends a stream that went well. The status line waits for the
+first token, for {limits.HEADERS_WAIT_S:g} s at most, so that early failures have a status. A
+failure after that is one event with an `error`, and no `[DONE]`. A stream that has nothing to say
+for {limits.PING_S:g} s (`--sse-ping-interval`) says `: ping`. A client that has
+left so much of an answer unread, stream or not, that the buffers in between are full, and takes
+nothing for {limits.SEND_S_MAX:g} s (`--read-timeout`), is cut.
+
+A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
+
+## JSON
+
+An object of a schema takes the keys in its `properties` and no others, as though it said
+`additionalProperties: false`; give `additionalProperties: true`, or a schema, for more. Open are
+also objects without `properties`, those that speak of other keys (`patternProperties`,
+`minProperties`, a required key that is not in `properties`), and what several schemas describe at
+once, such as the members of an `allOf`. This goes for `response_format`, `structured_outputs` and
+tools alike. Between the parts of JSON there is a space, or one new line and up to 20 spaces or
+tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
+
+## Tools
+
+Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
+`[TOOL_CALLS]` (Mistral), or JSON with `name` and `parameters`, perhaps after `<|python_tag|>`
+(Llama 3). A template that does not know tools gets them as text in the system message, in the
+first form; calls and answers of tools in the history are written out in the same way.
+`tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
+Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
+schema that could not be enforced is refused there too.
+"""
+
+
+def api_reference() -> str:
+    """The whole page, in Markdown."""
+    shared = {*SAMPLING, *OTHERS}
+    chat = {name: field for name, field in CHAT.items() if name not in shared}
+    completion = {name: field for name, field in COMPLETION.items() if name not in shared}
+    return "\n".join(
+        (
+            _HEAD,
+            _table("Fields of both", SAMPLING),
+            _table("Fields of /v1/chat/completions", chat),
+            _table("Fields of /v1/completions", completion),
+            _table("Names of llama-server and vLLM, on both", OTHERS),
+            _table("Fields of /tokenize", TOKENIZE),
+            _errors(),
+        )
+    )
+
+
+def _table(title: str, table: Mapping[str, Field]) -> str:
+    rows = [_row(name, field) for name, field in table.items()]
+    head = ("| field | | meaning or reason |", "| --- | --- | --- |")
+    return "\n".join((f"## {title}", "", *head, *rows, ""))
+
+
+def _row(name: str, field: Field) -> str:
+    if isinstance(field, Supported):
+        return f"| `{name}` | supported | {field.note} |"
+    if isinstance(field, Accepted):
+        return f"| `{name}` | accepted, without effect | {field.note} |"
+    reason = field.reason[0].upper() + field.reason[1:] + "."
+    if field.allows:
+        values = ", ".join(f"`{_json(value)}`" for value in field.allows)
+        reason += f" Passes as {values}."
+    return f"| `{name}` | refused | {reason} |"
+
+
+def _json(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).replace("'", '"')
+
+
+def _errors() -> str:
+    told = {(each.status, each.type, each.code) for each in (*TABLE.values(), *REFUSALS)}
+    rows = [f"| {status} | `{kind}` | `{code}` |" for status, kind, code in sorted(told)]
+    return "\n".join(
+        (
+            "## Errors",
+            "",
+            'Always `{"error": {"message", "type", "param", "code"}}`. Bad input is never 5xx.',
+            "",
+            "| status | type | code |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        )
+    )

@@ -1,0 +1,442 @@
+"""From a checked body to requests of the engine: `Asked`. Off the event loop: it tokenises.
+
+Rules that tie fields together, and those that need the model, are checked here; the others are
+in the bodies. Raises a RequestError that names the field to mend.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.request import Priority, Request, RequestId, Share, read_priority
+from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
+from jitney.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelError,
+    RequestError,
+)
+from jitney.server import limits
+from jitney.server.admission.keys import Caller
+from jitney.server.admission.workers import Stay
+from jitney.server.openai import tools
+from jitney.server.openai.bodies import NO_LIMIT, CompletionBody, SamplingFields
+from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
+from jitney.server.openai.conversation import chat_segments, switches_of
+from jitney.server.openai.error_object import Refusal
+from jitney.server.service import Service, now_s
+from jitney.server.settings import Key
+from jitney.text.detokenizer import Detokenizer
+
+COMPLETION_TOKENS_DEFAULT = 16
+"""As OpenAI has it for /v1/completions."""
+
+_PASSED_ON = (
+    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty"),
+    *("frequency_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos"),
+    *("include_stop_str_in_output", "skip_special_tokens"),
+)
+"""Fields that are a sampling parameter by the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The tokens of one prompt, and its text where that is to be echoed.
+
+    The first `silent_count` tokens stand for nothing in that text: the server put them there.
+    """
+
+    tokens: tuple[int, ...]
+    echo: str | None = None
+    silent_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One HTTP request for completions, ready for the engine."""
+
+    id: str
+    model: str
+    created: int
+    requests: tuple[Request, ...]
+    echoes: tuple[str | None, ...]
+    silent_counts: tuple[int, ...]
+    calling: tools.Calling | None
+    streams: bool
+    wants_usage: bool
+    arrived_at: float
+    due_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Who asks, since when, and until when it is to be done, on the service's clock.
+
+    `stay` says whether the caller still waits at the door.
+    """
+
+    caller: Caller
+    arrived_at: float
+    due_at: float | None
+    stay: Stay
+
+
+def check_model(service: Service, name: str | None) -> None:
+    """Refuse the name of a model that is not served here."""
+    if name is not None and name not in service.settings.model_names:
+        raise Refusal(
+            404,
+            f"The model {name[:80]!r} does not exist here; "
+            f"{service.model_name!r} does. See /v1/models.",
+            code="model_not_found",
+            param="model",
+        )
+
+
+def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> Asked:
+    """What a body of /v1/completions asks for."""
+    count = body.n or 1
+    if body.best_of not in (None, count):
+        raise InvalidRequest(
+            "best_of must be equal to n: completions are not ranked here.", "best_of"
+        )
+    echoes = bool(body.echo)
+    if echoes and body.stream and body.logprobs is not None:
+        raise InvalidRequest(
+            "echo with logprobs is not given as a stream; leave one of the three out.", "echo"
+        )
+    _check_stream(body)
+    is_wanted = visit.stay.waits
+    prompts = [_read_prompt(service, each, echoes, is_wanted) for each in _listed(body.prompt)]
+    params = _params(
+        body,
+        max_tokens=_room(body.max_tokens or COMPLETION_TOKENS_DEFAULT),
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if echoes else None,
+        structured=_structured(body),
+    )
+    return _Order(service, body, visit, "cmpl").asked(prompts, params)
+
+
+def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
+    """What a body of /v1/chat/completions asks for."""
+    if service.template is None:
+        raise ModelError("the model has no chat template.")
+    _check_stream(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise InvalidRequest(
+            "max_tokens and max_completion_tokens are one thing; give one of them.", "max_tokens"
+        )
+    calling = tools.read_calling(body, service.template, service.vocabulary)
+    if calling is None or not calling.is_enforced:
+        _check_tools(service, body.tools or [], visit.stay.waits)
+    structured, blamed = _chat_structured(body, calling)
+    offered = body.tools if body.tool_choice != "none" else None
+    segments = chat_segments(service, body, offered, switches_of(body))
+    order = _Order(service, body, visit, "chatcmpl")
+    renamed = {"prompt": "messages", "structured_outputs": blamed}
+    try:
+        params = _params(
+            body,
+            max_tokens=_room(body.max_completion_tokens or body.max_tokens),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            prompt_logprobs=None,
+            structured=structured,
+        )
+        if calling is not None and calling.shows_control:
+            params = replace(params, skip_special_tokens=False)
+        tokens = service.entrance.encode(segments, visit.stay.waits)
+        return order.asked([Prompt(tokens)], params, calling)
+    except RequestError as error:
+        raise _blaming(error, renamed) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What all requests of one body have in common."""
+
+    service: Service
+    body: SamplingFields
+    visit: Visit
+    prefix: str
+
+    def asked(
+        self,
+        prompts: list[Prompt],
+        params: SamplingParams,
+        calling: tools.Calling | None = None,
+    ) -> Asked:
+        """The requests, one for each prompt."""
+        body, service = self.body, self.service
+        fresh = uuid.uuid4().hex
+        base = f"{self.prefix}-{body.request_id or fresh}"
+        # The engine's own names hold something that no caller can guess: whoever could name
+        # another one's request could cancel it by leaving.
+        inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
+        _check_count(service, prompts, params, self.visit.caller.share)
+        _check_logprob_values(service, prompts, params)
+        options, is_wanted = self._options(), self.visit.stay.waits
+        requests = []
+        for index, prompt in enumerate(prompts):
+            name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
+            named = replace(options, id=name)
+            requests.append(service.entrance.make(prompt.tokens, params, named, is_wanted))
+        stream_options = body.stream_options
+        return Asked(
+            id=base,
+            model=service.model_name,
+            created=now_s(),
+            requests=tuple(requests),
+            echoes=tuple(prompt.echo for prompt in prompts),
+            silent_counts=tuple(prompt.silent_count for prompt in prompts),
+            calling=calling,
+            streams=bool(body.stream),
+            wants_usage=bool(stream_options and stream_options.include_usage),
+            arrived_at=self.visit.arrived_at,
+            due_at=self.visit.due_at,
+        )
+
+    def _options(self) -> RequestOptions:
+        body, key = self.body, self.visit.caller.key
+        return RequestOptions(
+            priority=allowed_priority(body.priority, key),
+            tenant=key.name if key is not None else body.user or "",
+            share=self.visit.caller.share,
+            scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
+            total_s_max=self.service.left_s(self.visit.due_at),
+        )
+
+
+def cache_scope(key_scope: str, salt: str) -> str:
+    """One boundary from two: neither can be chosen so that it looks like another pair."""
+    if not key_scope and not salt:
+        return ""
+    return hashlib.sha256(f"{len(key_scope)}:{key_scope}{salt}".encode()).hexdigest()
+
+
+def _salt(body: SamplingFields) -> str:
+    """What the caller keeps its prefixes apart with: something new where it wants none."""
+    return uuid.uuid4().hex if body.cache_prompt is False else body.cache_salt or ""
+
+
+def _room(max_tokens: int | None) -> int | None:
+    """The engine takes None for all the room there is."""
+    return None if max_tokens == NO_LIMIT else max_tokens
+
+
+def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
+    """Names as they are; numbers as vLLM has them: unlike in Python, the lower is served first.
+
+    Refuses what is above the highest class of the key.
+    """
+    highest = Priority.CRITICAL if key is None else key.priority_max
+    if given is None:
+        return min(Priority.NORMAL, highest)
+    if isinstance(given, str):
+        priority = read_priority(given)
+    else:
+        priority = Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
+    if priority > highest:
+        raise InvalidRequest(
+            f"priority: this key may ask for {highest.name.lower()} at most.", "priority"
+        )
+    return priority
+
+
+def _params(
+    body: SamplingFields,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    structured: StructuredOutputsParams | None,
+) -> SamplingParams:
+    given: dict[str, Any] = {  # Any: of each field's own type, checked by the body
+        name: getattr(body, name) for name in _PASSED_ON if getattr(body, name) is not None
+    }
+    if body.repeat_penalty is not None:
+        if body.repetition_penalty is not None:
+            raise InvalidRequest(
+                "repeat_penalty and repetition_penalty are one thing; give one of them.",
+                "repeat_penalty",
+            )
+        given["repetition_penalty"] = body.repeat_penalty
+    if body.logit_bias is not None:
+        given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    return SamplingParams(
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        structured_outputs=structured,
+        **given,
+    )
+
+
+def _structured(body: SamplingFields) -> StructuredOutputsParams | None:
+    given = body.structured_outputs
+    if given is None:
+        return None
+    return StructuredOutputsParams(
+        json=given.json_, regex=given.regex, choice=given.choice, grammar=given.grammar
+    )
+
+
+def _chat_structured(
+    body: ChatBody, calling: tools.Calling | None
+) -> tuple[StructuredOutputsParams | None, str]:
+    """The constraint of the answer, and the field that it comes from."""
+    asked: dict[str, Callable[[], StructuredOutputsParams | None]] = {}
+    if body.structured_outputs is not None:
+        asked["structured_outputs"] = lambda: _structured(body)
+    given = body.response_format
+    if isinstance(given, ObjectFormat):
+        asked["response_format"] = lambda: StructuredOutputsParams(json={"type": "object"})
+    elif isinstance(given, SchemaFormat):
+        schema = given.json_schema.schema_
+        asked["response_format"] = lambda: StructuredOutputsParams(
+            json={"type": "object"} if schema is None else schema
+        )
+    if calling is not None and calling.is_enforced:
+        asked["tools"] = lambda: tools.enforced(calling, body.tools or [])
+    if len(asked) > 1:
+        raise InvalidRequest(
+            f"{' and '.join(asked)} each decide the form of the answer; give one of them.",
+            next(iter(asked)),
+        )
+    for name, make in asked.items():
+        try:
+            return make(), name
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), name) from None
+    return None, "structured_outputs"
+
+
+def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> None:
+    """Refuse schemas that could not be enforced, though nobody asks for it this time.
+
+    A conversation that goes well under `auto` must not fail under `required`.
+    """
+    started_at = service.clock.now()
+    for tool in offered:
+        function = tool.function
+        if not function.parameters:
+            continue
+        try:
+            params = StructuredOutputsParams(json=function.parameters)
+            service.entrance.prepare(params.constraint(), is_wanted)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"the function {function.name}: {error}", "tools") from None
+        if service.clock.now() - started_at > CONSTRAINT_COMPILE_S_MAX:
+            raise InvalidRequest(
+                f"the schemas of the tools take more than {CONSTRAINT_COMPILE_S_MAX:g} s to "
+                "compile; simplify them.",
+                "tools",
+            )
+
+
+def _check_stream(body: SamplingFields) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
+
+
+def _check_count(
+    service: Service, prompts: list[Prompt], params: SamplingParams, share: Share | None
+) -> None:
+    """Refuse what could never be accepted, however long one waits. One prompt always can be."""
+    if len(prompts) == 1:
+        return
+    settings = service.engine.settings
+    requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
+    if share is not None:
+        requests_max, tokens_max = share.waiting_max, share.waiting_tokens_max
+    counts = (
+        (len(prompts), requests_max, "completions"),
+        (sum(len(each.tokens) for each in prompts), tokens_max, "tokens"),
+    )
+    for count, count_max, what in counts:
+        if count * params.n > count_max:
+            raise InvalidRequest(
+                f"The {len(prompts)} prompts of this call make {count * params.n} {what}, and "
+                f"{count_max} of several prompts may wait here"
+                f"{'' if share is None else ' for this key'}; send them in several calls.",
+                "prompt",
+            )
+
+
+def _check_logprob_values(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
+    """Bound the memory that logprobs take until they are sent."""
+    if params.logprobs is None and params.prompt_logprobs is None:
+        return
+    count = 0
+    for prompt in prompts:
+        room = max(service.model_len_max - len(prompt.tokens), 1)
+        positions = params.n * min(params.max_tokens or room, room)
+        count += positions * ((params.logprobs or 0) + 1)
+        if params.prompt_logprobs is not None:
+            count += len(prompt.tokens) * (params.prompt_logprobs + 1)
+    if count > limits.LOGPROB_VALUES_MAX:
+        raise InvalidRequest(
+            f"logprobs for all tokens of all completions would be {count} numbers; the limit is "
+            f"{limits.LOGPROB_VALUES_MAX}. Lower logprobs, max_tokens or n.",
+            "logprobs",
+        )
+
+
+def _listed(
+    prompt: str | list[str] | list[int] | list[list[int]],
+) -> list[str | list[int]]:
+    """One entry for each prompt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [[each for each in prompt if isinstance(each, int)]]
+    return [each for each in prompt if not isinstance(each, int)]
+
+
+def _read_prompt(
+    service: Service, given: str | list[int], echoes: bool, is_wanted: Wanted
+) -> Prompt:
+    if isinstance(given, str):
+        tokens = service.entrance.encode_text(given, is_wanted)
+        return Prompt(tokens, given if echoes else None, _silent_count(service, given, tokens))
+    tokens = tuple(given)
+    return Prompt(tokens, decode(service, tokens, is_wanted) if echoes else None)
+
+
+def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
+    """1 where the text was given the token that begins every text."""
+    vocabulary = service.vocabulary
+    first = vocabulary.bos_token
+    if not vocabulary.adds_bos or first is None or tokens[:1] != (first,):
+        return 0
+    return 0 if text.startswith(vocabulary.pieces[first].decode("utf-8", "replace")) else 1
+
+
+def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:
+    """The text of tokens, names of control tokens included. Raises GivenUp."""
+    detokenizer = Detokenizer(service.vocabulary, skip_special=False)
+    parts: list[str] = []
+    for start in range(0, len(tokens), limits.DECODE_SLICE):
+        if not is_wanted():
+            raise GivenUp
+        parts.extend(map(detokenizer.push, tokens[start : start + limits.DECODE_SLICE]))
+    return "".join([*parts, detokenizer.flush()])
+
+
+def _blaming(error: RequestError, renamed: dict[str, str]) -> RequestError:
+    """The same error, with the field that this interface knows."""
+    old = error.parameter or ""
+    new, message = renamed.get(old, error.parameter), str(error)
+    if old in renamed and message.startswith(f"{old} "):
+        message = f"{new}{message.removeprefix(old)}"
+    if isinstance(error, ContextLengthExceeded):
+        return ContextLengthExceeded(message, new)
+    if isinstance(error, InvalidRequest):
+        return InvalidRequest(message, new)
+    return error

@@ -1,0 +1,246 @@
+"""Chat templates: messages to the text of a prompt, with what a caller wrote kept apart.
+
+Any thread. Messages are checked here, and rendered in a process with limits (`renderer.py`), where
+`hiding.py` sees to it that a caller's text never becomes a control token: `render` gives segments,
+and the name of a control token that a caller wrote stands in a segment of its own that is not
+`special`, to be tokenised as plain text.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jitney.core import limits
+from jitney.core.backend import Vocabulary
+from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
+from jitney.text.renderer import Renderer
+
+_log = logging.getLogger("jitney.text")
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Templates build control tokens from roles (`<|user|>`), so a role is one of these."""
+
+_DEPTH_MAX = 32
+_BITS_MAX = 4096
+"""Of a whole number: those that are much larger cannot be written as JSON."""
+_TOOLS = re.compile(r"\btools\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a prompt; names of control tokens in it are those tokens only when `special`."""
+
+    text: str
+    special: bool
+
+
+class ChatTemplate:
+    """One model's chat template. `now` is the date that it is told, if it asks for one.
+
+    A prompt of more segments than `tokens_max` is refused before they are sent. The template's
+    process starts with `start`, or with the first chat; `close` ends it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        vocabulary: Vocabulary,
+        now: Callable[[], datetime] = datetime.now,
+        *,
+        tokens_max: int = limits.TOKENS_MAX,
+        renderer: Renderer | None = None,
+    ) -> None:
+        self.source = source
+        self._tokens_max = tokens_max
+        self._now = now
+        eos = vocabulary.eos_tokens
+        names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
+        self._renderer = renderer or Renderer()
+        self._renderer.prepare(
+            {
+                "source": source,
+                "names": sorted(names),
+                "tokens_max": tokens_max,
+                "values": {
+                    "bos_token": _name(vocabulary, vocabulary.bos_token),
+                    "eos_token": _name(vocabulary, eos[0] if eos else None),
+                    "documents": None,
+                },
+            }
+        )
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template reads the tools that it is given."""
+        return _TOOLS.search(self.source) is not None
+
+    def start(self) -> None:
+        """Have the template compiled. Raises ModelError when it is none."""
+        if len(self.source) > limits.TEMPLATE_CHARACTERS_MAX:
+            raise ModelError(
+                f"The chat template has {len(self.source)} characters; "
+                f"the limit is {limits.TEMPLATE_CHARACTERS_MAX}."
+            )
+        self._ask(None)
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        switches: Mapping[str, bool | str] | None = None,
+        continue_final_message: bool = False,
+    ) -> tuple[Segment, ...]:
+        """The prompt for these messages. Raises InvalidRequest (theirs) or ModelError (ours).
+
+        The template's own beginning-of-text token is part of it, if the template writes one.
+        Tools are as much a caller's text as messages are. `switches` are handed to the template
+        by name; neither names nor words among them may come from a caller. With
+        `continue_final_message` the prompt ends with the text of the last message, for the model
+        to go on from there. Raises QueueFull when other chats take their time.
+        """
+        # Any: messages and tools are JSON, and are checked here.
+        checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
+        texts = [*_texts(checked, 0), *_texts(tools, 0)]
+        count = sum(map(len, texts))
+        if count > limits.PROMPT_CHARACTERS_MAX:
+            raise _invalid(
+                f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
+            )
+        _check_encodable(texts)
+        if continue_final_message:
+            _check_continuable(checked[-1], add_generation_prompt)
+        pieces = self._ask(
+            {
+                "messages": checked,
+                "tools": tools,
+                "switches": dict(switches or {}),
+                "add_generation_prompt": add_generation_prompt,
+                "continues": continue_final_message,
+                "now": self._now().isoformat(),
+            }
+        )
+        return tuple(Segment(text, special) for text, special in pieces)
+
+    def close(self) -> None:
+        """End the template's process; idempotent."""
+        self._renderer.close()
+
+    def _ask(
+        self, task: dict[str, Any] | None
+    ) -> Any:  # Any: what `jitney.text.template_child` gives
+        kind, value = self._renderer.run(task)
+        match kind:
+            case "invalid":
+                raise _invalid(value)
+            case "parts":
+                raise ContextLengthExceeded(
+                    f"messages hold so many names of control tokens that the prompt has {value} "
+                    f"parts, and the context holds {self._tokens_max} tokens; take them out.",
+                    "messages",
+                )
+            case "model":
+                raise ModelError(value)
+            case "failed":
+                _log.info("the chat template failed with %s", value)
+                raise _invalid(
+                    "the chat template cannot render these messages; check their roles, their "
+                    "order and their fields."
+                )
+        return value
+
+
+def _name(vocabulary: Vocabulary, token: int | None) -> str:
+    if token is None or not 0 <= token < len(vocabulary.pieces):
+        return ""
+    return vocabulary.pieces[token].decode("utf-8", errors="replace")
+
+
+def _invalid(message: str) -> InvalidRequest:
+    return InvalidRequest(message, "messages")
+
+
+def _listed(messages: object) -> list[object]:
+    if not isinstance(messages, list) or not messages:
+        raise _invalid("messages must be a list of at least one message.")
+    return messages
+
+
+def _checked(message: object, index: int) -> dict[str, Any]:
+    """The message with its content as one string, of which parts are lines."""
+    where = f"messages[{index}]"
+    if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
+        raise _invalid(f"{where} must be an object with a role and a content.")
+    role = message.get("role")
+    if role not in ROLES:
+        raise _invalid(f"{where}.role must be one of {', '.join(ROLES)}.")
+    content = message.get("content")
+    if content is None and role == "assistant" and message.get("tool_calls"):
+        return message
+    return {**message, "content": _content(content, where)}
+
+
+def _content(content: object, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _invalid(f"{where}.content must be a string or a list of text parts.")
+    parts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            raise _invalid(f'{where}.content may hold parts of type "text" only, each with a text.')
+        parts.append(text)
+    return "\n".join(parts)
+
+
+def _texts(value: object, depth: int) -> Iterator[str]:
+    """Every string in the messages, the keys of objects included; all else is checked."""
+    if depth > _DEPTH_MAX:
+        raise _invalid(f"messages are nested more than {_DEPTH_MAX} deep.")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise _invalid("messages hold an object with a key that is no string.")
+            yield key
+            yield from _texts(part, depth + 1)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part, depth + 1)
+    else:
+        _check_plain(value)
+
+
+def _check_plain(value: object) -> None:
+    if isinstance(value, int) and value.bit_length() > _BITS_MAX:
+        raise _invalid(f"messages hold a number of more than {_BITS_MAX} bits.")
+    if value is not None and not isinstance(value, int | float):
+        raise _invalid(f"messages hold a {type(value).__name__}, which is no JSON value.")
+
+
+def _check_continuable(last: dict[str, Any], add_generation_prompt: bool) -> None:
+    if add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt cannot both be true: the last "
+            "message goes on, or a new one begins; set one of them to false.",
+            "continue_final_message",
+        )
+    if last.get("tool_calls"):
+        raise InvalidRequest(
+            "continue_final_message: the last message calls tools, and only text can be continued.",
+            "continue_final_message",
+        )
+
+
+def _check_encodable(texts: list[str]) -> None:
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        raise _invalid("messages hold half of a surrogate pair, which is no character.") from None

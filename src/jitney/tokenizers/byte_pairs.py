@@ -1,0 +1,146 @@
+"""Merging by rank ("gpt2" in a GGUF): a word's bytes are joined pair by pair, best rank first.
+
+Owns the native tokenizer, which may be called from any thread. Tokens are those of llama.cpp, which
+looks a merged word up by its name only at the end: a merge may make what is no token.
+"""
+
+from collections.abc import Iterator
+
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Sequence
+from tokenizers.pre_tokenizers import Split as SplitByExpression
+
+from jitney.errors import ModelError
+from jitney.models.gguf_vocabulary import GgufVocabulary
+from jitney.tokenizers.splits import Split
+
+WINDOW_CHARACTERS = 65_536
+WORDS_REPEATED = 4
+
+
+def byte_characters() -> list[str]:
+    """The character that stands for each byte: itself where it can be seen, else one above 255."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+
+
+class ByteNames:
+    """Names of tokens in characters that stand for bytes."""
+
+    def __init__(self) -> None:
+        self._byte_of = {ord(each): chr(byte) for byte, each in enumerate(byte_characters())}
+        self._known = frozenset(byte_characters())
+
+    def text_of(self, token: str) -> bytes:
+        """The bytes of a token by its name; a character that stands for none is spelled out."""
+        if self._known.issuperset(token):
+            return token.translate(self._byte_of).encode("latin-1")
+        parts = []
+        for character in token:
+            if character in self._known:
+                parts.append(character.translate(self._byte_of).encode("latin-1"))
+            else:
+                parts.append(f"[UNK_BYTE_0x{character.encode().hex()}{token}]".encode())
+        return b"".join(parts)
+
+
+class BytePairs:
+    """The words of a text as tokens."""
+
+    def __init__(
+        self, stored: GgufVocabulary, split: Split, *, window: int = WINDOW_CHARACTERS
+    ) -> None:
+        self._window = window
+        self._characters = byte_characters()
+        self._names = ByteNames()
+        self._tokens_of_missing: dict[int, tuple[int, ...]] = {}
+        ids = {token: at for at, token in enumerate(stored.tokens)}
+        merges = dict.fromkeys(_merges(stored.merges))
+        self._add_missing(ids, merges)
+        if split.ignores_merges and any(
+            len(token) > 1 for token in list(ids)[len(stored.tokens) :]
+        ):
+            raise ModelError(
+                f"{stored.path} has merges that make no token, which its pre-tokenizer "
+                f"{stored.pre!r} cannot have; the llamacpp backend may run it."
+            )
+        model = BPE(vocab=ids, merges=list(merges), ignore_merges=split.ignores_merges)
+        self._tokenizer = Tokenizer(model)
+        self._tokenizer.pre_tokenizer = Sequence(
+            [
+                *(SplitByExpression(Regex(each), "isolated") for each in split.expressions),
+                ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+
+    def _add_missing(self, ids: dict[str, int], merges: dict[tuple[str, str], None]) -> None:
+        """Ids above the vocabulary for what merging needs and the file lacks, and what they become.
+
+        llama.cpp falls back to the tokens of the UTF-8 bytes of such a name, and can find those of
+        ASCII only; the others vanish.
+        """
+        count = len(ids)
+        for left, right in merges:
+            for name in (left, right, left + right):
+                ids.setdefault(name, len(ids))
+        for name in self._characters:
+            ids.setdefault(name, len(ids))
+        for name, token in list(ids.items())[count:]:
+            found = (ids.get(each, count) for each in name if each.isascii())
+            self._tokens_of_missing[token] = tuple(each for each in found if each < count)
+
+    def text_of(self, token: str) -> bytes:
+        """The bytes of a normal token."""
+        return self._names.text_of(token)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text that holds no special one."""
+        tokens = encode_in_windows(self._tokenizer, text, self._window, WORDS_REPEATED)
+        missing = self._tokens_of_missing
+        if not missing or missing.keys().isdisjoint(tokens):
+            return tokens
+        return [each for token in tokens for each in missing.get(token, (token,))]
+
+
+def encode_in_windows(
+    tokenizer: Tokenizer, text: str, window: int, words_repeated: int
+) -> list[int]:
+    """The tokens, some thousand words at a time: the library takes 500 bytes for each word.
+
+    Where a window ends, its last words may be cut otherwise than in the whole text; the next
+    window begins with them. A window does not end in whitespace, whose cuts hang on what
+    follows, and grows when it holds hardly more than a word.
+    """
+    tokens: list[int] = []
+    start, size = 0, window
+    while True:
+        end = min(len(text), start + size)
+        while end < len(text) and text[end - 1].isspace():
+            end += 1
+        encoding = tokenizer.encode(text[start:end], add_special_tokens=False)
+        if end == len(text):
+            return tokens + encoding.ids
+        last = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
+        again = (last or 0) - words_repeated
+        # A word may be without tokens where the vocabulary does not have all bytes.
+        while again > 0 and encoding.word_to_tokens(again) is None:
+            again -= 1
+        if again <= 0:
+            size *= 2
+            continue
+        kept, place = encoding.word_to_tokens(again), encoding.word_to_chars(again)
+        assert kept is not None, f"word {again} has no token"
+        assert place is not None, f"word {again} has no place"
+        tokens += encoding.ids[: kept[0]]
+        start += place[0]
+        size = window
+
+
+def _merges(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The pairs in order of rank; a line that is no pair can never apply, and is passed over."""
+    for line in lines:
+        left, space, right = line.partition(" ")
+        if left and space and right and " " not in right:
+            yield left, right

@@ -1,0 +1,241 @@
+"""The tokenizer of an exported folder: its tokenizer.json, read by the library that wrote it.
+
+Made by `tokenizer`; any thread may call `encode`. Two kinds are known, those whose tokens have
+bytes: byte-level merging, and merging with a token for each byte to fall back to. The files are
+read with limits, and anything missing or damaged is a ModelError of one sentence.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from jitney.core import limits
+from jitney.core.backend import Vocabulary
+from jitney.errors import ModelError
+from jitney.models.folder import read_json, read_text
+from jitney.models.gguf_vocabulary import TOKENS_MAX
+from jitney.tokenizers.byte_pairs import (
+    WINDOW_CHARACTERS,
+    WORDS_REPEATED,
+    ByteNames,
+    byte_characters,
+    encode_in_windows,
+)
+from jitney.tokenizers.roles import SPACE_MARK, is_structure
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_BYTES_MAX = 128 << 20
+TOKENIZER_CONFIG_BYTES_MAX = 16 << 20
+TEMPLATE_BYTES_MAX = 1 << 20
+
+_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_PREFIXING = frozenset({"Metaspace", "Prepend"})
+"""Steps that put a space before the text, and would put one before each window of it."""
+
+Json = Mapping[str, Any]  # Any: whatever a file says
+
+
+class FolderTokenizer:
+    """Implements `jitney.tokenizers.tokenizer.Tokenizer` for an exported folder."""
+
+    vocabulary: Vocabulary
+
+    def __init__(self, folder: Path) -> None:
+        """Read the tokenizer of a folder. Raises ModelError."""
+        path = folder / TOKENIZER
+        stored = read_json(path, TOKENIZER_BYTES_MAX)
+        content = read_text(path, TOKENIZER_BYTES_MAX)
+        self._special = _built(path, content)
+        self._plain = _built(path, content)
+        # Names of special tokens are text like any other.
+        self._plain.encode_special_tokens = True
+        steps = list(_steps(stored.get("pre_tokenizer"))) + list(_steps(stored.get("normalizer")))
+        is_byte_level = any(step.get("type") == "ByteLevel" for step in steps)
+        added = self._special.get_added_tokens_decoder()
+        names = {token: name for name, token in self._special.get_vocab().items()}
+        _check(path, stored, names, is_byte_level=is_byte_level)
+        facts = _Facts(folder, self._special, names)
+        control = {token for token, each in added.items() if each.special}
+        control |= {token for token in facts.endings if token in added}
+        # Some exports call these ordinary, and a user's text must not be able to write them.
+        control |= {token for token in added if is_structure(names[token])}
+        unknown = _unknown_token(stored, self._special)
+        control |= set() if unknown is None else {unknown}
+        pieces = [b""] * facts.count
+        texts = _Texts(is_byte_level=is_byte_level)
+        for token, name in names.items():
+            pieces[token] = name.encode() if token in added else texts.text_of(name)
+        self.vocabulary = Vocabulary(
+            pieces=tuple(pieces),
+            control=frozenset(control),
+            eos_tokens=tuple(sorted(facts.endings)),
+            bos_token=facts.bos,
+            adds_bos=facts.adds_bos,
+            chat_template=facts.chat_template,
+        )
+        ids = {name: token for token, name in names.items() if token not in control}
+        self._spelled = {token: texts.spell(names[token], ids) for token in control}
+        if unknown is not None:
+            self._spelled[unknown] = ()
+        self._words_repeated = max([WORDS_REPEATED, *(len(names[token]) + 1 for token in added)])
+        self._window = limits.PROMPT_CHARACTERS_MAX
+        if is_byte_level and not any(_adds_prefix(step) for step in steps):
+            self._window = WINDOW_CHARACTERS
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        tokenizer = self._special if special else self._plain
+        tokens = encode_in_windows(tokenizer, text, self._window, self._words_repeated)
+        spelled = self._spelled
+        if special or spelled.keys().isdisjoint(tokens):
+            return tokens
+        # The vocabulary itself has a name that is also that of a control token.
+        return [each for token in tokens for each in spelled.get(token, (token,))]
+
+
+class _Texts:
+    """From names of tokens to their bytes, and from bytes to the smallest tokens."""
+
+    def __init__(self, *, is_byte_level: bool) -> None:
+        self._names = ByteNames() if is_byte_level else None
+        self._characters = byte_characters()
+
+    def text_of(self, name: str) -> bytes:
+        """The bytes of a normal token."""
+        if self._names is not None:
+            return self._names.text_of(name)
+        found = _BYTE_NAME.fullmatch(name)
+        return name.replace(SPACE_MARK, " ").encode() if found is None else bytes.fromhex(found[1])
+
+    def spell(self, text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
+        """The tokens of a text character by character, or byte by byte."""
+        if self._names is not None:
+            found = [ids.get(self._characters[byte]) for byte in text.encode()]
+        else:
+            found = []
+            for character in text.replace(" ", SPACE_MARK):
+                whole = ids.get(character)
+                parts = [ids.get(f"<0x{byte:02X}>") for byte in character.encode()]
+                found += parts if whole is None else [whole]
+        return tuple(token for token in found if token is not None)
+
+
+class _Facts:
+    """What the files beside tokenizer.json say."""
+
+    def __init__(
+        self, folder: Path, tokenizer: tokenizers.Tokenizer, names: Mapping[int, str]
+    ) -> None:
+        self._tokenizer = tokenizer
+        config = read_json(folder / "config.json")
+        generation = _read_optional(folder / "generation_config.json")
+        told = _read_optional(folder / "tokenizer_config.json", TOKENIZER_CONFIG_BYTES_MAX)
+        self.count = _count(folder / "config.json", config, max(names) + 1)
+        endings = _ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id"))
+        ending = self._named(told.get("eos_token"))
+        endings |= set() if ending is None else {ending}
+        self.endings = frozenset(token for token in endings if token in names)
+        bos = self._named(told.get("bos_token"))
+        if bos is None:
+            bos = next(
+                (token for token in _ids(config.get("bos_token_id")) if token in names), None
+            )
+        self.bos = bos
+        self.adds_bos = bos is not None and self._adds(told.get("add_bos_token"), bos)
+        self.chat_template = _chat_template(folder, told)
+
+    def _named(self, token: object) -> int | None:
+        """The token of a name, which stands alone or in an object."""
+        name = token.get("content") if isinstance(token, dict) else token
+        return self._tokenizer.token_to_id(name) if isinstance(name, str) else None
+
+    def _adds(self, answer: object, bos: int) -> bool:
+        if isinstance(answer, bool):
+            return answer
+        return self._tokenizer.encode("a", add_special_tokens=True).ids[:1] == [bos]
+
+
+def _built(path: Path, content: str) -> tokenizers.Tokenizer:
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises no narrower one
+        lines = str(error).splitlines() or ["no reason given"]
+        raise ModelError(
+            f"{path} is no tokenizer ({lines[0].rstrip('.')}); export the model again."
+        ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level: bool) -> None:
+    """Refuse what cannot be turned into bytes."""
+    if not names:
+        raise ModelError(f"{path} has no tokens; export the model again.")
+    if max(names) >= TOKENS_MAX:
+        raise ModelError(f"{path} numbers a token {max(names)}; at most {TOKENS_MAX} are read.")
+    model = stored.get("model")
+    falls_back = isinstance(model, dict) and model.get("byte_fallback") is True
+    known = set(names.values())
+    if falls_back and not all(f"<0x{byte:02X}>" in known for byte in range(256)):
+        raise ModelError(f"{path} has no token for some byte; export the model again.")
+    if not is_byte_level and not falls_back:
+        raise ModelError(
+            f"{path} is neither of the byte-level kind nor falls back to bytes, and the openvino "
+            "backend knows no other; use a GGUF of the model with the llama.cpp backend."
+        )
+
+
+def _steps(value: object) -> Iterator[Json]:
+    """A normalizer or pre-tokenizer, and those that it consists of."""
+    if isinstance(value, dict):
+        yield value
+        for name in ("pretokenizers", "normalizers"):
+            parts = value.get(name)
+            for part in parts if isinstance(parts, list) else ():
+                yield from _steps(part)
+
+
+def _adds_prefix(step: Json) -> bool:
+    return step.get("type") in _PREFIXING or step.get("add_prefix_space") is True
+
+
+def _unknown_token(stored: Json, tokenizer: tokenizers.Tokenizer) -> int | None:
+    model = stored.get("model")
+    name = model.get("unk_token") if isinstance(model, dict) else None
+    return tokenizer.token_to_id(name) if isinstance(name, str) else None
+
+
+def _read_optional(path: Path, bytes_max: int = TOKENIZER_CONFIG_BYTES_MAX) -> Json:
+    return read_json(path, bytes_max) if path.exists() else {}
+
+
+def _count(path: Path, config: Json, count: int) -> int:
+    """Tokens of the model: often some more than its tokenizer has."""
+    told = config.get("vocab_size", count)
+    if not isinstance(told, int) or isinstance(told, bool) or not count <= told <= TOKENS_MAX:
+        raise ModelError(
+            f"{path} says that the vocabulary has {told!r} tokens, and {TOKENIZER} has {count}; "
+            "export the model again."
+        )
+    return told
+
+
+def _ids(value: object) -> set[int]:
+    """Ids of tokens, where the file has one, several or none."""
+    values = value if isinstance(value, list) else [value]
+    return {each for each in values if isinstance(each, int) and not isinstance(each, bool)}
+
+
+def _chat_template(folder: Path, told: Json) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return read_text(path, TEMPLATE_BYTES_MAX) or None
+    found = told.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) and found else None

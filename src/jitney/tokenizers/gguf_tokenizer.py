@@ -1,0 +1,122 @@
+"""The tokenizer of a GGUF without llama.cpp: the same vocabulary, and the same tokens of a text.
+
+Made by `tokenizer`; any thread may call `encode`. Special tokens are found by name in the text
+before anything is merged: the longest names first, each from left to right, as llama.cpp does.
+"""
+
+from pathlib import Path
+
+from jitney.core.backend import Vocabulary
+from jitney.errors import ModelError
+from jitney.models.gguf_vocabulary import GgufVocabulary, read_vocabulary
+from jitney.tokenizers.byte_pairs import BytePairs
+from jitney.tokenizers.roles import CONTROL, UNKNOWN, USER_DEFINED, assign_roles, describe
+from jitney.tokenizers.scored_pairs import ScoredPairs
+from jitney.tokenizers.splits import SPLITS
+
+_BEGINNING = 5
+"""Characters of a name that are looked for first."""
+_WHITESPACE = " \t\n\v\f\r"
+_STRIPPING = ("phi-3", "phi3")
+"""Models, by their names, whose special tokens take the whitespace after them away."""
+_NEVER_STRIPPING = frozenset({"<unk>", "<s>", "<|endoftext|>"})
+
+
+class _Names:
+    """Special tokens with their names, in the order in which a text is searched for them."""
+
+    def __init__(self, names: list[tuple[int, str]]) -> None:
+        self._names = names
+        self._beginnings = frozenset(name[:_BEGINNING] for _, name in names)
+
+    def written_in(self, text: str) -> list[tuple[int, str]]:
+        """Those whose names a text holds; there may be thousands that begin alike."""
+        written = {beginning for beginning in self._beginnings if beginning in text}
+        if not written:
+            return []
+        return [each for each in self._names if each[1][:_BEGINNING] in written and each[1] in text]
+
+
+class GgufTokenizer:
+    """Implements `jitney.tokenizers.tokenizer.Tokenizer` for a GGUF."""
+
+    vocabulary: Vocabulary
+
+    def __init__(self, path: Path) -> None:
+        """Read the tokenizer of a GGUF. Raises ModelError for a bad file or an unknown kind."""
+        stored = read_vocabulary(path)
+        self._merging: BytePairs | ScoredPairs
+        self._adds_space_prefix = False
+        if stored.model == "gpt2":
+            split = SPLITS.get(stored.pre)
+            if split is None:
+                raise _unsupported(stored, f"the pre-tokenizer {stored.pre!r}")
+            if not stored.merges:
+                raise ModelError(f"{path} has no merges, which its tokenizer needs.")
+            self._merging = BytePairs(stored, split)
+            roles = assign_roles(stored, bos=11, eos=11)
+            adds_bos = split.adds_bos
+        elif stored.model == "llama":
+            self._merging = ScoredPairs(stored)
+            self._adds_space_prefix = stored.adds_space_prefix is not False
+            roles = assign_roles(stored, bos=1, eos=2)
+            adds_bos = True
+        else:
+            raise _unsupported(stored, f"the tokenizer {stored.model!r}")
+        self.vocabulary = describe(stored, roles, adds_bos=adds_bos, text_of=self._merging.text_of)
+        special = sorted(
+            (
+                (token, stored.tokens[token])
+                for token, kind in enumerate(roles.kinds)
+                if kind in (CONTROL, UNKNOWN, USER_DEFINED)
+            ),
+            key=lambda item: -len(item[1].encode()),
+        )
+        self._special = _Names(special)
+        self._user_defined = _Names(
+            [each for each in special if roles.kinds[each[0]] == USER_DEFINED]
+        )
+        self._stripping: frozenset[int] = frozenset()
+        if any(name in stored.name.lower() for name in _STRIPPING):
+            self._stripping = frozenset(
+                token for token, name in special if name not in _NEVER_STRIPPING
+            )
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        tokens: list[int] = []
+        follows_text = False
+        for part in self._parts(text, self._special if special else self._user_defined):
+            if isinstance(part, int):
+                tokens.append(part)
+                follows_text = False
+            else:
+                prefix = " " if self._adds_space_prefix and not follows_text else ""
+                tokens += self._merging.encode(prefix + part)
+                follows_text = True
+        return tokens
+
+    def _parts(self, text: str, names: _Names) -> list[str | int]:
+        """The text cut at the names: special tokens, and texts that are not empty between them."""
+        parts: list[str | int] = [text] if text else []
+        for token, name in names.written_in(text):
+            parts = [each for part in parts for each in self._cut(part, token, name)]
+        return parts
+
+    def _cut(self, part: str | int, token: int, name: str) -> list[str | int]:
+        if isinstance(part, int):
+            return [part]
+        first, *others = part.split(name)
+        found: list[str | int] = [first] if first else []
+        for other in others:
+            found.append(token)
+            rest = other.lstrip(_WHITESPACE) if token in self._stripping else other
+            found += [rest] if rest else []
+        return found
+
+
+def _unsupported(stored: GgufVocabulary, what: str) -> ModelError:
+    return ModelError(
+        f"{stored.path} has {what}, which the openvino backend does not know; "
+        "the llamacpp backend can run it."
+    )

@@ -1,0 +1,102 @@
+"""Merging by score ("llama" in a GGUF): characters are joined pair by pair, best score first.
+
+Pure Python, any thread: merging by rank cannot say that of equal scores the leftmost goes first.
+What is no token in the end becomes the tokens of its bytes.
+"""
+
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import chain, pairwise
+
+from jitney.errors import ModelError
+from jitney.models.gguf_vocabulary import GgufVocabulary
+from jitney.tokenizers.roles import SPACE_MARK
+
+WORDS_KEPT_MAX = 16_384
+WORD_KEPT_CHARACTERS_MAX = 64
+
+
+class ScoredPairs:
+    """The characters of a text as tokens."""
+
+    def __init__(self, stored: GgufVocabulary) -> None:
+        self._ids = {token: at for at, token in enumerate(stored.tokens)}
+        scores = stored.scores or (0.0,) * len(stored.tokens)
+        # The smallest comes first out of a heap, and should be the best.
+        self._ranks = {
+            token: -score
+            for token, score in zip(stored.tokens, scores, strict=True)
+            if len(token) > 1
+        }
+        self._bytes = [self._byte_token(stored, byte) for byte in range(256)]
+        # Pairs of characters that stand side by side in some token. Between any other two no merge
+        # can happen, so a text can be cut there and its words merged, and remembered, one by one.
+        self._joined = {left + right for token in self._ranks for left, right in pairwise(token)}
+        self._remembered = lru_cache(maxsize=WORDS_KEPT_MAX)(self._merge)
+
+    def _byte_token(self, stored: GgufVocabulary, byte: int) -> int:
+        token = self._ids.get(f"<0x{byte:02X}>")
+        if token is None and byte < 128:
+            token = self._ids.get(chr(byte))
+        if token is None:
+            raise ModelError(
+                f"{stored.path} has no token for the byte 0x{byte:02X}, which its tokenizer needs; "
+                "convert the model again."
+            )
+        return token
+
+    def text_of(self, token: str) -> bytes:
+        """The bytes of a normal token."""
+        return token.replace(SPACE_MARK, " ").encode()
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text that holds no special one."""
+        text = text.replace(" ", SPACE_MARK)
+        joined = self._joined
+        cuts = [at for at in range(1, len(text)) if text[at - 1 : at + 1] not in joined]
+        words = (text[start:end] for start, end in pairwise((0, *cuts, len(text))))
+        return list(
+            chain.from_iterable(
+                self._remembered(word)
+                if len(word) <= WORD_KEPT_CHARACTERS_MAX
+                else self._merge(word)
+                for word in words
+            )
+        )
+
+    def _merge(self, word: str) -> tuple[int, ...]:
+        """The tokens of a word. A part is known by where it starts; `ends` is 0 once it is gone."""
+        ranks = self._ranks
+        count = len(word)
+        ends = list(range(1, count + 1))
+        starts_before = list(range(-1, count - 1))
+        heap = [
+            (rank, start, start + 1, start + 2)
+            for start in range(count - 1)
+            if (rank := ranks.get(word[start : start + 2])) is not None
+        ]
+        heapify(heap)
+        while heap:
+            _, left, right, end = heappop(heap)
+            # One of the two has been joined to another since.
+            if ends[left] != right or ends[right] != end:
+                continue
+            ends[left], ends[right] = end, 0
+            before = starts_before[left]
+            if end < count:
+                starts_before[end] = left
+                after = ends[end]
+                if (rank := ranks.get(word[left:after])) is not None:
+                    heappush(heap, (rank, left, end, after))
+            if before >= 0 and (rank := ranks.get(word[before:end])) is not None:
+                heappush(heap, (rank, before, left, end))
+        tokens: list[int] = []
+        start = 0
+        while start < count:
+            token = self._ids.get(part := word[start : ends[start]])
+            tokens += self._bytes_of(part) if token is None else (token,)
+            start = ends[start]
+        return tuple(tokens)
+
+    def _bytes_of(self, part: str) -> list[int]:
+        return [self._bytes[byte] for byte in part.encode()]

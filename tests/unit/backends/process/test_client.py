@@ -1,0 +1,469 @@
+"""The fake backend in a process of its own: its life, its death, and what is said of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.process.channel import Channel
+from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.messages import Encode, Message
+from jitney.backends.process.worker_process import Child
+from jitney.core import limits
+from jitney.core.batch import Batch, Entry, Open, Sampling
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
+from tests.e2e.server import processes
+from tests.e2e.server.processes import children
+
+WAIT_S = 30.0
+FIRST = Entry(0, 0, (1,), wants_token=True)
+CONTINUED = Entry(0, 3, (), wants_token=True, continues=True)
+
+
+def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
+    """A small fake backend."""
+    return BackendSpec(
+        name="fake",
+        settings={"slots": 4, "kv_tokens": 256, **settings},
+        start_s_max=60.0,
+        batch_s_max=batch_s_max,
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll, for at most the limit."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.02)):
+        if condition():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it did not happen within the limit")
+
+
+def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
+    """The answer to three tokens in an empty slot."""
+    sampling = Sampling(seed=0, prompt_count=3)
+    batch = Batch(number, (Open(0, sampling),), (Entry(0, 0, (1, 2, 3), True),))
+    return backend.execute(batch).samples[0].token
+
+
+@pytest.fixture
+def backend() -> Iterator[ProcessBackend]:
+    """A running process."""
+    built = ProcessBackend(spec())
+    yield built
+    built.close()
+
+
+def test_close_leaves_no_process(backend: ProcessBackend) -> None:
+    """Guards against orphans, and against a second close that fails."""
+    pid = backend.pid
+    backend.close()
+    backend.close()
+    assert not is_alive(pid)
+
+
+def test_what_tries_constraints_ends_with_the_backend(backend: ProcessBackend) -> None:
+    """Guards the machine: it is a process of the backend's process, which may be killed."""
+    backend.prepare(Constraint(ConstraintKind.REGEX, "[0-9]+"))
+    (parent,) = children(backend.pid)
+    wait_until(lambda: len(children(parent)) == 1)
+    pids = [parent, *children(parent)]
+    os.kill(backend.pid, signal.SIGKILL)
+    wait_until(lambda: not any(processes.is_alive(pid) for pid in pids))
+    assert children(os.getpid()) == [], "nobody else took it over"
+
+
+def test_a_closed_backend_says_so(backend: ProcessBackend) -> None:
+    """Guards against a backend that comes back to life after it was closed."""
+    pid = backend.pid
+    backend.close()
+    with pytest.raises(BackendCrashed, match="closed"):
+        first_token(backend)
+    with pytest.raises(BackendCrashed, match="closed"):
+        backend.encode([("text", False)])
+    with pytest.raises(BackendCrashed, match="closed"):
+        backend.reset()
+    assert not is_alive(backend.pid)
+    assert not is_alive(pid)
+
+
+def test_no_orphan_when_the_parent_is_killed() -> None:
+    """Guards against a backend that holds its memory after the server was killed.
+
+    The batch keeps the main thread of the worker busy for longer than the test may take.
+    """
+    script = (
+        "import threading\n"
+        "from jitney.backends.process.client import BackendSpec, ProcessBackend\n"
+        "from jitney.core.batch import Batch, Entry\n"
+        "spec = BackendSpec(name='fake', settings={'token_s': 600.0, 'sleeps': True})\n"
+        "backend = ProcessBackend(spec)\n"
+        "batch = Batch(1, (), (Entry(0, 0, (1,), False),))\n"
+        "threading.Thread(target=backend.execute, args=(batch,), daemon=True).start()\n"
+        "print(backend.pid, flush=True)\n"
+        "threading.Event().wait(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait(WAIT_S)
+    wait_until(lambda: not is_alive(pid))
+
+
+def test_it_outlives_the_thread_that_built_it() -> None:
+    """Guards against the kernel's rule that a child ends with the thread that started it."""
+    built: list[ProcessBackend] = []
+    builder = threading.Thread(target=lambda: built.append(ProcessBackend(spec())))
+    builder.start()
+    builder.join(WAIT_S)
+    (backend,) = built
+    pid = backend.pid
+    try:
+        assert backend.encode([("ab", False)]) == [97, 98]
+        assert first_token(backend) is not None
+        assert backend.pid == pid
+    finally:
+        backend.close()
+
+
+def test_files_in_the_current_folder_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against a file of the user's that happens to have a module's name."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    backend = ProcessBackend(spec())
+    try:
+        assert first_token(backend) is not None
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_names_the_signal(backend: ProcessBackend, number: signal.Signals) -> None:
+    """Guards against a dead process that is reported as anything else."""
+    os.kill(backend.pid, number)
+    with pytest.raises(BackendCrashed, match=f"was killed \\(signal {number.value}\\)") as caught:
+        first_token(backend)
+    assert caught.value.signal == number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_leaves_the_end_to_its_parent(backend: ProcessBackend, number: signal.Signals) -> None:
+    """Guards against Ctrl-C, or a service that is stopped, that cuts off answers being drained."""
+    pid = backend.pid
+    os.kill(pid, number)
+    assert first_token(backend) is not None
+    assert backend.pid == pid
+
+
+def test_an_illegal_instruction_says_how_to_rebuild(backend: ProcessBackend) -> None:
+    """Guards against a bad build that looks like a bad model."""
+    os.kill(backend.pid, signal.SIGILL)
+    with pytest.raises(BackendCrashed, match="make llama"):
+        first_token(backend)
+    backend.reset()
+    assert backend.fallback_reason is None
+    assert first_token(backend) is not None
+
+
+def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBackend) -> None:
+    """Guards against a restart that changes what a request gets."""
+    pid = backend.pid
+    expected = first_token(backend)
+    os.kill(pid, signal.SIGKILL)
+    backend.reset()
+    assert backend.pid != pid
+    assert first_token(backend, 2) == expected
+
+
+def test_a_text_waits_for_the_next_process(backend: ProcessBackend) -> None:
+    """Guards requests that arrive while the machine ends one process after the other."""
+    expected = backend.encode([("over and over", False)])
+    with ThreadPoolExecutor(1) as pool:
+        os.kill(backend.pid, signal.SIGKILL)
+        with pytest.raises(BackendCrashed):
+            backend.check()
+        answer = pool.submit(backend.encode, [("over and over", False)])
+        assert not answer.done()
+        backend.reset()
+        assert answer.result(WAIT_S) == expected
+
+
+def test_a_text_that_ends_every_process_is_given_up(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against one question that is asked of every next process, and ends them all."""
+    asked: list[int] = []
+
+    def deadly(child: Child, channel: Channel, question: Message, limit_s: float) -> Message:
+        if isinstance(question, Encode):
+            asked.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+        return ask(child, channel, question, limit_s)
+
+    ask = backend._ask
+    monkeypatch.setattr(backend, "_ask", deadly)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(backend.encode, [("deadly", False)])
+        while not answer.done():
+            backend.reset()
+        with pytest.raises(BackendCrashed, match="signal 9"):
+            answer.result()
+    assert len(set(asked)) == limits.STRIKES_MAX
+
+
+def test_a_process_that_died_while_nothing_ran_is_found_dead(backend: ProcessBackend) -> None:
+    """Guards a backend that nobody misses before somebody needs it."""
+    backend.check()
+    os.kill(backend.pid, signal.SIGKILL)
+    with pytest.raises(BackendCrashed, match="signal 9"):
+        backend.check()
+    backend.reset()
+    backend.check()
+
+
+def test_a_process_that_is_stuck_while_nothing_runs_is_ended(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a backend that is there and does nothing, such as one that was stopped."""
+    monkeypatch.setattr("jitney.backends.process.client.CHECK_S_MAX", 0.2)
+    pid = backend.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(BackendCrashed, match="did not answer"):
+        backend.check()
+    assert not is_alive(pid)
+    backend.reset()
+    assert first_token(backend) is not None
+
+
+def test_reset_of_a_living_process_keeps_it(backend: ProcessBackend) -> None:
+    """Guards against a model that is loaded again for every failed batch."""
+    pid = backend.pid
+    with pytest.raises(BackendFailed, match="does not exist"):
+        backend.execute(Batch(1, (), (Entry(9, 0, (1,), False),)))
+    backend.reset()
+    assert backend.pid == pid
+    assert first_token(backend, 2) is not None
+
+
+def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
+    """Guards against native code that never returns."""
+    backend = ProcessBackend(spec(batch_s_max=0.5, token_s=600.0, sleeps=True))
+    try:
+        with pytest.raises(BackendCrashed, match="did not answer within"):
+            first_token(backend)
+        backend.reset()
+        assert backend.execute(Batch(2, (), ())).number == 2
+    finally:
+        backend.close()
+
+
+def test_a_batch_that_hangs_is_found_by_what_others_took(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against minutes of silence: the limit follows from what was measured."""
+    monkeypatch.setattr(limits, "BATCH_S_MIN", 0.3)
+    for number in range(4):
+        first_token(backend, number)
+        backend.reset()
+    os.kill(backend.pid, signal.SIGSTOP)
+    with pytest.raises(BackendCrashed, match=r"did not answer within 0\.3 seconds"):
+        first_token(backend, 4)
+    backend.reset()
+    assert first_token(backend, 5) is not None
+
+
+def test_close_cuts_a_running_batch_short() -> None:
+    """Guards against a close that waits for a batch that may take for ever."""
+    backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
+    caught: list[BackendCrashed] = []
+
+    def run() -> None:
+        try:
+            first_token(backend)
+        except BackendCrashed as error:
+            caught.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    backend.close()
+    running.join(WAIT_S)
+    assert not running.is_alive()
+    assert "closed" in str(caught[0])
+
+
+def test_encode_works_beside_a_running_batch() -> None:
+    """Guards against tokenisers that wait for the forward pass."""
+    backend = ProcessBackend(spec(token_s=600.0, sleeps=True, batch_s_max=600.0))
+
+    def run() -> None:
+        with pytest.raises(BackendCrashed):
+            first_token(backend)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        assert backend.encode([(" the<|end|>", True)]) != []
+        assert running.is_alive()
+    finally:
+        backend.close()
+        running.join(WAIT_S)
+
+
+def test_many_threads_encode_at_once(backend: ProcessBackend) -> None:
+    """Guards against an answer that goes to another question."""
+    wrong: list[str] = []
+
+    def work(letter: str) -> None:
+        for length in range(1, 40):
+            if backend.encode([(letter * length, False)]) != [ord(letter)] * length:
+                wrong.append(letter)
+
+    threads = [threading.Thread(target=work, args=(letter,)) for letter in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not wrong
+
+
+def test_a_bad_constraint_keeps_its_class(backend: ProcessBackend) -> None:
+    """Guards against a mistake of the caller that is counted as a failure of ours."""
+    with pytest.raises(InvalidRequest):
+        backend.prepare(Constraint(ConstraintKind.REGEX, "(unclosed"))
+
+
+def test_an_interrupted_question_does_not_leave_its_answer_behind(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against Ctrl-C after which every text gets the tokens of the one before."""
+    assert backend._child is not None
+    monkeypatch.setattr(backend._child.texts, "receive", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        backend.encode([("one", False)])
+    backend.reset()
+    assert backend.encode([("ab", False)]) == [97, 98]
+
+
+def _interrupt(limit_s: float | None = None) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_the_process_writes_stays_off_the_terminal(
+    backend: ProcessBackend, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Guards against native noise in the middle of an answer."""
+    os.kill(backend.pid, signal.SIGABRT)
+    with pytest.raises(BackendCrashed):
+        first_token(backend)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""
+
+
+def test_two_batches_are_answered_in_order(backend: ProcessBackend) -> None:
+    """Guards against an outcome that is taken for that of another batch."""
+    alone = [first_token(backend)]
+    alone.append(backend.execute(Batch(2, (), (CONTINUED,))).samples[0].token)
+    backend.reset()
+    opened = Open(0, Sampling(seed=0, prompt_count=3))
+    backend.send(Batch(1, (opened,), (Entry(0, 0, (1, 2, 3), True),)))
+    backend.send(Batch(2, (), (CONTINUED,)))
+    outcomes = [backend.receive(), backend.receive()]
+    assert [each.number for each in outcomes if each is not None] == [1, 2]
+    assert [each.samples[0].token for each in outcomes if each is not None] == alone
+
+
+def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a batch that lies in line behind a long one: it has all of its own time left."""
+    assert backend._child is not None
+    channel, waited = backend._child.batches, list[float | None]()
+    receive = channel.receive
+
+    def watched(limit_s: float | None = None) -> Message:
+        waited.append(limit_s)
+        return receive(limit_s)
+
+    monkeypatch.setattr(channel, "receive", watched)
+    backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+    backend.send(Batch(2, (), (Entry(0, 1, (), wants_token=True, continues=True),)))
+    assert waited == []
+    assert backend.receive() is not None
+    assert backend.receive() is not None
+    assert waited == [spec().batch_s_max] * 2
+
+
+def test_an_outcome_that_is_late_comes_later() -> None:
+    """Guards against a limit that costs the outcome, or the process."""
+    backend = ProcessBackend(spec(sleeps=True, tick_s=0.3))
+    try:
+        pid = backend.pid
+        backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+        assert backend.receive(0.01) is None
+        outcome = backend.receive()
+        assert outcome is not None
+        assert outcome.number == 1
+        assert backend.pid == pid
+    finally:
+        backend.close()
+
+
+def test_a_batch_behind_one_that_failed_is_not_computed(backend: ProcessBackend) -> None:
+    """Guards native code: what lies behind a failure goes on from what was never done."""
+    pid, expected = backend.pid, first_token(backend)
+    backend.reset()
+    backend.send(Batch(1, (), (CONTINUED,)))
+    backend.send(Batch(2, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+    for sentence in ("slot 0", "before this one failed"):
+        with pytest.raises(BackendFailed, match=sentence):
+            backend.receive()
+    backend.reset()
+    assert first_token(backend) == expected
+    assert backend.pid == pid
+
+
+def test_a_reset_forgets_outcomes_that_nobody_took(backend: ProcessBackend) -> None:
+    """Guards the first batch after a failure: it must not get an answer of those before."""
+    pid, expected = backend.pid, first_token(backend)
+    backend.reset()
+    backend.send(Batch(1, (), (CONTINUED,)))
+    backend.send(Batch(2, (), (CONTINUED,)))
+    with pytest.raises(BackendFailed):
+        backend.receive()
+    backend.reset()
+    assert first_token(backend, 3) == expected
+    assert backend.pid == pid
+
+
+def test_a_batch_to_a_process_that_died_is_a_crash(backend: ProcessBackend) -> None:
+    """Guards what lies in the other process when it is killed: one crash, and a new start."""
+    expected, pid = first_token(backend), backend.pid
+    backend.send(Batch(2, (), (CONTINUED,)))
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+    with pytest.raises(BackendCrashed, match="signal 9"):
+        backend.send(Batch(3, (), (CONTINUED,)))
+    backend.reset()
+    assert first_token(backend) == expected

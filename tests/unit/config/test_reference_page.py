@@ -1,0 +1,42 @@
+"""Tests of `jitney.config.reference_page` and of the definitions that it is made from."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from jitney.backends import NAMES
+from jitney.config import Known, Settings, config_reference, known_settings
+from jitney.config.settings import BackendName
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "config.md"
+
+
+def test_the_committed_page_is_what_the_source_makes() -> None:
+    """Guards the page against growing old; `make docs` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == config_reference()
+
+
+@pytest.mark.parametrize("known", known_settings(), ids=lambda known: known.name)
+def test_every_setting_is_described_and_its_default_is_valid(known: Known) -> None:
+    """Guards a new field: a line of help, a default of its own form, flag and variable."""
+    assert known.option.help.endswith(".")
+    assert "\n" not in known.option.help
+    assert known.option.form.expected
+    assert known.flag == "--" + known.name.replace("_", "-")
+    assert known.variable == "JITNEY_" + known.name.upper()
+    assert f"| `{known.name}` |" in config_reference()
+    value = getattr(Settings(), known.name)
+    if value is not None:
+        assert known.option.form.read(value) == value
+
+
+def test_no_two_settings_share_a_name() -> None:
+    """Guards aliases: one that stands for two settings would mean either."""
+    names = [name for known in known_settings() for name in (known.name, *known.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_the_backends_that_can_be_set_are_those_that_can_be_loaded() -> None:
+    """Guards `backend`: a name that is offered must exist, and one that exists be offered."""
+    assert sorted(get_args(BackendName)) == sorted(["auto", *NAMES])

@@ -1,0 +1,163 @@
+"""Which backend a model gets where nobody named one, and why."""
+
+from typing import Any
+
+import pytest
+
+from jitney.backends.trials.measure import Trial
+from jitney.config import Settings
+from jitney.errors import ConfigError, MissingDependency
+from jitney.loading.selection import (
+    FEW_SEQUENCES,
+    Facts,
+    fastest,
+    refuse_unusable,
+    select,
+    trial_sequences,
+)
+
+BOTH: dict[str, str | None] = {"openvino": None, "llamacpp": None}
+OPENVINO: dict[str, str | None] = {"openvino": None}
+LLAMACPP: dict[str, str | None] = {"llamacpp": None}
+NO_ATTENTION = "it has no attention"
+CRASHED = "it crashed (SIGSEGV)"
+REFUSAL = "its architecture is gemma2."
+
+
+def facts(
+    failures: dict[str, str | None] = BOTH, *, refusal: str | None = None, is_folder: bool = False
+) -> Facts:
+    return Facts(failures, refusal, is_folder)
+
+
+def failing(**reasons: str) -> dict[str, str | None]:
+    """Both are installed, and these do not work."""
+    return BOTH | reasons
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "name", "told"),
+    [
+        ({}, facts(is_folder=True), "openvino", "folder"),
+        ({"gpu_layers": -1}, facts(), "llamacpp", "gpu_layers"),
+        ({"gpu_layers": -1}, facts(OPENVINO), "llamacpp", "gpu_layers"),
+        ({"gpu_layers": -1}, facts(is_folder=True), "openvino", "folder"),
+        ({}, facts(refusal=REFUSAL), "llamacpp", "gemma2"),
+        ({}, facts(failing(openvino=CRASHED), refusal=REFUSAL), "llamacpp", "gemma2"),
+        ({}, facts(LLAMACPP), "llamacpp", "OpenVINO is not installed"),
+        ({}, facts(OPENVINO), "openvino", "llama.cpp is not installed"),
+        ({"max_num_seqs": 1}, facts(OPENVINO), "openvino", "not installed"),
+        ({}, facts(failing(openvino=NO_ATTENTION)), "llamacpp", f"not work here: {NO_ATTENTION}"),
+        ({}, facts(failing(llamacpp=CRASHED)), "openvino", f"not work here: {CRASHED}"),
+        ({"max_num_seqs": 1}, facts(failing(openvino=NO_ATTENTION)), "llamacpp", NO_ATTENTION),
+        ({"max_num_seqs": 1}, facts(failing(llamacpp=CRASHED)), "openvino", CRASHED),
+        ({}, facts(failing(llamacpp=CRASHED), is_folder=True), "openvino", "folder"),
+        ({}, facts(), "openvino", "faster"),
+        ({"max_num_seqs": FEW_SEQUENCES + 1}, facts(), "openvino", "faster"),
+        ({"flash_attention": "on"}, facts(), "llamacpp", "flash_attention"),
+        ({"dtype": "float32", "max_num_seqs": 2}, facts(), "openvino", "dtype"),
+        ({"kv_cache_dtype": "uint8", "max_num_seqs": 2}, facts(), "openvino", "kv_cache_dtype"),
+    ],
+)
+def test_settings_the_model_and_what_works_decide(
+    given: dict[str, Any], known: Facts, name: str, told: str
+) -> None:
+    """Guards the order of the rules: each of them must be able to decide, and say so."""
+    selection = select(Settings(**given), known)
+    assert selection is not None
+    assert selection.name == name
+    assert told in selection.reason
+
+
+@pytest.mark.parametrize("sequences", [1, FEW_SEQUENCES])
+def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: int) -> None:
+    """Guards a quick start: a measurement takes seconds."""
+    assert select(Settings(max_num_seqs=sequences), facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (facts({}), "OpenVINO is not installed, and llama.cpp is not installed: `make llama`"),
+        (
+            facts({"openvino": NO_ATTENTION}),
+            f"OpenVINO does not work here: {NO_ATTENTION}, and llama.cpp is not installed: "
+            "`make llama`",
+        ),
+        (
+            facts(failing(openvino=NO_ATTENTION, llamacpp=CRASHED)),
+            f"OpenVINO does not work here: {NO_ATTENTION}, and "
+            f"llama.cpp does not work here: {CRASHED}",
+        ),
+        (facts(OPENVINO, refusal=REFUSAL), "gemma2), and llama.cpp is not installed: `make llama`"),
+        (
+            facts(failing(llamacpp=CRASHED), refusal=REFUSAL),
+            f"gemma2), and llama.cpp does not work here: {CRASHED}",
+        ),
+        (facts(LLAMACPP, is_folder=True), "a folder made for OpenVINO, and OpenVINO is not inst"),
+        (
+            facts(failing(openvino=NO_ATTENTION), is_folder=True),
+            f"OpenVINO does not work here: {NO_ATTENTION}; take a GGUF file",
+        ),
+    ],
+)
+def test_nothing_that_could_run_the_model_is_a_sentence(known: Facts, told: str) -> None:
+    """Guards a bare install and a broken one: why nothing will do, and what to add."""
+    with pytest.raises(MissingDependency) as caught:
+        select(Settings(), known)
+    assert told in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_a_setting_that_only_a_failing_backend_has_is_not_passed_over() -> None:
+    """Guards `gpu_layers`: the model must not run without them and nobody told."""
+    with pytest.raises(ConfigError, match=NO_ATTENTION):
+        select(Settings(gpu_layers=2), facts(failing(llamacpp=NO_ATTENTION)))
+
+
+def test_a_backend_that_works_is_not_refused() -> None:
+    """Guards the check of an explicit choice, both ways."""
+    refuse_unusable("openvino", None)
+    with pytest.raises(ConfigError, match=r"the openvino backend does not work .*it crashed"):
+        refuse_unusable("openvino", CRASHED)
+
+
+def test_a_trial_stands_for_all_counts_up_to_its_own() -> None:
+    """Guards the memory of trials against one entry for every number."""
+    counts = [trial_sequences(count) for count in range(1, FEW_SEQUENCES + 1)]
+    assert counts == [1, 2, 4, 4, 8, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("openvino", "llamacpp", "sequences", "name", "reason"),
+    [
+        (
+            *(Trial(160.4), Trial(182.1), 4, "llamacpp"),
+            "4 sequences: llamacpp 182 tokens/s, openvino 160; measured on this machine",
+        ),
+        (
+            *(Trial(9.96), Trial(0.31), 1, "openvino"),
+            "1 sequence: openvino 10.0 tokens/s, llamacpp 0.3; measured on this machine",
+        ),
+        (
+            *(Trial(50.0), Trial(50.0), 2, "openvino"),
+            "2 sequences: openvino 50 tokens/s, llamacpp 50; measured on this machine",
+        ),
+        (
+            *(Trial(None, "it crashed (SIGSEGV)"), Trial(0.5), 8, "llamacpp"),
+            "8 sequences: llamacpp 0.5 tokens/s, openvino failed (it crashed (SIGSEGV)); "
+            "measured on this machine",
+        ),
+        (
+            *(Trial(None, "one"), Trial(None, "two"), 8, "openvino"),
+            "8 sequences: openvino failed (one), llamacpp failed (two); measured on this machine",
+        ),
+    ],
+)
+def test_the_faster_one_wins_and_the_reason_has_the_figures(
+    openvino: Trial, llamacpp: Trial, sequences: int, name: str, reason: str
+) -> None:
+    """Guards the choice: a failure loses, and between equals OpenVINO wins."""
+    selection = fastest({"openvino": openvino, "llamacpp": llamacpp}, sequences)
+    assert selection.name == name
+    assert selection.reason == reason

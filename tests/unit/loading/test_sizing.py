@@ -1,0 +1,123 @@
+"""How large the memory is, and when each slot has cells of its own."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jitney.config import Settings
+from jitney.core import limits
+from jitney.errors import ConfigError, ModelError
+from jitney.loading.sizing import Sizes, own_cells_tokens, size_llamacpp, size_paged
+from jitney.models.gguf import GgufHeader
+
+
+def header(token_bytes: int = 1000) -> GgufHeader:
+    return GgufHeader(
+        architecture="llama",
+        name=None,
+        file_type=None,
+        context_length=4096,
+        layer_count=1,
+        embedding_length=1,
+        head_count=1,
+        tensor_count=1,
+        parameter_count=1,
+        kv_bytes_per_token=token_bytes,
+        file_bytes=10**6,
+        weight_types=frozenset(),
+        tensor_kinds=frozenset(),
+        metadata={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "free_bytes", "expected"),
+    [
+        ({}, None, Sizes(16_384, 32, 0)),
+        ({}, 5 * 10**6, Sizes(1792, 32, 0)),
+        ({}, 10**12, Sizes(24 * 4096, 24, 4096)),
+        ({"max_model_len": 1000}, 10**12, Sizes(24 * 1024, 24, 1024)),
+        ({"max_model_len": 20_000}, 10**9, Sizes(20_000, 32, 0)),
+        ({"kv_tokens": 4000}, 10**12, Sizes(4000, 32, 0)),
+        ({"kv_tokens": 8000, "max_model_len": 256}, 10**12, Sizes(8000, 24, 256)),
+        ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1792, 32, 0)),
+        ({"gpu_layers": -1}, 10**12, Sizes(16_384, 32, 0)),
+    ],
+)
+def test_memory_is_what_was_asked_for_or_what_fits(
+    given: dict[str, Any], free_bytes: int | None, expected: Sizes
+) -> None:
+    """Guards against a default that does not fit, and against a wish that is overruled."""
+    assert size_llamacpp(Settings(**given), header(), free_bytes) == expected
+
+
+@pytest.mark.parametrize("given", [{"kv_tokens": 10**9}, {"memory_limit": 10**12}])
+def test_a_budget_that_the_machine_does_not_have_is_refused_by_name(given: dict[str, Any]) -> None:
+    """Guards against an out-of-memory kill, and against a wish that is lowered in silence."""
+    with pytest.raises(ModelError, match=next(iter(given))):
+        size_llamacpp(Settings(**given), header(), 10**9)
+
+
+def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> None:
+    """Guards against an engine that starts and can answer nothing."""
+    given = Settings(memory_limit=2 * 10**6, max_model_len=2000)
+    with pytest.raises(ConfigError, match="holds 1792 tokens"):
+        size_llamacpp(given, header(), None)
+    with pytest.raises(ConfigError, match="give kv_tokens"):
+        size_llamacpp(given, header(token_bytes=0), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "free_bytes", "expected"),
+    [
+        ({}, None, Sizes(16 * 4096, 80, 0)),
+        ({}, 10**12, Sizes(16 * 4096, 80, 0)),
+        ({"max_num_seqs": 100}, None, Sizes(100 * 4096, 200, 0)),
+        ({"max_model_len": 100}, None, Sizes(16 * 128, 80, 0)),
+        ({"max_model_len": 100}, 10**6, Sizes(224, 80, 0)),
+        ({"max_model_len": 100}, 130_000, Sizes(128, 80, 0)),
+        ({"kv_tokens": 5000}, 10**12, Sizes(5000, 80, 0)),
+        ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1984, 80, 0)),
+        (
+            {"max_num_seqs": 4096, "max_model_len": 10**6, "max_num_batched_tokens": 4096},
+            None,
+            Sizes(limits.TOKENS_MAX, 8192, 0),
+        ),
+    ],
+)
+def test_a_pool_of_blocks_has_room_for_all_sequences_or_for_what_fits(
+    given: dict[str, Any], free_bytes: int | None, expected: Sizes
+) -> None:
+    """Guards against preemption where memory is plenty, and against more than there is."""
+    assert size_paged(Settings(**given), 8192, 1000, free_bytes) == expected
+
+
+def test_a_pool_of_blocks_is_no_longer_than_the_model_was_trained_for() -> None:
+    """Guards against memory that no sequence can ever use."""
+    assert size_paged(Settings(), 50, 1000, None) == Sizes(16 * 64, 80, 0)
+
+
+@pytest.mark.parametrize(
+    "given", [{"kv_tokens": 10**7}, {"memory_limit": 10**10}, {"max_model_len": 10**6}]
+)
+def test_a_pool_that_the_machine_does_not_have_is_refused_by_name(given: dict[str, Any]) -> None:
+    """Guards against an out-of-memory kill, hours after the start."""
+    with pytest.raises(ModelError, match=f"^{next(iter(given))} asks for .* GiB"):
+        size_paged(Settings(**given), 10**7, 1001, 10**9)
+
+
+def test_a_pool_counts_fractions_of_a_byte() -> None:
+    """Guards kinds of numbers that share their scales among many."""
+    assert size_paged(Settings(memory_limit=2**20), 8192, 1.25, None).kv_tokens == 838_848
+
+
+@pytest.mark.parametrize("sequences", [1, 4, 16])
+def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) -> None:
+    """Guards advice: whoever follows it must get what it promises, and not with less."""
+    given = Settings(max_num_seqs=sequences, max_model_len=300)
+    tokens = own_cells_tokens(given, header())
+    enough = replace(given, kv_tokens=tokens)
+    assert size_llamacpp(enough, header(), 10**12).slot_tokens_max == 512
+    less = replace(given, kv_tokens=tokens - 1)
+    assert size_llamacpp(less, header(), 10**12).slot_tokens_max == 0

@@ -1,0 +1,201 @@
+"""Explanations: the words for what was recorded, and phases that add up to a life."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from jitney.core.events import PreemptReason
+from jitney.core.request import Priority, RequestId
+from jitney.server.observe.explain import duration_text, explain, phases
+from jitney.server.observe.recorder import Gap, Loss, Span, Story
+
+
+def story(**changes: Any) -> Story:  # Any: whatever a Story takes
+    """A request that ran for two seconds without incident."""
+    given: dict[str, Any] = {
+        "id": RequestId("a"),
+        "arrived_at": 100.0,
+        "sent_at": 100.0,
+        "accepted_at": 100.0,
+        "prompt_tokens": 1000,
+        "completions": 1,
+        "max_tokens": None,
+        "priority": Priority.NORMAL,
+        "tenant": "",
+        "waiting_before": 0,
+        "running_before": 0,
+        "started_at": 100.0,
+        "prefill_ticks": 2,
+        "prefill_tokens": 1000,
+        "first_token_at": 100.5,
+        "last_token_at": 102.0,
+        "completion_tokens": 31,
+        "ended_at": 102.0,
+        "ending": "stop",
+    }
+    return Story(**{**given, **changes})
+
+
+def test_a_smooth_request_says_only_what_it_did() -> None:
+    """Guards against explanations that mention what did not happen."""
+    assert explain(story(), 200.0) == (
+        "Started at once, prefilled in 2 ticks (1,000 tokens), generated 31 tokens at 20 tok/s."
+    )
+
+
+def test_a_hard_life_is_told_in_full() -> None:
+    """Guards the sentence that answers: why was my request slow?"""
+    told = explain(
+        story(
+            started_at=100.12,
+            waiting_before=3,
+            cached_tokens=512,
+            prefill_ticks=4,
+            prefill_tokens=1830,
+            recomputed_tokens=214,
+            preempted_count=1,
+            losses=[Loss(100.8, 0, PreemptReason.RECOMPUTED, RequestId("b"))],
+            gap=Gap(0.31, 101.0, 2, 400, 6, lost_slot=False),
+        ),
+        200.0,
+    )
+    assert told == (
+        "Queued 120 ms behind 3 requests, prefilled in 4 ticks (1,830 tokens, 512 more from the "
+        "cache), preempted once (memory ran out; recomputed 214 tokens), generated 31 tokens at "
+        "20 tok/s; the slowest gap was 310 ms while 2 prompts (400 tokens) were prefilled beside "
+        "it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param(
+            {
+                "preempted_count": 1,
+                "losses": [
+                    Loss(101.0, 0, PreemptReason.DISPLACED, RequestId("b"), Priority.CRITICAL)
+                ],
+            },
+            "preempted once (displaced by a request of critical priority)",
+            id="displaced",
+        ),
+        pytest.param(
+            {
+                "preempted_count": 2,
+                "losses": [
+                    Loss(101.0, 0, PreemptReason.SAVED),
+                    Loss(101.5, 0, PreemptReason.SAVED),
+                ],
+            },
+            "preempted twice (memory ran out; its own was saved and restored)",
+            id="saved",
+        ),
+        pytest.param(
+            {"failure_count": 1, "recomputed_tokens": 9, "losses": [Loss(101.0, 0, None)]},
+            "interrupted once by a failure of the backend (recomputed 9 tokens)",
+            id="backend lost",
+        ),
+        pytest.param(
+            {"gap": Gap(0.5, 101.0, 0, 0, 1, lost_slot=True)},
+            "the slowest gap was 500 ms while it had no slot",
+            id="gap without a slot",
+        ),
+        pytest.param(
+            {"gap": Gap(0.5, 101.0, 0, 0, 7, lost_slot=False)},
+            "the slowest gap was 500 ms in a batch of 7",
+            id="gap in a batch",
+        ),
+        pytest.param({"ending": "length"}, "it stopped at its limit of tokens.", id="length"),
+        pytest.param({"ending": "abort"}, "it was cancelled.", id="cancelled"),
+        pytest.param(
+            {"ending": "error", "message": "The backend broke."},
+            "it failed: The backend broke.",
+            id="failed",
+        ),
+        pytest.param({"completions": 3}, "generated 31 tokens in 3 completions", id="several"),
+        pytest.param(
+            {"started_at": 100.2, "running_before": 1},
+            "Queued 200 ms beside 1 running request",
+            id="no slot",
+        ),
+    ],
+)
+def test_each_cause_has_its_words(changes: dict[str, object], words: str) -> None:
+    """Guards against causes that are recorded and never told."""
+    assert words in explain(story(**changes), 200.0)
+
+
+def test_time_at_the_door_is_told_apart_from_waiting() -> None:
+    """Guards a request that was slow to read: it is not said to have been quick, or queued."""
+    slow = story(arrived_at=82.8, started_at=100.02)
+    told = explain(slow, 200.0)
+    assert told.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
+    kinds = [(phase.kind, round(phase.end_s, 2)) for phase in phases(slow, 200.0)]
+    assert kinds[:2] == [("reading", 17.2), ("queued", 17.22)]
+    unstarted = story(arrived_at=90.0, started_at=None, first_token_at=None, last_token_at=None)
+    assert [phase.kind for phase in phases(unstarted, 200.0)] == ["reading", "queued"]
+    brief = story(arrived_at=99.998)
+    assert explain(brief, 200.0).startswith("Started at once")
+    assert phases(brief, 200.0)[0].kind == "queued"
+
+
+def test_a_gap_like_all_the_others_is_not_worth_a_word() -> None:
+    """Guards against every explanation ending in the same remark."""
+    usual = Gap(0.06, 101.0, 1, 100, 4, lost_slot=False)
+    assert "gap" not in explain(story(gap=usual), 200.0)
+
+
+def test_a_request_that_waits_or_runs_is_told_in_the_present() -> None:
+    """Guards the words about requests that have not ended."""
+    waiting = story(
+        started_at=None, first_token_at=None, last_token_at=None, ended_at=None, ending=None,
+        waiting_before=2,
+    )  # fmt: skip
+    assert explain(waiting, 103.0) == "Has been waiting 3.0 s behind 2 requests."
+    running = story(ended_at=None, ending=None)
+    assert "has generated 31 tokens" in explain(running, 103.0)
+
+
+def test_a_request_that_never_ran_says_so() -> None:
+    """Guards against a prefill that is told of a request that had none."""
+    never = story(
+        started_at=None, first_token_at=None, last_token_at=None, ending="deadline", prefill_ticks=0
+    )
+    assert explain(never, 200.0) == "Never ran: waited 2.0 s; it ran into its time limit."
+
+
+def test_phases_follow_one_another_and_fill_the_whole_life() -> None:
+    """Guards the bar of a request: no hole, no overlap, from arrival to the end."""
+    hard = story(
+        started_at=100.2,
+        losses=[Loss(101.0, 0, PreemptReason.RECOMPUTED)],
+        resumed_at=[101.4],
+        spans=[Span(1, 100.5, 0.1, 0, 0, 1000), Span(9, 101.6, 0.1, 0, 0, 1010)],
+    )
+    found = phases(hard, 200.0)
+    assert [each.kind for each in found] == [
+        "queued", "prefill", "generating", "preempted", "prefill", "generating",
+    ]  # fmt: skip
+    assert found[0].start_s == 0.0
+    assert found[-1].end_s == pytest.approx(2.0)
+    for before, after in itertools.pairwise(found):
+        assert before.end_s == after.start_s
+    assert found[4].end_s == pytest.approx(1.6)
+
+
+def test_the_phase_of_a_live_request_ends_now() -> None:
+    """Guards bars that stand still while their request runs."""
+    waiting = story(started_at=None, first_token_at=None, ended_at=None, ending=None)
+    (phase,) = phases(waiting, 104.0)
+    assert (phase.kind, phase.start_s, phase.end_s) == ("queued", 0.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0004, "0.4 ms"), (0.12, "120 ms"), (2.44, "2.4 s"), (200.0, "3 min 20 s")],
+)
+def test_times_are_written_for_people(seconds: float, text: str) -> None:
+    """Guards readability."""
+    assert duration_text(seconds) == text

@@ -1,0 +1,293 @@
+"""Metrics: the truth of their totals, their names, their bounds, and that every limit is there."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.core import limits as core_limits
+from jitney.core.batch import Batch, Outcome
+from jitney.core.counters import NAMES
+from jitney.core.params import SamplingParams
+from jitney.core.request import Priority, Request, RequestId
+from jitney.core.settings import Policy, SchedulerSettings
+from jitney.engine.engine import Engine
+from jitney.errors import ContextLengthExceeded
+from jitney.server import limits
+from jitney.server.http.open_files import connections_max
+from jitney.server.observe.measures import Histogram, Measures, token_bounds
+from jitney.server.observe.metrics import Metrics
+from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
+
+WAIT_S = 60.0
+LABELS = {"model_name": "tiny", "engine": "0"}
+FIRST_TOKEN = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
+    80, 160, 640, 2560,
+]  # fmt: skip
+TOKEN_GAP = [
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+]  # fmt: skip
+LATENCY = [
+    0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
+]  # fmt: skip
+VLLM_HISTOGRAMS: dict[str, list[float]] = {
+    "time_to_first_token_seconds": FIRST_TOKEN,
+    "inter_token_latency_seconds": TOKEN_GAP,
+    "request_time_per_output_token_seconds": TOKEN_GAP,
+    "e2e_request_latency_seconds": LATENCY,
+    "request_queue_time_seconds": LATENCY,
+    "request_inference_time_seconds": LATENCY,
+    "request_prefill_time_seconds": LATENCY,
+    "request_decode_time_seconds": LATENCY,
+    "request_params_n": [1, 2, 5, 10, 20],
+    "iteration_tokens_total": [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384],
+    "request_prompt_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
+    "request_generation_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
+    "request_max_num_generation_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
+    "request_params_max_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
+    "request_prefill_kv_computed_tokens": [1, 2, 5, 10, 20, 50, 100, 200],
+}
+LLAMACPP = {
+    "counter": {
+        "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total",
+        "tokens_predicted_total", "tokens_predicted_seconds_total", "n_decode_total",
+        "n_tokens_max", "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total",
+        "spec_decode_num_accepted_tokens_per_pos_total",
+    },
+    "gauge": {
+        "prompt_tokens_seconds", "predicted_tokens_seconds", "requests_processing",
+        "requests_deferred", "n_busy_slots_per_decode",
+    },
+}  # fmt: skip
+
+
+class Watched:
+    """An engine over the fake backend, with metrics."""
+
+    def __init__(self) -> None:
+        self.backend = FakeBackend(
+            FakeSettings(slots=8, kv_tokens=400, eos_period=12, tick_s=0.01, token_s=0.001)
+        )
+        settings = SchedulerSettings(
+            model_len_max=200,
+            sequences_max=4,
+            batch_tokens_max=64,
+            prefill_chunk=16,
+            policy=Policy.PRIORITY,
+        )
+        self.engine = Engine(self.backend, settings)
+        self.metrics = Metrics(self.engine, "tiny")
+
+    def values(self) -> dict[str, float]:
+        """Every sample by name and labels, as Prometheus' own parser reads them."""
+        text = self.metrics.render().decode()
+        return {
+            _sample_key(sample.name, sample.labels): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+def _sample_key(name: str, labels: dict[str, str]) -> str:
+    inside = ",".join(f"{key}={labels[key]}" for key in sorted(labels))
+    return f"{name}{{{inside}}}" if inside else name
+
+
+def vllm(name: str, **labels: str) -> str:
+    return _sample_key(f"vllm:{name}", {**LABELS, **labels})
+
+
+def request(name: str, size: int, n: int = 1) -> Request:
+    return Request(
+        id=RequestId(name),
+        prompt=tuple((size * 7 + place) % 200 for place in range(size)),
+        params=SamplingParams(temperature=0.0, max_tokens=20, n=n),
+        seed=3,
+        priority=Priority(size % 3),
+    )
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    """Not started; closed when the test is over."""
+    made = Watched()
+    yield made
+    made.engine.close(drain_s=0)
+
+
+def test_totals_after_a_run_are_what_the_callers_counted(watched: Watched) -> None:
+    """Guards the truth of metrics: preemption, n, chunks and ends of all kinds count once."""
+    requests = [request(f"r{at}", 3 + at * 5 % 90, n=1 + at % 3) for at in range(40)]
+    handles = [watched.engine.send(each) for each in requests]
+    watched.engine.start()
+    answers = [handle.result(WAIT_S) for handle in handles]
+    values = watched.values()
+    made = sum(answer.usage.completion_count for answer in answers)
+    given = sum(answer.usage.prompt_count for answer in answers)
+    cached = sum(answer.usage.cached_count for answer in answers)
+    assert values["jitney:completion_tokens_total"] == made
+    assert values[vllm("generation_tokens_total")] == made
+    assert values["llamacpp:tokens_predicted_total"] == made
+    assert values["jitney:prompt_tokens_total"] == given == values[vllm("prompt_tokens_total")]
+    assert values[vllm("prefix_cache_hits_total")] == cached
+    assert values["llamacpp:prompt_tokens_total"] == given - cached
+    assert values["llamacpp:prompt_tokens_cached_total"] == cached
+    ended = sum(value for key, value in values.items() if "requests_ended_total" in key)
+    assert ended == values["jitney:requests_accepted_total"] == len(answers)
+    assert values[vllm("time_to_first_token_seconds_count")] == len(answers)
+    firsts = sum(len(answer.completions) for answer in answers)
+    assert values[vllm("inter_token_latency_seconds_count")] == made - firsts
+    assert values[vllm("num_preemptions_total")] == watched.engine.stats().preemption_count
+
+
+def test_displacement_by_class_is_a_preemption_in_every_count(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards one count: metrics, `Stats` and those who show it knew of different preemptions."""
+    long = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    low = [replace(request(f"r{at}", 3), priority=Priority.LOW, params=long) for at in range(4)]
+    urgent = [replace(request(f"u{at}", 3), priority=Priority.HIGH) for at in range(2)]
+    handles = [watched.engine.send(each) for each in low]
+    execute = watched.backend.execute
+
+    def joined(batch: Batch) -> Outcome:
+        # All four run, and have made a token.
+        if batch.number == 2:
+            handles.extend(map(watched.engine.send, urgent))
+        return execute(batch)
+
+    monkeypatch.setattr(watched.backend, "execute", joined)
+    watched.engine.start()
+    for at in range(6):
+        handles[at].result(WAIT_S)
+    values, stats = watched.values(), watched.engine.stats()
+    assert values["jitney:preemptions_total{reason=displaced}"] == 2
+    assert values[vllm("num_preemptions_total")] == stats.preemption_count
+    names = ("displaced", "preempted_saved", "preempted_recomputed")
+    assert sum(stats.counters[name] for name in names) == stats.preemption_count
+
+
+def test_figures_of_the_statistics_are_there_and_the_same(watched: Watched) -> None:
+    """Guards the peak of the queue, idle slots, shares of time and T(B) = C + B c."""
+    before = watched.values()
+    assert before["jitney:time_share{kind=idle}"] == 1.0
+    assert "jitney:batch_fixed_seconds" not in before, "nothing was fitted, and 0 would be a lie"
+    handles = [watched.engine.send(request(f"r{at}", 3 + at)) for at in range(9)]
+    watched.engine.start()
+    for handle in handles:
+        handle.result(WAIT_S)
+    values, stats = watched.values(), watched.engine.stats()
+    assert values["jitney:peak_queue_size"] == stats.peak_queue_size >= 5
+    assert values["jitney:idle_slots"] == stats.idle_slots == 4
+    shares = [values[f"jitney:time_share{{kind={kind}}}"] for kind in ("prefill", "decode", "idle")]
+    assert sum(shares) == pytest.approx(1.0)
+    assert values["jitney:batch_fixed_seconds"] == pytest.approx(0.01)
+    assert values["jitney:batch_per_sequence_seconds"] == pytest.approx(0.001)
+
+
+def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:
+    """Guards dashboards that compute quantiles from those very buckets."""
+    values = watched.values()
+    for name, bounds in VLLM_HISTOGRAMS.items():
+        keys = [vllm(f"{name}_bucket", le=repr(float(bound))) for bound in bounds]
+        found = {key for key in values if key.startswith(f"vllm:{name}_bucket{{")}
+        assert found == {*keys, vllm(f"{name}_bucket", le="+Inf")}, name
+
+
+def test_llama_servers_sixteen_series_are_there(watched: Watched) -> None:
+    """Guards dashboards made for llama-server: its names, each once, and of its types."""
+    lines = watched.metrics.render().decode().splitlines()
+    told = [line.split()[2:] for line in lines if line.startswith("# TYPE llamacpp:")]
+    expected = [[f"llamacpp:{name}", kind] for kind, names in LLAMACPP.items() for name in names]
+    assert sorted(told) == sorted(expected)
+    for name, _ in told:
+        assert any(line.startswith((f"{name} ", f"{name}{{")) for line in lines), name
+
+
+def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
+    """Guards invariant 9: a bound that nobody can see is met by surprise."""
+    values = watched.values()
+    for field in fields(watched.engine.settings):
+        value = getattr(watched.engine.settings, field.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            assert values[f"jitney:limit{{limit={field.name}}}"] == value
+    for module in (core_limits, limits):
+        for name, value in vars(module).items():
+            if name.isupper():
+                found = values[f"jitney:limit{{limit={name.lower()}}}"]
+                assert found == (
+                    connections_max() if name == "CONNECTIONS_MAX" else float(value)
+                ), name
+    assert values["jitney:limit{limit=kv_tokens}"] == 400
+    assert values["jitney:limit{limit=stop_strings_max}"] == 16
+    for name in NAMES:
+        assert values[f"jitney:events_total{{event={name}}}"] == 0
+
+
+def test_a_refused_request_is_counted_by_its_error(watched: Watched) -> None:
+    """Guards against refusals that no dashboard shows."""
+    watched.engine.start()
+    with pytest.raises(ContextLengthExceeded):
+        watched.engine.submit(request("long", 300))
+    values = watched.values()
+    assert values["jitney:requests_refused_total{error=ContextLengthExceeded}"] == 1
+    assert values["jitney:requests_accepted_total"] == 0
+
+
+def test_answers_over_http_are_counted_by_route_and_status(watched: Watched) -> None:
+    """Guards the error rate that alerts are made of."""
+    for status in (200, 200, 503):
+        watched.metrics.answered("/v1/models", status)
+    watched.metrics.answered("/v1/completions", 429, "QueueFull")
+    values = watched.values()
+    assert values["jitney:http_refusals_total{error=QueueFull}"] == 1
+    assert values["jitney:http_responses_total{route=/v1/models,status=200}"] == 2
+    assert values["jitney:http_responses_total{route=/v1/models,status=503}"] == 1
+
+
+def test_two_servers_in_one_process_do_not_share_numbers() -> None:
+    """Guards against a registry that is global."""
+    first, second = Watched(), Watched()
+    try:
+        first.engine.start()
+        first.engine.submit(request("a", 5)).result(WAIT_S)
+        assert first.values()["jitney:requests_accepted_total"] == 1
+        assert second.values()["jitney:requests_accepted_total"] == 0
+    finally:
+        first.engine.close(drain_s=0)
+        second.engine.close(drain_s=0)
+
+
+def test_a_value_on_a_bound_counts_below_it() -> None:
+    """Guards Prometheus' rule that a bound is part of its bucket."""
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 9.0):
+        histogram.add(value)
+    assert histogram.counts == [2, 2, 1]
+    assert (histogram.count, histogram.total) == (5, 14.0)
+
+
+def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
+    """Guards prefill and decode times against each other's share."""
+    measures = Measures(200)
+    measures.take(accepted(0.0, "a", 4))
+    measures.take(started(1.0, "a", 1.0))
+    measures.take(tick(3.0, 1, member("a", 0, 4, samples=True)))
+    measures.take(tick(4.0, 2, member("a", 4, 1, samples=True)))
+    measures.take(tick(8.0, 3, member("a", 5, 1, samples=True)))
+    measures.take(done(9.0, "a"))
+    totals = measures.copied()
+    assert (totals.first_token.total, totals.prefilled.total) == (3.0, 2.0)
+    assert (totals.generated.total, totals.inferred.total) == (5.0, 7.0)
+    assert (totals.token_gap.total, totals.token_gap.count) == (5.0, 2)
+    assert totals.token_mean.total == 2.5
+
+
+def test_token_bounds_end_at_the_longest_sequence() -> None:
+    """Guards the bounds of token histograms, which depend on the model."""
+    assert token_bounds(100) == (1, 2, 5, 10, 20, 50, 100)
+    assert token_bounds(99)[-1] == 50

@@ -1,0 +1,95 @@
+"""Spans: one for each request, with its times, events and attributes."""
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from jitney.core.events import PreemptReason
+from jitney.engine.records import Record
+from jitney.errors import BackendFailed
+from jitney.server.observe.otel import Spans
+from jitney.server.observe.recorder import Recorder
+from tests.unit.server.observe.records_for_tests import (
+    accepted,
+    done,
+    failed,
+    member,
+    preempted,
+    started,
+    tick,
+)
+
+
+def told(*records: Record) -> InMemorySpanExporter:
+    """The exporter after these records went through recorder and spans, as an engine tells them."""
+    exporter, recorder = InMemorySpanExporter(), Recorder()
+    spans = Spans(recorder, "tiny", exporter)
+    for record in records:
+        recorder.take(record)
+        spans.take(record)
+    spans.close()
+    return exporter
+
+
+def test_a_request_becomes_one_span_with_its_events_in_order() -> None:
+    """Guards the span of a request that was preempted on its way."""
+    exporter = told(
+        accepted(10.0, "a", 4),
+        started(11.0, "a", 1.0),
+        tick(12.0, 1, member("a", 0, 4, samples=True)),
+        preempted(13.0, "a", PreemptReason.RECOMPUTED, "b"),
+        tick(15.0, 2, member("a", 0, 5, samples=True), took_s=1.0),
+        done(15.0, "a"),
+    )
+    (span,) = exporter.get_finished_spans()
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.end_time - span.start_time == pytest.approx(5e9, abs=2000)
+    assert [event.name for event in span.events] == [
+        "started", "prefilled", "first token", "preempted", "resumed", "prefilled",
+    ]  # fmt: skip
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.request.model"] == "tiny"
+    assert span.attributes["gen_ai.usage.input_tokens"] == 4
+    assert span.attributes["gen_ai.usage.output_tokens"] == 2
+    assert span.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert "preempted once" in str(span.attributes["jitney.why"])
+    assert span.status.status_code is StatusCode.UNSET
+
+
+def test_a_failed_request_is_a_failed_span() -> None:
+    """Guards error rates that are computed from spans."""
+    exporter = told(accepted(1.0, "a", 4), failed(2.0, "a", BackendFailed("broken")))
+    (span,) = exporter.get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "reply"),
+    [
+        (f"chatcmpl-{'0a' * 16}", "chat", f"chatcmpl-{'0a' * 16}"),
+        (f"cmpl-{'12' * 16}-7", "text_completion", f"cmpl-{'12' * 16}"),
+        ("chatcmpl-mine-0123456789ab", "chat", "chatcmpl-mine"),
+        ("cmpl-my-1-0123456789ab-127", "text_completion", "cmpl-my-1"),
+        (f"cmpl-{'12' * 16}-0123456789ab", "text_completion", f"cmpl-{'12' * 16}"),
+    ],
+)
+def test_a_span_is_found_by_the_id_of_the_reply(name: str, operation: str, reply: str) -> None:
+    """Guards whoever looks for a slow call by the id that its caller has."""
+    exporter = told(accepted(1.0, name, 4), done(2.0, name))
+    (span,) = exporter.get_finished_spans()
+    assert span.name == f"{operation} tiny"
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.operation.name"] == operation
+    assert span.attributes["gen_ai.response.id"] == reply
+
+
+def test_ticks_and_live_requests_make_no_span() -> None:
+    """Guards the collector against a span per tick."""
+    exporter = told(accepted(1.0, "a", 4), tick(2.0, 1, member("a", 0, 4, samples=True)))
+    assert exporter.get_finished_spans() == ()

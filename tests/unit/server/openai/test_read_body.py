@@ -1,0 +1,177 @@
+"""Tests of `read_body` and `sse`: what a caller is told, and what it can read back."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from jitney.server.http import sse
+from jitney.server.limits import TOKENS_LISTED_MAX
+from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
+from jitney.server.openai.chat_body import ChatBody, TokenizeBody
+from jitney.server.openai.error_object import Refusal
+from jitney.server.openai.fields import CHAT, COMPLETION
+from jitney.server.openai.read_body import check_body
+
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+def refused(**fields: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody, CHAT)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param", "words"),
+    [
+        ({"temperature": "x"}, "invalid_type", "temperature", "number"),
+        ({"temperature": 3}, "invalid_value", "temperature", "less than or equal to 2"),
+        ({"temprature": 1}, "unknown_parameter", "temprature", "temperature"),
+        ({"x-y z": 1}, "unknown_parameter", "x-y z", "no field"),
+        ({"": 1}, "unknown_parameter", None, "no field"),
+        ({"stream_options": {"str": 1}}, "unknown_parameter", "stream_options.str", "no field"),
+        ({"tools": [{"type": "custom"}]}, "invalid_value", "tools[0].type", "function"),
+        ({"stop": 5}, "invalid_value", "stop", "list of up to 16"),
+        ({"tool_choice": "some"}, "invalid_value", "tool_choice", "required"),
+        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format", "json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "missing_required_parameter",
+         "response_format.json_schema", "response_format.json_schema is missing"),
+        ({"response_format": 5}, "invalid_value", "response_format", "json_schema"),
+        ({"response_format": {"type": "text", "more": 1}}, "unknown_parameter",
+         "response_format.more", "no field"),
+        ({"response_format": {"type": "json_schema", "json_schema": 5}}, "invalid_type",
+         "response_format.json_schema", "must be an object"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
+         "invalid_value", "response_format.json_schema.name", "pattern"),
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"name": "a", "schema": False}}},
+         "invalid_type", "response_format.json_schema.schema", "must be an object"),
+        ({"messages": [5]}, "invalid_type", "messages[0]", "must be an object"),
+        ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio", "text only"),
+        ({"messages": [{"role": "user", "content": []}, {"role": "x"}]}, "invalid_value",
+         "messages[1].role", "assistant"),
+        ({"stream_options": {"include_obfuscation": True}}, "invalid_value",
+         "stream_options.include_obfuscation", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(
+    fields: dict[str, Any], code: str, param: str | None, words: str
+) -> None:
+    """Guards the caller's time: one sentence, the field, a code to match on."""
+    refusal = refused(**fields)
+    assert (refusal.status, refusal.code, refusal.param) == (400, code, param)
+    assert words in refusal.message
+    assert refusal.message.endswith((".", "?"))
+    assert "pydantic" not in refusal.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"json_": {}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema_": {}}}},
+    ],
+)
+def test_our_own_names_for_fields_are_nobody_elses(fields: dict[str, Any]) -> None:
+    """Guards the published schema: what it does not name is refused."""
+    assert refused(**fields).code == "unknown_parameter"
+
+
+def test_what_is_missing_is_said() -> None:
+    """Guards the one field that must be there."""
+    with pytest.raises(Refusal) as caught:
+        check_body(b"{}", CompletionBody, COMPLETION)
+    assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [1, 2], 5, {}], ids=str)
+def test_a_prompt_to_tokenize_is_a_string(prompt: Any) -> None:
+    """Guards /tokenize: it named the forms of a completion's prompt, which had been sent."""
+    with pytest.raises(Refusal) as caught:
+        check_body(json.dumps({"prompt": prompt}).encode(), TokenizeBody, {})
+    assert caught.value.message == "prompt must be a string."
+    assert (caught.value.code, caught.value.param) == ("invalid_type", "prompt")
+
+
+def test_too_many_prompts_are_said_once() -> None:
+    """Guards the sentence: the field stands before it already."""
+    with pytest.raises(Refusal) as caught:
+        check_body(json.dumps({"prompt": ["a"] * 129}).encode(), CompletionBody, COMPLETION)
+    assert caught.value.message == "prompt: there are 129 prompts; the limit is 128 in one call."
+
+
+FAULTS_MAX = 20
+LONG = 300_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": [-1] * LONG},
+        {"prompt": [1] * LONG + ["a"] * LONG},
+        {"prompt": [[-1] * LONG]},
+        {"prompt": [["a"]] * 60_000},
+        {"prompt": "a", "stop": [5] * LONG},
+        {"prompt": "a", "stop_token_ids": [-5] * LONG},
+        {"prompt": "a", "structured_outputs": {"choice": [1] * LONG}},
+        {"tokens": [-1] * LONG},
+        {"messages": [{}] * 60_000},
+        {"messages": [{"role": "user", "content": [1] * LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "text"}] * 60_000}]},
+        {"messages": [{"role": "assistant", "tool_calls": [1] * LONG}]},
+        {"messages": MESSAGES, "tools": [1] * LONG},
+    ],
+)
+def test_a_long_list_of_mistakes_is_one_mistake(fields: dict[str, Any]) -> None:
+    """Guards time and memory: the second bad item is not looked at, nor is one past the limit."""
+    kind: type[Strict] = CompletionBody
+    if "messages" in fields:
+        kind = ChatBody
+    elif "tokens" in fields:
+        kind = DetokenizeBody
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(fields)
+    assert caught.value.error_count() < FAULTS_MAX
+
+
+def test_a_prompt_of_many_tokens_is_no_mistake() -> None:
+    """Guards evaluation tools: a list may be as long as any context."""
+    body = CompletionBody.model_validate({"prompt": [1] * LONG})
+    assert len(body.prompt) == LONG
+    with pytest.raises(ValidationError, match="the limit is"):
+        CompletionBody.model_validate({"prompt": [1] * (TOKENS_LISTED_MAX + 1)})
+
+
+def test_null_is_the_same_as_nothing() -> None:
+    """Guards clients that write out every field they know."""
+    names = [name for name in ChatBody.model_fields if name != "messages"]
+    nothing = {**dict.fromkeys(names), "metadata": None, "audio": None}
+    body = check_body(json.dumps({"messages": MESSAGES, **nothing}).encode(), ChatBody, CHAT)
+    assert body == ChatBody.model_validate({"messages": MESSAGES})
+
+
+@given(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.text())))
+def test_no_body_is_too_strange(fields: dict[str, Any]) -> None:
+    """Guards against mistakes of ours: any object is a body or a refusal."""
+    status = 200
+    try:
+        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody, CHAT)
+    except Refusal as refusal:
+        status = refusal.status
+    assert status in (200, 400)
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_what_is_framed_is_read_back(value: dict[str, str]) -> None:
+    """Guards the stream: no text of a model can end an event or begin another."""
+    framed = sse.frame(value)
+    assert framed.startswith(b"data: ")
+    assert framed.endswith(b"\n\n")
+    inner = framed[len(b"data: ") : -2]
+    assert b"\n" not in inner
+    assert b"\r" not in inner
+    assert json.loads(inner) == value

@@ -1,0 +1,127 @@
+"""What the page is told, where many pages are open or there are many slots."""
+
+import asyncio
+import json
+from concurrent.futures import Future
+
+import pytest
+
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.core.picture import Picture, SlotState, SlotView
+from jitney.core.request import RequestId
+from jitney.core.settings import SchedulerSettings
+from jitney.engine.engine import Engine
+from jitney.engine.request_factory import Entrance
+from jitney.engine.sight import Sight
+from jitney.server import limits
+from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.viewer import EVERYONE
+from jitney.server.page.state import TAIL_CHARACTERS, PageState, Told
+from jitney.server.service import Service
+from jitney.server.settings import ServerSettings
+
+PAGES = 20
+
+
+def made() -> PageState:
+    """The page of an engine that has ended: nobody waits for a sight of it."""
+    backend = FakeBackend(FakeSettings())
+    engine = Engine(backend, SchedulerSettings(model_len_max=100))
+    entrance = Entrance(backend, 100, lambda: 0)
+    service = Service(engine, entrance, None, ServerSettings(model_names=("tiny",)))
+    lookout = Lookout(engine, "tiny")
+    engine.start()
+    engine.close(drain_s=0)
+    return PageState(service, lookout)
+
+
+def test_one_state_is_made_in_a_round_of_the_loop() -> None:
+    """Guards everyone who streams: of hundreds of slots, each takes milliseconds to tell."""
+    page = made()
+
+    async def poll() -> int:
+        rounds = 0
+
+        async def count() -> None:
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        await asyncio.gather(*(page.state(EVERYONE, 0, wants_requests=True) for _ in range(PAGES)))
+        counting.cancel()
+        return rounds
+
+    assert asyncio.run(poll()) >= PAGES
+
+
+def test_however_many_ask_for_slots_the_engine_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards the tick against whoever polls: a look is answered between two of them."""
+    backend = FakeBackend(FakeSettings())
+    engine = Engine(backend, SchedulerSettings(model_len_max=100, sequences_max=4))
+    service = Service(
+        engine, Entrance(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
+    )
+    page = PageState(service, Lookout(engine, "tiny", clock=Still()))
+    looks: list[int] = []
+    look = engine.look
+
+    def counted(characters_max: int) -> Future[Sight]:
+        looks.append(characters_max)
+        return look(characters_max)
+
+    monkeypatch.setattr(engine, "look", counted)
+    engine.start()
+
+    async def poll() -> list[Told | None]:
+        return await asyncio.gather(*(page.slots(EVERYONE) for _ in range(PAGES)))
+
+    try:
+        told = asyncio.run(poll())
+    finally:
+        engine.close(drain_s=0)
+    assert len(looks) == 1
+    assert {each.content for each in told if each is not None} == {told_of_idle(4, 100)}
+    assert None not in told
+
+
+class Still:
+    """A clock that stands: what was seen stays fresh."""
+
+    def now(self) -> float:
+        return 0.0
+
+
+def told_of_idle(count: int, length_max: int) -> bytes:
+    rows = [
+        {
+            "id": number,
+            "id_task": -1,
+            "n_ctx": length_max,
+            "speculative": False,
+            "is_processing": False,
+            "jitney": {"state": "idle", "tokens": 0},
+        }
+        for number in range(count)
+    ]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def test_the_text_of_all_slots_together_is_bounded() -> None:
+    """Guards the size of what is told: with many slots each shows the end of its text only."""
+    page = made()
+    gauges = page._engine.gauges()
+    for count in (1, 16, 512):
+        names = [RequestId(str(number)) for number in range(count)]
+        slots = tuple(
+            SlotView(number, SlotState.GENERATING, name, 0, 5) for number, name in enumerate(names)
+        )
+        text = "x" * (TAIL_CHARACTERS - 1) + "y"
+        sight = Sight(0.0, gauges, Picture(slots, (), ()), dict.fromkeys(names, (text,)))
+        texts = [str(row["text"]) for row in page._slots(sight, EVERYONE) if isinstance(row, dict)]
+        assert len(texts) == count
+        assert all(each.endswith("y") for each in texts)
+        assert sum(map(len, texts)) == min(limits.PAGE_TEXT_CHARACTERS, count * TAIL_CHARACTERS)
