@@ -29,7 +29,7 @@ from jitney.core.settings import Strategy
 from jitney.errors import ConfigError, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.loading import compose
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WAIT_S = 60.0
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 

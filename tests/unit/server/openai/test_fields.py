@@ -24,7 +24,7 @@ from jitney.server.openai.fields import (
 from jitney.server.openai.reference_page import REFUSALS, api_reference
 from jitney.server.openai.translate import _PASSED_ON
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 SOURCE = ROOT / "src" / "jitney" / "server"
 
@@ -73,7 +73,7 @@ def test_the_table_is_what_the_bodies_take(table: dict[str, Field], body: type[S
 def test_supported_fields_are_used_and_accepted_ones_are_not() -> None:
     """Guards the word on the page: a field that nothing reads cannot be called supported."""
     used = set(_PASSED_ON)
-    for file in SOURCE.glob("*.py"):
+    for file in SOURCE.rglob("*.py"):
         used |= {
             node.attr
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
