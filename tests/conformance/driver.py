@@ -13,12 +13,12 @@ from jitney.core.backend import Backend
 from jitney.core.batch import (
     Batch,
     Entry,
-    Logprob,
     MemoryOperation,
     Open,
     Outcome,
     Sample,
     Sampling,
+    TokenLogprob,
 )
 
 TOLERANCE = 5e-2
@@ -115,7 +115,7 @@ class Driver:
             assert difference <= TOLERANCE, f"logprobs differ by {difference}"
 
 
-def top_difference(one: Logprob, other: Logprob) -> float:
+def top_difference(one: TokenLogprob, other: TokenLogprob) -> float:
     """The greatest difference of a logprob in both lists; infinite when the lists differ."""
     left, right = dict(one.top), dict(other.top)
     shared = left.keys() & right.keys()

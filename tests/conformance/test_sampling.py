@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.core.batch import Entry, Logprob, Open, Release, Sampling
+from jitney.core.batch import Entry, Open, Release, Sampling, TokenLogprob
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from tests.conformance.driver import TOLERANCE, TOP, Driver, greedy
@@ -80,7 +80,7 @@ def test_prompt_logprobs_do_not_depend_on_spans(
     sampling = replace(greedy(40), prompt_logprobs=3)
     driver.run(operations=[Open(0, sampling), Open(1, sampling)])
     whole = driver.feed(0, 0, tokens[:40]).prompt_logprobs
-    parts: list[Logprob] = []
+    parts: list[TokenLogprob] = []
     for position in range(0, 40, span):
         part = tokens[position : min(position + span, 40)]
         parts += driver.feed(1, position, part, wants_token=position + span >= 40).prompt_logprobs

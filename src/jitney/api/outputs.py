@@ -7,7 +7,7 @@ out the end token that closed a completion.
 from dataclasses import dataclass
 
 from jitney.core.backend import Vocabulary
-from jitney.core.batch import Logprob as TokenLogprob
+from jitney.core.batch import TokenLogprob
 from jitney.engine.answer import Answer, Completion
 
 

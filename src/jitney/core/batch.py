@@ -135,7 +135,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Logprob:
+class TokenLogprob:
     """A token with its logprob, and the most likely tokens at that position, best first."""
 
     token: int
@@ -153,8 +153,8 @@ class Sample:
     """
 
     token: int | None = None
-    logprob: Logprob | None = None
-    prompt_logprobs: tuple[Logprob, ...] = ()
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
     fault: str | None = None
 
 

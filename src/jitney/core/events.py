@@ -6,7 +6,7 @@ A sequence is named by its request and its index among the request's completions
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.request import RequestId
 
 
@@ -56,7 +56,7 @@ class PromptEvent:
     request_id: RequestId
     index: int
     start: int
-    logprobs: tuple[Logprob, ...]
+    logprobs: tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TokenEvent:
     index: int
     at: float
     token: int
-    logprob: Logprob | None
+    logprob: TokenLogprob | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Frozen values, made by the collector on the engine thread and read by anyone. `t
 
 from dataclasses import dataclass
 
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
 from jitney.errors import JitneyError
@@ -25,7 +25,7 @@ class Delta:
     index: int
     text: str
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[Logprob, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
@@ -63,7 +63,7 @@ class Completion:
     index: int
     text: str
     tokens: tuple[int, ...]
-    logprobs: tuple[Logprob, ...] | None
+    logprobs: tuple[TokenLogprob, ...] | None
     cumulative_logprob: float | None
     finish_reason: FinishReason
     stop_reason: str | int | None
@@ -85,7 +85,7 @@ class Answer:
     request: Request
     completions: tuple[Completion, ...]
     total_s: float
-    prompt_logprobs: tuple[Logprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
     @property
     def usage(self) -> Usage:

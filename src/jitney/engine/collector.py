@@ -11,7 +11,7 @@ from typing import assert_never
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.events import (
     Event,
     FinishEvent,
@@ -69,7 +69,7 @@ class _Track:
     """None without stop strings: this is the way of almost every token."""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     """Those that were sent are dropped where the mailbox is bounded: they take the most room."""
     sent_count: int = 0
     """Tokens that went out with a delta; those after it wait for text that is held back."""
@@ -105,7 +105,7 @@ class Collector:
             )
             for index in range(params.n)
         ]
-        self._prompt_logprobs: dict[int, Logprob] = {}
+        self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._live_count = params.n
         self._is_neglected = False
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from jitney.core import limits
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import JitneyError
@@ -45,7 +45,7 @@ class _Unread:
     """Bytes, by estimate; counted where there is a bound."""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[Logprob] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.sampling.choose import best_ids
 from jitney.sampling.reference import LOGPROB_MIN
 
 
-def token_logprob(row: NDArray[np.float32], token: int, count: int) -> Logprob:
+def token_logprob(row: NDArray[np.float32], token: int, count: int) -> TokenLogprob:
     """The token's logprob, and the `count` best with theirs, best first, lower ids if equal.
 
     A row that is not all numbers says nothing about any token: LOGPROB_MIN, and no best ones.
     """
     best = float(row.max())
     if not math.isfinite(best):
-        return Logprob(token, LOGPROB_MIN)
+        return TokenLogprob(token, LOGPROB_MIN)
     with np.errstate(over="ignore", under="ignore"):
         weights = row - np.float32(best)
         total = best + math.log(float(np.exp(weights, out=weights).sum()))
@@ -31,12 +31,12 @@ def token_logprob(row: NDArray[np.float32], token: int, count: int) -> Logprob:
         ids = best_ids(row, count)
         ids = ids[np.argsort(-row[ids], kind="stable")]
         top = tuple((int(other), _bounded(float(row[other]) - total)) for other in ids)
-    return Logprob(token, _bounded(float(row[token]) - total), top)
+    return TokenLogprob(token, _bounded(float(row[token]) - total), top)
 
 
 def prompt_logprobs(
     logits: NDArray[np.float32], next_tokens: Sequence[int], count: int
-) -> tuple[Logprob, ...]:
+) -> tuple[TokenLogprob, ...]:
     """For each row of logits, the logprob of the prompt token that followed it."""
     assert len(logits) == len(next_tokens), f"{len(logits)} rows for {len(next_tokens)} tokens"
     return tuple(

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import Logprob, Sample, Sampling
+from jitney.core.batch import Sample, Sampling, TokenLogprob
 from jitney.sampling.draw import uniform
 
 TEMPERATURE_MIN = 1e-5
@@ -122,11 +122,11 @@ def choose(row: NDArray[np.float32], sampling: Sampling, drawn: float) -> int:
     return int(kept[min(place, len(kept) - 1)])
 
 
-def logprob(logits: NDArray[np.float32], token: int, count: int) -> Logprob:
+def logprob(logits: NDArray[np.float32], token: int, count: int) -> TokenLogprob:
     """The token's logprob, and the `count` best tokens with theirs, lower ids first if equal."""
     row = logits.astype(np.float64)
     best = float(row.max())
     total = best + math.log(float(np.exp(row - best).sum()))
     ranked = np.argsort(-row, kind="stable")[:count]
     top = tuple((int(other), max(float(row[other]) - total, LOGPROB_MIN)) for other in ranked)
-    return Logprob(token, max(float(row[token]) - total, LOGPROB_MIN), top)
+    return TokenLogprob(token, max(float(row[token]) - total, LOGPROB_MIN), top)

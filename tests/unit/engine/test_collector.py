@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
 from jitney.core.params import CONSTRAINT_GIVEN_UP, SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
@@ -27,7 +27,7 @@ class Story:
         self.collector = Collector(request, byte_vocabulary(), self.mailbox, 10.0)
 
     def token(self, token: int, *, index: int = 0, at: float = 12.0) -> Verdict | Neglect | None:
-        logprob = Logprob(token, -0.5)
+        logprob = TokenLogprob(token, -0.5)
         return self.collector.push(TokenEvent(RequestId("0"), index, at, token, logprob))
 
     def text(self, text: str) -> list[Verdict | Neglect]:
@@ -136,7 +136,7 @@ def test_the_answer_carries_logprobs_their_sum_usage_and_times(
     # Recomputed after a preemption, positions may come twice.
     for start in (1, 1):
         story.collector.push(
-            PromptEvent(RequestId("0"), 0, start, (Logprob(98, -1.0), Logprob(99, -2.0)))
+            PromptEvent(RequestId("0"), 0, start, (TokenLogprob(98, -1.0), TokenLogprob(99, -2.0)))
         )
     story.token(65)
     story.token(66, at=13.0)
@@ -145,8 +145,8 @@ def test_the_answer_carries_logprobs_their_sum_usage_and_times(
     assert answer is not None
     completion = answer.completions[0]
     assert completion.cumulative_logprob == -1.0
-    assert completion.logprobs == (Logprob(65, -0.5), Logprob(66, -0.5))
-    assert answer.prompt_logprobs == (Logprob(98, -1.0), Logprob(99, -2.0))
+    assert completion.logprobs == (TokenLogprob(65, -0.5), TokenLogprob(66, -0.5))
+    assert answer.prompt_logprobs == (TokenLogprob(98, -1.0), TokenLogprob(99, -2.0))
     assert answer.usage == Usage(prompt_count=3, completion_count=9, cached_count=2)
     timing = answer.timing
     assert (timing.queue_s, timing.first_token_s, timing.total_s) == (1.0, 2.0, 6.0)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from jitney.core import limits
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
@@ -177,7 +177,7 @@ def test_a_reader_whose_loop_was_closed_does_not_hurt_the_engine() -> None:
 def heavy(index: int = 0) -> Delta:
     """A token with as many logprobs as there may be."""
     top = tuple((token, -1.0) for token in range(limits.LOGPROBS_MAX))
-    return Delta(index=index, text="a", tokens=(1,), logprobs=(Logprob(1, -1.0, top),))
+    return Delta(index=index, text="a", tokens=(1,), logprobs=(TokenLogprob(1, -1.0, top),))
 
 
 def put_until_neglected(mailbox: Mailbox, s_each: float) -> int:

@@ -29,7 +29,6 @@ from jitney.core.batch import (
     Copy,
     Discard,
     Entry,
-    Logprob,
     MemoryOperation,
     Open,
     Outcome,
@@ -37,6 +36,7 @@ from jitney.core.batch import (
     Restore,
     Sample,
     Save,
+    TokenLogprob,
     Truncate,
 )
 from jitney.core.params import Constraint
@@ -339,7 +339,7 @@ class FakeBackend:
                 sample.token, sample.logprob, self._prompt_logprobs(one), sample.fault
             )
 
-    def _prompt_logprobs(self, wanted: _Wanted) -> tuple[Logprob, ...]:
+    def _prompt_logprobs(self, wanted: _Wanted) -> tuple[TokenLogprob, ...]:
         entry, state = wanted.entry, wanted.state
         sampling = state.sampling
         if sampling is None or sampling.prompt_logprobs is None:

@@ -19,7 +19,6 @@ from jitney.core.batch import (
     Copy,
     Discard,
     Entry,
-    Logprob,
     MemoryOperation,
     Open,
     Outcome,
@@ -28,6 +27,7 @@ from jitney.core.batch import (
     Sample,
     Sampling,
     Save,
+    TokenLogprob,
     Truncate,
 )
 from jitney.core.params import Constraint, ConstraintKind
@@ -252,7 +252,7 @@ def _sample_list(sample: Sample) -> Any:
     ]
 
 
-def _logprob_list(logprob: Logprob) -> list[Any]:
+def _logprob_list(logprob: TokenLogprob) -> list[Any]:
     return [logprob.token, logprob.logprob, logprob.top]
 
 
@@ -368,9 +368,9 @@ def _entries(columns: list[Any]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _logprob(value: Any) -> Logprob:
+def _logprob(value: Any) -> TokenLogprob:
     token, logprob, top = _listed(value)
-    return Logprob(_integer(token), _number(logprob), _pairs(top))
+    return TokenLogprob(_integer(token), _number(logprob), _pairs(top))
 
 
 def _sample(value: Any) -> Sample:

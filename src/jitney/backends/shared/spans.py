@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.shared.slots import LastRow, SlotContents, SlotMemory
-from jitney.core.batch import Batch, Entry, Logprob, Sample
+from jitney.core.batch import Batch, Entry, Sample, TokenLogprob
 from jitney.errors import BackendFailed
 from jitney.sampling.logprobs import prompt_logprobs
 from jitney.sampling.sampler import RowWanted, sample_rows
@@ -147,13 +147,13 @@ def _scored_positions(entry: Entry, state: SlotContents) -> range:
     return range(entry.start, min(entry.end, prompt_count))
 
 
-def _score_prompt(span: Span, logits: Rows) -> tuple[Logprob, ...]:
+def _score_prompt(span: Span, logits: Rows) -> tuple[TokenLogprob, ...]:
     """Logprobs of the span's prompt tokens; keeps the row that the next span needs."""
     state, entry = span.state, span.entry
     assert state.sampler is not None, "scored spans have a sampler"
     count = state.sampler.sampling.prompt_logprobs
     assert count is not None, "scored spans want logprobs"
-    scores: tuple[Logprob, ...] = ()
+    scores: tuple[TokenLogprob, ...] = ()
     if entry.start:
         assert state.row_last is not None, "checked when it was fed"
         scores = prompt_logprobs(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jitney.core.backend import Vocabulary
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.text.detokenizer import Detokenizer
 
 LOWEST = -9999.0
@@ -13,7 +13,7 @@ LOWEST = -9999.0
 Json = dict[str, Any]  # Any: a JSON value
 
 
-def chat_logprobs(logprobs: Sequence[Logprob], vocabulary: Vocabulary) -> Json:
+def chat_logprobs(logprobs: Sequence[TokenLogprob], vocabulary: Vocabulary) -> Json:
     """For chat: an object per token, with its bytes."""
     return {
         "content": [
@@ -52,7 +52,7 @@ class LegacyLogprobs:
         self._offset = 0
         self._silent_count = silent_count
 
-    def shaped(self, tokens: Sequence[int], logprobs: Sequence[Logprob | None]) -> Json:
+    def shaped(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Json:
         """The next tokens; None stands for a token that nothing comes before."""
         offsets = []
         for token in tokens:
@@ -71,7 +71,7 @@ class LegacyLogprobs:
             "text_offset": offsets,
         }
 
-    def _top(self, logprob: Logprob) -> dict[str, float]:
+    def _top(self, logprob: TokenLogprob) -> dict[str, float]:
         named = {
             token_name(token, self._vocabulary): max(value, LOWEST) for token, value in logprob.top
         }

@@ -33,7 +33,6 @@ from jitney.core.batch import (
     Copy,
     Discard,
     Entry,
-    Logprob,
     Open,
     Outcome,
     Release,
@@ -41,6 +40,7 @@ from jitney.core.batch import (
     Sample,
     Sampling,
     Save,
+    TokenLogprob,
     Truncate,
 )
 from jitney.core.params import Constraint, ConstraintKind
@@ -52,7 +52,7 @@ token_list = st.lists(count, max_size=5).map(tuple)
 texts = st.text(max_size=20)
 constraints = st.builds(Constraint, st.sampled_from(ConstraintKind), texts)
 pairs = st.lists(st.tuples(count, number), max_size=3).map(tuple)
-logprobs = st.builds(Logprob, count, number, pairs)
+logprobs = st.builds(TokenLogprob, count, number, pairs)
 samplings = st.builds(
     Sampling,
     seed=whole,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.core.batch import Logprob
+from jitney.core.batch import TokenLogprob
 from jitney.core.request import Priority
 from jitney.server.openai.logprobs_reply import LOWEST, LegacyLogprobs, chat_logprobs, token_name
 from jitney.server.openai.translate import allowed_priority, cache_scope
@@ -53,11 +53,11 @@ def test_offsets_are_those_of_characters_in_the_text() -> None:
     """Guards tools that cut the text by them."""
     legacy = LegacyLogprobs(VOCABULARY, skip_special=True)
     tokens = encode("aé the", special=False)
-    logprobs = [None, *(Logprob(token, -1.0) for token in tokens[1:])]
+    logprobs = [None, *(TokenLogprob(token, -1.0) for token in tokens[1:])]
     shaped = legacy.shaped(tokens, logprobs)
     assert shaped["text_offset"] == [0, 1, 1, 2]
     assert shaped["token_logprobs"] == [None, -1.0, -1.0, -1.0]
-    assert legacy.shaped([ord("z")], [Logprob(ord("z"), float("-inf"))]) == {
+    assert legacy.shaped([ord("z")], [TokenLogprob(ord("z"), float("-inf"))]) == {
         "tokens": ["z"],
         "token_logprobs": [LOWEST],
         "top_logprobs": [{"z": LOWEST}],
@@ -68,7 +68,7 @@ def test_offsets_are_those_of_characters_in_the_text() -> None:
 def test_chat_logprobs_carry_bytes() -> None:
     """Guards clients that put characters together from tokens."""
     first = "é".encode()[0]
-    shaped = chat_logprobs([Logprob(first, -0.5, ((first, -0.5), (65, -2.0)))], VOCABULARY)
+    shaped = chat_logprobs([TokenLogprob(first, -0.5, ((first, -0.5), (65, -2.0)))], VOCABULARY)
     (token,) = shaped["content"]
     assert token["bytes"] == [first]
     assert token["token"] == "\ufffd"
