@@ -64,10 +64,10 @@ def departures(load: Load) -> list[Departure]:
     backend = FakeBackend(FakeSettings(eos_period=0, tick_s=TICK_S, token_s=load.token_s))
     settings = SchedulerSettings(
         model_len_max=backend.traits.model_len_max,
-        sequences_max=SEQUENCES_MAX,
+        max_num_seqs=SEQUENCES_MAX,
         strategy=Strategy.ADAPTIVE,
         tick_s_target=TICK_S_TARGET,
-        reuse_prefixes=False,
+        enable_prefix_caching=False,
     )
     scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
     arrivals = _arrivals(load)

@@ -82,7 +82,7 @@ class BareLoop:
         shape = ContextShape(
             kv_tokens=slots * slot_tokens,
             slots=slots,
-            batch_tokens_max=2048,
+            max_num_batched_tokens=2048,
             pass_tokens_max=PASS_TOKENS_MAX,
             threads=usable_cores(),
             flash_attention=False,

@@ -59,7 +59,7 @@ def bare() -> Figures:
     ratios, rates = [], []
     for number in range(RUNS):
         recorder = Recorder(make_backend(path))
-        engine = make_engine(recorder, cache_tokens_max=0)
+        engine = make_engine(recorder, cache_tokens=0)
         jobs = random_jobs(64, 128, 64, seed=number, vocabulary_size=VOCABULARY)
         run = serve(engine, jobs)
         bare_s = loop.run(recorder.batches)
@@ -77,7 +77,7 @@ def peer() -> Figures:
     ratios, ours, theirs = [], [], []
     for number in range(RUNS):
         jobs = random_jobs(64, 128, 64, seed=100 + number, vocabulary_size=VOCABULARY)
-        engine = make_engine(make_backend(path), cache_tokens_max=0)
+        engine = make_engine(make_backend(path), cache_tokens=0)
         run = serve(engine, jobs)
         engine.close()
         server = Peer(path, 16, 8192)
@@ -97,10 +97,8 @@ def slots() -> Figures:
     for number in range(RUNS):
         jobs = random_jobs(64, 32, 128, seed=200 + number, vocabulary_size=VOCABULARY)
         rates = []
-        for sequences_max, part in ((16, jobs), (1, jobs[:8])):
-            engine = make_engine(
-                make_backend(path), sequences_max=sequences_max, cache_tokens_max=0
-            )
+        for max_num_seqs, part in ((16, jobs), (1, jobs[:8])):
+            engine = make_engine(make_backend(path), max_num_seqs=max_num_seqs, cache_tokens=0)
             rates.append(serve(engine, part).tokens_per_s)
             engine.close()
         many.append(rates[0])
@@ -120,7 +118,7 @@ def scheduler() -> Figures:
 
 
 def _scheduler_cost(count: int) -> float:
-    settings = SchedulerSettings(model_len_max=4096, sequences_max=count)
+    settings = SchedulerSettings(model_len_max=4096, max_num_seqs=count)
     backend = FakeBackend(FakeSettings(slots=2 * count, kv_tokens=200_000, eos_period=0))
     core = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
     generator = random.Random(0)
@@ -158,7 +156,7 @@ def strategies() -> Figures:
         jobs = _mixed_jobs(120, seed=500 + number)
         line = []
         for strategy in order:
-            engine = make_engine(make_backend(path), strategy=strategy, cache_tokens_max=0)
+            engine = make_engine(make_backend(path), strategy=strategy, cache_tokens=0)
             run = serve(engine, jobs)
             engine.close()
             p95 = percentile([answer.total_s for answer in run.answers], 0.95)

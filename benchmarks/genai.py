@@ -33,12 +33,12 @@ Handle = Any  # the library does not export the class
 class GenAi:
     """The pipeline with room for so many sequences, and so many tokens in a pass."""
 
-    def __init__(self, model: Path, sequences_max: int, batch_tokens_max: int) -> None:
+    def __init__(self, model: Path, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         dtypes = families.dtypes("auto", "auto", usable_cores())
         limits = genai.SchedulerConfig()
         limits.cache_size = CACHE_GB
-        limits.max_num_seqs = sequences_max
-        limits.max_num_batched_tokens = batch_tokens_max
+        limits.max_num_seqs = max_num_seqs
+        limits.max_num_batched_tokens = max_num_batched_tokens
         limits.dynamic_split_fuse = True
         limits.enable_prefix_caching = False
         properties = {

@@ -74,7 +74,7 @@ def child(given: dict[str, str]) -> None:
                 kv_tokens=256 * max(SIZES),
                 slots=max(SIZES),
                 slot_tokens_max=256,
-                batch_tokens_max=512,
+                max_num_batched_tokens=512,
                 threads=int(given["threads"]),
                 flash_attention=attention,
             )

@@ -67,7 +67,7 @@ def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> 
             kv_tokens=slots * slot_tokens,
             slots=slots,
             slot_tokens_max=slot_tokens,
-            batch_tokens_max=2048,
+            max_num_batched_tokens=2048,
             threads=usable_cores(),
             flash_attention=False,
         )

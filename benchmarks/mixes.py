@@ -54,7 +54,7 @@ def measure_mixes(path: Path, *, per_s: float | None) -> Figures:
             backend = make_backend(path, slot_tokens=LENGTH_MAX)
             ticks = Ticks(backend)
             backend.execute = ticks.execute  # type: ignore[method-assign]
-            engine = make_engine(backend, mix=mix, cache_tokens_max=0)
+            engine = make_engine(backend, mix=mix, cache_tokens=0)
             run = serve(engine, jobs)
             engine.close()
             rate[mix] = run.tokens_per_s

@@ -136,8 +136,8 @@ def _load(stack: ExitStack, path: Path, at_once: int) -> Contest:
         recorder.batches.clear()
         return serve(engine, jobs).tokens_per_s
 
-    def started(backend: Backend, sequences_max: int, jobs_max: int | None = None) -> Rate:
-        other = _started(stack, backend, sequences_max)
+    def started(backend: Backend, max_num_seqs: int, jobs_max: int | None = None) -> Rate:
+        other = _started(stack, backend, max_num_seqs)
         return lambda jobs: serve(other, jobs[:jobs_max]).tokens_per_s
 
     contenders: dict[str, Rate] = {}
@@ -162,9 +162,9 @@ def _backend(path: Path, slots: int, slot_tokens: int) -> Backend:
     )
 
 
-def _started(stack: ExitStack, backend: Backend, sequences_max: int) -> Engine:
+def _started(stack: ExitStack, backend: Backend, max_num_seqs: int) -> Engine:
     engine = make_engine(
-        backend, sequences_max=sequences_max, cache_tokens_max=0, model_len_max=SLOT_TOKENS
+        backend, max_num_seqs=max_num_seqs, cache_tokens=0, model_len_max=SLOT_TOKENS
     )
     stack.callback(engine.close)
     return engine
@@ -185,8 +185,8 @@ def _bare(path: Path, recorder: Recorder) -> Rate:
     return lambda jobs: _token_count(jobs) / loop.run(recorder.batches)
 
 
-def _genai(path: Path, at_once: int, batch_tokens_max: int) -> Rate:
-    pipeline = GenAi(path, at_once, batch_tokens_max)
+def _genai(path: Path, at_once: int, max_num_batched_tokens: int) -> Rate:
+    pipeline = GenAi(path, at_once, max_num_batched_tokens)
     return lambda jobs: _token_count(jobs) / pipeline.serve(jobs, at_once)
 
 

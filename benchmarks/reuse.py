@@ -36,7 +36,7 @@ def measure_reuse(
         computed, first = {}, {}
         # The order alternates, so that a drift of the machine does not always favour the same one.
         for reuse in (True, False) if number % 2 == 0 else (False, True):
-            engine = make_engine(load(), reuse_prefixes=reuse, model_len_max=LENGTH_MAX)
+            engine = make_engine(load(), enable_prefix_caching=reuse, model_len_max=LENGTH_MAX)
             if warms_up:
                 serve(engine, _jobs(1000 + number))
             before = engine.stats().counters["computed_prompt_tokens"]

@@ -79,7 +79,7 @@ def by_llamacpp(case: Case) -> Listed:
         "model": str(case.model),
         "kv_tokens": case.room,
         "slots": 1,
-        "batch_tokens_max": case.room,
+        "max_num_batched_tokens": case.room,
         "threads": 1,
         "flash_attention": False,
     }
@@ -96,7 +96,7 @@ def paged(case: Case, folder: Path, dtype: str = "float32") -> Iterator[Backend]
         "vocabulary": str(case.model),
         "kv_tokens": case.room,
         "slots": 1,
-        "batch_tokens_max": case.room,
+        "max_num_batched_tokens": case.room,
         "model_len_max": case.room,
         "threads": 2,
         "inference_precision": number,

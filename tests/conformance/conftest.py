@@ -52,7 +52,7 @@ def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
     settings: dict[str, str | int | float | bool] = {
         "slots": SLOTS,
         "kv_tokens": KV_TOKENS,
-        "batch_tokens_max": BATCH_TOKENS_MAX,
+        "max_num_batched_tokens": BATCH_TOKENS_MAX,
     }
     name = kind.split("-")[0]
     if name == "llamacpp":

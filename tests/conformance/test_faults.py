@@ -113,7 +113,7 @@ def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
         "model": str(tiny_gguf),
         "slots": 2,
         "kv_tokens": 64,
-        "batch_tokens_max": 32,
+        "max_num_batched_tokens": 32,
     }
     settings |= {"threads": 1, "extra_kernels": True}
     backend = ProcessBackend(BackendSpec(name="llamacpp", settings=settings))
@@ -135,6 +135,6 @@ def test_a_missing_model_is_told_across_the_process(tiny_gguf: Path) -> None:
         "slots": 2,
         "kv_tokens": 64,
     }
-    settings |= {"batch_tokens_max": 32, "threads": 1}
+    settings |= {"max_num_batched_tokens": 32, "threads": 1}
     with pytest.raises(ModelError, match=r"none\.gguf"):
         load_process("llamacpp", settings)

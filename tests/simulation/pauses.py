@@ -29,7 +29,7 @@ class Pauses:
     """Follows pauses, resumes, the end of those that lasted too long, and a drain."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self._count_max = max(1, settings.queue_requests_max // PART)
+        self._count_max = max(1, settings.max_num_queued_reqs // PART)
         self._requests: dict[RequestId, Request] = {}
         self._live: set[Name] = set()
         self._pauses: dict[Name, list[Pause]] = {}

@@ -16,7 +16,8 @@ _LEDGER = "core/ledger.py"
 _TICK = "engine/tick.py"
 _BUDGET_ASSERT = (
     _SCHEDULER,
-    "        assert batch.token_count <= self._settings.batch_tokens_max, batch.token_count\n",
+    "        assert batch.token_count <= self._settings.max_num_batched_tokens, "
+    "batch.token_count\n",
     "",
 )
 
@@ -308,8 +309,8 @@ OF_WAITING_AND_FAULTS = (
         "capacity",
         (
             _COMPOSITION,
-            "            settings.batch_tokens_max,\n",
-            "            settings.batch_tokens_max + 1,\n",
+            "            settings.max_num_batched_tokens,\n",
+            "            settings.max_num_batched_tokens + 1,\n",
         ),
         _BUDGET_ASSERT,
     ),

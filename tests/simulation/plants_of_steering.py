@@ -49,7 +49,7 @@ OF_JOINING = (
     planted(
         "the minimum of a group is not kept",
         "joining",
-        (_STRATEGY, "least = max(size, self._settings.group_size_min)", "least = size"),
+        (_STRATEGY, "least = max(size, self._settings.min_batch_size)", "least = size"),
     ),
     planted(
         "answers of a group are not held back",
@@ -109,7 +109,7 @@ OF_STEERING = (
         "steering",
         (
             _ROSTER,
-            "self._displaces = self.by_class and settings.displaces",
+            "self._displaces = self.by_class and settings.enable_preemption",
             "self._displaces = self.by_class",
         ),
     ),

@@ -388,9 +388,9 @@ class Simulation:
             self._marks.add(f"policy {settings.policy}")
         self._marks.add(f"mix {settings.mix}")
         self._marks.add(f"block {self._world.fake.block_tokens}")
-        if not settings.reuse_prefixes:
+        if not settings.enable_prefix_caching:
             self._marks.add("reuse off")
-        if not settings.displaces:
+        if not settings.enable_preemption:
             self._marks.add("no displacement")
         if isinstance(settings.policy, HostilePolicy):
             self._marks.add(f"hostile policy {settings.policy.kind}")

@@ -142,8 +142,8 @@ def _request(
         priority=random.choice(tuple(Priority)),
         tenant=f"tenant {random.randrange(TENANTS)}",
         scope=f"scope {random.randrange(habits.scopes)}",
-        wait_s_max=None if is_total else limit_s,
-        total_s_max=limit_s if is_total else None,
+        queue_timeout_s=None if is_total else limit_s,
+        request_timeout_s=limit_s if is_total else None,
     )
     request = replace(request, share=world.shares[int(request.tenant[-1])])
     if 0 < len(prompt) < model_len and random.random() < habits.stop:

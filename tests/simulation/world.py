@@ -138,18 +138,20 @@ def _lengthened(
     model_len = 2048
     kv_tokens = model_len * random.choice((2, 8, 20)) // fake.block_tokens * fake.block_tokens
     chunk = random.choice((16, 64))
-    batch_tokens = settings.sequences_max + 4 * chunk
+    batch_tokens = settings.max_num_seqs + 4 * chunk
     return (
-        replace(fake, model_len_max=model_len, kv_tokens=kv_tokens, batch_tokens_max=batch_tokens),
+        replace(
+            fake, model_len_max=model_len, kv_tokens=kv_tokens, max_num_batched_tokens=batch_tokens
+        ),
         replace(
             settings,
             model_len_max=model_len,
-            batch_tokens_max=batch_tokens,
+            max_num_batched_tokens=batch_tokens,
             prefill_chunk=chunk,
-            reuse_prefixes=True,
+            enable_prefix_caching=True,
             strategy=Strategy.CONTINUOUS,
-            queue_requests_max=1024,
-            queue_tokens_max=1_000_000,
+            max_num_queued_reqs=1024,
+            max_num_queued_tokens=1_000_000,
         ),
         replace(
             habits,
@@ -171,9 +173,9 @@ def _shares(random: Random, settings: SchedulerSettings) -> tuple[Share | None, 
         return (None,) * TENANTS
     return tuple(
         Share(
-            waiting_max=_part(random, min(settings.queue_requests_max, 16)),
-            waiting_tokens_max=_part(random, min(settings.queue_tokens_max, 4000)),
-            running_max=_part(random, settings.sequences_max),
+            waiting_max=_part(random, min(settings.max_num_queued_reqs, 16)),
+            waiting_tokens_max=_part(random, min(settings.max_num_queued_tokens, 4000)),
+            running_max=_part(random, settings.max_num_seqs),
         )
         for _ in range(TENANTS)
     )
@@ -188,48 +190,48 @@ def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:
     model_len = random.choice((48, 96, 160, 256))
     least = -(-model_len // block) * block
     kv_tokens = least + random.choice((0, block, model_len // 4, model_len, model_len * 20))
-    sequences_max = random.choice((1, 2, 4, 4, 6, 8, 16))
-    slots = sequences_max + random.choice((0, 0, 1, 4, 16))
-    batch_tokens = sequences_max + random.choice((0, 1, 7, 32, 64, 256))
+    max_num_seqs = random.choice((1, 2, 4, 4, 6, 8, 16))
+    slots = max_num_seqs + random.choice((0, 0, 1, 4, 16))
+    batch_tokens = max_num_seqs + random.choice((0, 1, 7, 32, 64, 256))
     fake = FakeSettings(
         slots=slots,
         kv_tokens=kv_tokens + random.randrange(block),
         block_tokens=block,
         model_len_max=model_len,
-        batch_tokens_max=batch_tokens,
+        max_num_batched_tokens=batch_tokens,
         eos_period=random.choice((0, 8, 20, 64)),
         tick_s=random.choice((0.001, 0.01, 0.05)),
         token_s=random.choice((0.0, 0.0001, 0.002)),
         can_save=random.random() < 0.7,
     )
-    return fake, _settings(random, model_len, sequences_max, batch_tokens, kv_tokens)
+    return fake, _settings(random, model_len, max_num_seqs, batch_tokens, kv_tokens)
 
 
 def _settings(
-    random: Random, model_len: int, sequences_max: int, batch_tokens: int, kv_tokens: int
+    random: Random, model_len: int, max_num_seqs: int, batch_tokens: int, kv_tokens: int
 ) -> SchedulerSettings:
     strategy = Strategy.CONTINUOUS
     if random.random() < 0.35:
         strategy = random.choice((Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE))
     settings = SchedulerSettings(
         model_len_max=model_len,
-        sequences_max=sequences_max,
-        batch_tokens_max=batch_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=batch_tokens,
         prefill_chunk=random.choice((1, 4, 16, 64, 512)),
-        reuse_prefixes=random.random() < 0.8,
-        cache_tokens_max=random.choice((None, None, 0, kv_tokens // 2)),
+        enable_prefix_caching=random.random() < 0.8,
+        cache_tokens=random.choice((None, None, 0, kv_tokens // 2)),
         watermark=random.choice((0.0, 0.0, 0.02, 0.2)),
-        saved_bytes_max=random.choice((0, 8 * model_len, 2**30, 2**30)),
+        saved_limit=random.choice((0, 8 * model_len, 2**30, 2**30)),
         strategy=strategy,
         policy=random.choice(tuple(Policy)),
         mix=random.choice(MIXES),
         wait_s=random.choice((0.0, 0.05, 0.5)),
         stall_s_target=random.choice((0.002, 0.02, 0.1)),
         overtake_s=random.choice((0.02, 0.2, 2.0, 30.0)),
-        queue_requests_max=random.choice((2, 16, 1024, 1024)),
-        queue_tokens_max=random.choice((2 * model_len, 2000, 1_000_000)),
-        wait_s_max=random.choice((None, None, None, 2.0)),
-        total_s_max=random.choice((None, None, None, 20.0)),
+        max_num_queued_reqs=random.choice((2, 16, 1024, 1024)),
+        max_num_queued_tokens=random.choice((2 * model_len, 2000, 1_000_000)),
+        queue_timeout_s=random.choice((None, None, None, 2.0)),
+        request_timeout_s=random.choice((None, None, None, 20.0)),
     )
     # Not drawn, so that the worlds of all seeds stay as they are.
     return replace(settings, tick_s_target=settings.stall_s_target)
@@ -237,7 +239,7 @@ def _settings(
 
 def _steered(random: Random, settings: SchedulerSettings, seed: int) -> SchedulerSettings:
     """The same settings with a window or another group, ticks of one kind, a policy of its own."""
-    size = settings.sequences_max
+    size = settings.max_num_seqs
     is_grouped = settings.strategy is not Strategy.CONTINUOUS
     wait_s: float | None = settings.wait_s if is_grouped else 0.0
     window_size = None
@@ -251,12 +253,12 @@ def _steered(random: Random, settings: SchedulerSettings, seed: int) -> Schedule
         settings,
         wait_s=wait_s,
         window_size=window_size,
-        group_size_min=random.choice((1, 1, min(2, size), size)),
+        min_batch_size=random.choice((1, 1, min(2, size), size)),
         group_answers=random.choice(tuple(GroupAnswers)),
         mix=Mix.SEPARATE if is_separate else settings.mix,
-        prefills_max=random.choice((None, 1, 2)) if is_separate else None,
-        decodes_max=random.choice((None, 1, 3)) if is_separate else None,
-        displaces=random.random() < 0.6,
+        prefill_batch_size=random.choice((None, 1, 2)) if is_separate else None,
+        decode_batch_size=random.choice((None, 1, 3)) if is_separate else None,
+        enable_preemption=random.random() < 0.6,
     )
     if random.random() < 0.2:
         return replace(settings, policy=HostilePolicy(random.choice(KINDS), seed))

@@ -80,8 +80,8 @@ def line(**settings: object) -> Line:
     """Places for eight unless told otherwise; nothing is shared, so that work is easy to count."""
     values: dict[str, object] = {
         "model_len_max": 512,
-        "sequences_max": 8,
-        "reuse_prefixes": False,
+        "max_num_seqs": 8,
+        "enable_prefix_caching": False,
         **settings,
     }
     return Line(SchedulerSettings(**values))  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_an_entry_names_slot_position_tokens_and_whether_one_is_wanted() -> None
 
 def test_who_finds_every_slot_taken_waits_and_is_served_in_order() -> None:
     """Guards the queue of ADR 006: no refusal because the slots are busy."""
-    one = line(sequences_max=2)
+    one = line(max_num_seqs=2)
     one.submit(*(request(name, 5) for name in "abcdef"))
     one.run_dry()
     assert sorted(one.ended, key=lambda name: (one.ended[name], name)) == list("abcdef")
@@ -178,7 +178,7 @@ def test_work_that_is_there_is_in_the_next_tick() -> None:
 
 def test_a_newcomer_takes_the_place_of_the_one_who_ended() -> None:
     """Guards ThemisDB's picture: A B C, then B C D when A is done, then B D E when C is."""
-    one = line(sequences_max=3)
+    one = line(max_num_seqs=3)
     one.submit(request("A", 5), request("B", 12), request("C", 8), request("D", 9), request("E", 2))
     seen: list[set[str]] = []
     while one.tick() is not None:
@@ -198,7 +198,7 @@ def test_a_short_answer_ends_at_its_own_step() -> None:
 
 def test_a_group_runs_until_its_last_one_has_ended() -> None:
     """Guards the other picture: the next group waits for 30 steps, though A took 3."""
-    one = line(sequences_max=2, strategy=Strategy.STATIC)
+    one = line(max_num_seqs=2, strategy=Strategy.STATIC)
     one.submit(request("A", 3), request("B", 30), request("C", 1), request("D", 1))
     one.run_dry()
     assert one.ended["B"] == 30
@@ -207,7 +207,7 @@ def test_a_group_runs_until_its_last_one_has_ended() -> None:
 
 def told_at(strategy: Strategy, lengths: list[int]) -> list[int]:
     """The tick in which each caller has its answer: with a group, when its last one ends."""
-    one = line(sequences_max=4, strategy=strategy)
+    one = line(max_num_seqs=4, strategy=strategy)
     names = [f"{number:03}" for number in range(len(lengths))]
     one.submit(*(request(*each) for each in zip(names, lengths, strict=True)))
     told: dict[str, int] = {}
@@ -229,7 +229,7 @@ def test_answers_of_mixed_length_come_sooner_and_cost_the_same() -> None:
     assert continuous[37] <= 0.7 * static[37]
     counts = []
     for strategy in (Strategy.STATIC, Strategy.CONTINUOUS):
-        one = line(sequences_max=4, strategy=strategy)
+        one = line(max_num_seqs=4, strategy=strategy)
         one.submit(*(request(f"{n:03}", length) for n, length in enumerate(lengths)))
         one.run_dry()
         counts.append(sum(batch.token_count for batch in one.batches))
@@ -272,7 +272,7 @@ def test_a_batch_holds_no_padding() -> None:
 
 def test_a_system_prompt_is_computed_once_for_all() -> None:
     """Guards ADR 005's shared system prompt: later ones copy it and compute what is their own."""
-    one = line(reuse_prefixes=True)
+    one = line(enable_prefix_caching=True)
     system = tuple(range(10, 74))
     one.submit(*(request(name, 2, prompt=(*system, 100 + at)) for at, name in enumerate("abcd")))
     one.run_dry()
@@ -284,7 +284,7 @@ def test_a_system_prompt_is_computed_once_for_all() -> None:
 
 def test_memory_is_given_back_at_every_end() -> None:
     """Guards the last line of ADR 005's lifecycle: completion, cancel and deadline alike."""
-    one = line(total_s_max=3.0)
+    one = line(request_timeout_s=3.0)
     one.submit(request("short", 2), request("left", 50), request("late", 50))
     one.tick()
     one.scheduler.cancel(RequestId("left"), 1.0)
@@ -308,7 +308,7 @@ def test_an_end_token_or_the_limit_ends_a_request() -> None:
 
 def test_the_running_are_in_a_batch_before_the_new() -> None:
     """Guards `selectBatch`: who runs stays, and newcomers fill the places that are left."""
-    one = line(sequences_max=3)
+    one = line(max_num_seqs=3)
     one.submit(request("a", 9), request("b", 9))
     one.tick()
     slots = {entry.slot for entry in one.batches[0].entries}
@@ -322,7 +322,7 @@ def test_the_running_are_in_a_batch_before_the_new() -> None:
 
 def test_every_completion_of_a_request_takes_a_place() -> None:
     """Guards `max_batch_size`, which counts sequences: of four completions three run here."""
-    one = line(sequences_max=3)
+    one = line(max_num_seqs=3)
     one.submit(Request(id=RequestId("a"), prompt=(1, 2), params=SamplingParams(n=4), seed=0))
     one.tick()
     assert one.scheduler.gauges().running_count == 3
@@ -330,7 +330,7 @@ def test_every_completion_of_a_request_takes_a_place() -> None:
 
 def test_a_request_of_a_higher_class_takes_a_place_and_gives_it_back() -> None:
     """Guards ThemisDB's preemption: the low one is paused, goes on, and loses no token."""
-    one = line(sequences_max=1, policy=Policy.PRIORITY)
+    one = line(max_num_seqs=1, policy=Policy.PRIORITY)
     low = request("low", 10)
     one.submit(low)
     one.tick()
@@ -346,7 +346,7 @@ def test_a_request_of_a_higher_class_takes_a_place_and_gives_it_back() -> None:
 
 def test_a_slot_belongs_to_one_request_from_start_to_end() -> None:
     """Guards against the pseudo code, whose sequence number is a place in the list of the day."""
-    one = line(sequences_max=3)
+    one = line(max_num_seqs=3)
     one.submit(request("a", 2), request("b", 9), request("c", 9))
     slots: dict[str, set[int]] = {}
     while one.tick() is not None:
@@ -392,7 +392,7 @@ def test_an_even_part_of_the_memory_is_1024_of_8192() -> None:
 
 def test_a_sequence_is_bounded_and_so_is_the_queue() -> None:
     """Guards the limits that the seeds name: per sequence, and requests that may wait."""
-    one = line(model_len_max=16, queue_requests_max=1, sequences_max=1)
+    one = line(model_len_max=16, max_num_queued_reqs=1, max_num_seqs=1)
     with pytest.raises(ContextLengthExceeded):
         one.submit(request("long", 1, prompt=tuple(range(16))))
     one.submit(request("a", 100))
@@ -444,7 +444,7 @@ def test_a_wait_by_the_name_of_the_chapter_reaches_the_gate() -> None:
 def test_a_minimum_above_the_size_of_a_window_keeps_it_shut() -> None:
     """Guards `min_batch_size` under continuous: a window that is full waits for the minimum."""
     for least, joined in ((1, {"a", "b"}), (3, set())):
-        one = line(wait_s=5.0, window_size=2, group_size_min=least)
+        one = line(wait_s=5.0, window_size=2, min_batch_size=least)
         one.submit(request("a", 3), request("b", 3))
         one.tick()
         assert one.running() == joined
@@ -472,7 +472,7 @@ def test_a_slip_of_the_pseudo_code_is_caught(plant: Plant) -> None:
 
 def test_the_queue_is_counted_now_and_at_its_longest() -> None:
     """Guards the two figures of a queue that statistics have."""
-    one = line(sequences_max=1)
+    one = line(max_num_seqs=1)
     tally = Tally(0.0, one.scheduler.gauges())
     one.submit(*(request(name, 1) for name in "abc"))
     tally.gauge(one.scheduler.gauges(), 0.0)

@@ -74,7 +74,7 @@ class _Line:
         self._engine = engine
         self._fresh = enumerate(requests)
         self._refused: deque[tuple[int, Request]] = deque()
-        self._room_max = engine.settings.queue_requests_max + engine.settings.sequences_max
+        self._room_max = engine.settings.max_num_queued_reqs + engine.settings.max_num_seqs
         self._room = self._room_max
         self._is_exhausted = False
         self.sent: deque[_Sent] = deque()

@@ -47,8 +47,8 @@ def read_options(made_id: str, given: SubmitOptions) -> RequestOptions:
         priority=read_priority(given.get("priority")),
         tenant=given.get("tenant", ""),
         scope=given.get("cache_salt", ""),
-        wait_s_max=given.get("queue_timeout_s"),
-        total_s_max=given.get("request_timeout_s"),
+        queue_timeout_s=given.get("queue_timeout_s"),
+        request_timeout_s=given.get("request_timeout_s"),
     )
 
 

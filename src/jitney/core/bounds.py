@@ -21,7 +21,7 @@ def check_room(
     _check_share(queue, sequences, counters, retry_s)
     count = queue.count + len(sequences)
     token_count = queue.token_count + sum(each.known_count for each in sequences)
-    requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
+    requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
     # An empty line takes any request that fits the model, however small its bound.
     if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
         return

@@ -28,11 +28,11 @@ class Composer:
         self._decode_turn = 0
         self._prefill_turn = 0
         self._budget = Budget(
-            settings.batch_tokens_max,
+            settings.max_num_batched_tokens,
             settings.prefill_chunk,
             settings.stall_s_target,
-            settings.prefills_max,
-            settings.decodes_max,
+            settings.prefill_batch_size,
+            settings.decode_batch_size,
         )
 
     def groups(self, batch_number: int) -> list[list[Sequence]]:

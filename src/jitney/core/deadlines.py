@@ -50,8 +50,14 @@ class Deadlines:
     def _limits_s(self, sequence: Sequence) -> tuple[float | None, float | None]:
         """How long it may wait for its first slot, and how long it may take in all."""
         request, settings = sequence.request, self._settings
-        wait_s = settings.wait_s_max if request.wait_s_max is None else request.wait_s_max
-        total_s = settings.total_s_max if request.total_s_max is None else request.total_s_max
+        wait_s = (
+            settings.queue_timeout_s if request.queue_timeout_s is None else request.queue_timeout_s
+        )
+        total_s = (
+            settings.request_timeout_s
+            if request.request_timeout_s is None
+            else request.request_timeout_s
+        )
         return wait_s, total_s
 
     def _forget_ended(self, live_count: int) -> None:

@@ -33,7 +33,7 @@ class Memory:
     """Slots and blocks: who has which, what is shared, what could be given up."""
 
     def __init__(self, traits: Traits, settings: SchedulerSettings, counters: Counters) -> None:
-        assert traits.slots_max >= settings.sequences_max, (traits, settings)
+        assert traits.slots_max >= settings.max_num_seqs, (traits, settings)
         self._traits = traits
         self._settings = settings
         self._counters = counters
@@ -127,7 +127,7 @@ class Memory:
         assert sequence.slot is not None, "only a sequence with a slot leaves"
         holding = self._holdings[sequence.slot]
         holding.sequence = None
-        if not keeps_memory or not self._settings.reuse_prefixes or sequence.computed == 0:
+        if not keeps_memory or not self._settings.enable_prefix_caching or sequence.computed == 0:
             self._release(holding)
         else:
             self._index.trim(holding, sequence.computed)
@@ -142,7 +142,7 @@ class Memory:
         """Keep the sequence's memory aside under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
         saved = (sum(self._saved.values()) + sequence.computed) * self._traits.kv_bytes_per_token
-        if not self._traits.can_save or saved > self._settings.saved_bytes_max:
+        if not self._traits.can_save or saved > self._settings.saved_limit:
             return False
         if sequence.computed == 0:
             return False
@@ -161,7 +161,7 @@ class Memory:
 
     def trim_cache(self, running: list[Sequence]) -> None:
         """Evict least recently used prefixes until the cache is within its own limit."""
-        limit = self._settings.cache_tokens_max
+        limit = self._settings.cache_tokens
         if limit is None:
             return
         owned = self.held_by(running)
@@ -225,7 +225,7 @@ class Memory:
 
     def _scope(self, sequence: Sequence) -> str:
         # Without reuse only the completions of one request share: `n` is still one prefill.
-        if self._settings.reuse_prefixes:
+        if self._settings.enable_prefix_caching:
             return "scope " + sequence.request.scope
         return "request " + sequence.request.id
 

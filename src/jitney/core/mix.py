@@ -41,8 +41,8 @@ class Budget:
     tokens: int
     chunk: int
     stall_s: float
-    prefills_max: int | None = None
-    decodes_max: int | None = None
+    prefill_batch_size: int | None = None
+    decode_batch_size: int | None = None
     """Sequences in a tick of one kind, under `separate`; None is as many as the tokens allow."""
     turn: int = 0
     """The number of this tick of prefills under `separate`: tenants take turns to be the first."""
@@ -86,7 +86,7 @@ def within_stall(budget: Budget, cost: CostModel) -> Budget:
 def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Share:
     """The share of a tick that has decodes or prefills; whose turn it is was decided before."""
     assert not (decode_count and wanted), "a tick has one kind"
-    decodes = min(decode_count, budget.tokens, budget.decodes_max or decode_count)
+    decodes = min(decode_count, budget.tokens, budget.decode_batch_size or decode_count)
     chosen = _taking_turns(wanted, budget)
     spans = [0] * len(wanted)
     given = _spans([wanted[at] for at in chosen], budget.tokens, budget.chunk)
@@ -97,7 +97,7 @@ def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Sha
 
 def _taking_turns(wanted: list[Wanted], budget: Budget) -> list[int]:
     """The places of those who prefill: one of each tenant, then another one of each, and so on."""
-    if budget.prefills_max is None:
+    if budget.prefill_batch_size is None:
         return list(range(len(wanted)))
     tenants: dict[str | None, int] = {}
     rounds: Counter[str | None] = Counter()
@@ -106,7 +106,7 @@ def _taking_turns(wanted: list[Wanted], budget: Budget) -> list[int]:
         order.append((rounds[want.sharer], tenants.setdefault(want.sharer, len(tenants)), at))
         rounds[want.sharer] += 1
     order.sort(key=lambda each: (each[0], (each[1] - budget.turn) % len(tenants), each[2]))
-    return sorted(at for _, _, at in order[: budget.prefills_max])
+    return sorted(at for _, _, at in order[: budget.prefill_batch_size])
 
 
 def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:

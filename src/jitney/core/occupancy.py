@@ -17,9 +17,9 @@ from jitney.core.sequence import Sequence
 class Occupancy:
     """Compares what those who run hold with their tenants' shares."""
 
-    def __init__(self, memory: Memory, sequences_max: int) -> None:
+    def __init__(self, memory: Memory, max_num_seqs: int) -> None:
         self._memory = memory
-        self._sequences_max = sequences_max
+        self._sequences_max = max_num_seqs
 
     def has_room(self, sequence: Sequence, match: Match, running: list[Sequence]) -> bool:
         """Whether the sequence, if it ran too, would be within its tenant's share."""

@@ -153,7 +153,7 @@ def _waits(sequence: Sequence, reason: WaitReason) -> Waiting:
 
 
 def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason | None:
-    if len(roster.running) >= settings.sequences_max:
+    if len(roster.running) >= settings.max_num_seqs:
         return WaitReason.SLOT
     if roster.held_back is None:
         return WaitReason.BUDGET

@@ -63,7 +63,7 @@ class Request:
     `scope` is the boundary of prefix reuse: tokens are shared only within equal scopes.
     `share` is what its tenant may hold beside others, the same in all of its requests; None is
     everything.
-    `wait_s_max` bounds the time until it first runs, `total_s_max` the time until it ends.
+    `queue_timeout_s` bounds the time until it first runs, `request_timeout_s` that until it ends.
     """
 
     id: RequestId
@@ -74,8 +74,8 @@ class Request:
     tenant: str = ""
     scope: str = ""
     share: Share | None = None
-    wait_s_max: float | None = None
-    total_s_max: float | None = None
+    queue_timeout_s: float | None = None
+    request_timeout_s: float | None = None
 
     @property
     def sharer(self) -> str | None:

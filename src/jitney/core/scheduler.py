@@ -174,7 +174,7 @@ class Scheduler:
         self._batch_number += 1
         operations = self._roster.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
-        assert batch.token_count <= self._settings.batch_tokens_max, batch.token_count
+        assert batch.token_count <= self._settings.max_num_batched_tokens, batch.token_count
         self._flights.append(Flight(batch, tuple(sequences)))
         return batch
 
@@ -270,7 +270,7 @@ class Scheduler:
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
             kv_cached=memory.cached_blocks(running) * ledger.block_tokens,
-            slot_count=self._settings.sequences_max,
+            slot_count=self._settings.max_num_seqs,
             fit=self._cost.fit,
             counters=self.counters.snapshot(),
         )

@@ -50,15 +50,15 @@ class Roster:
         self._settings = settings
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
-        self._displaces = self.by_class and settings.displaces
+        self._displaces = self.by_class and settings.enable_preemption
         self.memory = Memory(traits, settings, counters)
-        self.occupancy = Occupancy(self.memory, settings.sequences_max)
+        self.occupancy = Occupancy(self.memory, settings.max_num_seqs)
         self.complaints: list[str] = []
         """What is wrong with a policy that is not ours, in words, to be said and cleared."""
         ranking = ranking_of(settings.policy, counters, self.complaints)
         self.queue = WaitQueue(ranking, settings.overtake_s)
         self.gate = make_gate(settings, counters)
-        count_max = paused_max(settings.queue_requests_max)
+        count_max = paused_max(settings.max_num_queued_reqs)
         self.paused = Pauses(self.queue, self.gate, counters, count_max)
         self.live: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
@@ -107,7 +107,7 @@ class Roster:
     def line(self) -> Line:
         """The newcomers who could be admitted if there is room, and the places for them."""
         held_back = self.held_back or frozenset()
-        places = self._settings.sequences_max - len(self.running)
+        places = self._settings.max_num_seqs - len(self.running)
         count, oldest = self.queue.newcomer_count(held_back), self.queue.oldest_newcomer(held_back)
         return Line(count, oldest, places)
 
@@ -123,7 +123,7 @@ class Roster:
         """Whether those who run fill a tick: who cannot be computed is better chosen later."""
         chunk = self._settings.prefill_chunk
         wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
-        return wanted >= self._settings.batch_tokens_max
+        return wanted >= self._settings.max_num_batched_tokens
 
     def preempt(
         self,
@@ -231,7 +231,7 @@ class Roster:
         waiting = [sequence for sequence in live if sequence.state is State.WAITING]
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
         assert set(running) == set(self.running), "the running list is not who runs"
-        assert len(running) <= self._settings.sequences_max, len(running)
+        assert len(running) <= self._settings.max_num_seqs, len(running)
         line = [sequence for sequence in waiting if sequence not in self.paused]
         assert set(self.paused) <= set(live), "one that ended is paused"
         assert self.queue.count == len(line), (self.queue.count, len(line))
@@ -246,7 +246,7 @@ class Roster:
     def _admit_one(self, now: float) -> bool:
         """Admit one sequence, or make place for one; false when there is nothing more to do."""
         self.deferred_count = 0
-        if len(self.running) >= self._settings.sequences_max and not self._displaces:
+        if len(self.running) >= self._settings.max_num_seqs and not self._displaces:
             return False
         without = self.held_back
         if without is None:
@@ -330,7 +330,7 @@ class Roster:
         return room >= reserve
 
     def _make_place(self, sequence: Sequence, match: Match, now: float) -> bool:
-        if len(self.running) >= self._settings.sequences_max:
+        if len(self.running) >= self._settings.max_num_seqs:
             return self._displace(sequence, now, keeps_memory=True)
         if not self.has_memory(sequence, match):
             self._counters.add("kv_full")

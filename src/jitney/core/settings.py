@@ -54,15 +54,15 @@ class SchedulerSettings:
     """Limits and choices of one scheduler; memory and slots come from the backend's traits."""
 
     model_len_max: int
-    sequences_max: int = 16
-    batch_tokens_max: int = 2048
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 2048
     prefill_chunk: int = 512
-    reuse_prefixes: bool = True
-    cache_tokens_max: int | None = None
+    enable_prefix_caching: bool = True
+    cache_tokens: int | None = None
     """Most tokens that idle cached prefixes may hold; None leaves it to the memory."""
     watermark: float = 0.02
     """Share of the memory that admission leaves free, so that running sequences can grow."""
-    saved_bytes_max: int = 2**30
+    saved_limit: int = 2**30
     strategy: Strategy = Strategy.CONTINUOUS
     policy: Policy | SchedulingPolicy = Policy.FIFO
     mix: Mix = Mix.BOUNDED_STALL
@@ -70,26 +70,26 @@ class SchedulerSettings:
     """How long newcomers are gathered before they run; None is until a group is full."""
     window_size: int | None = None
     """Newcomers that end the window of `continuous` early; None is as many as have a place."""
-    group_size_min: int = 1
+    min_batch_size: int = 1
     """The fewest that depart together before `wait_s` is over."""
     group_answers: GroupAnswers = GroupAnswers.TOGETHER
-    prefills_max: int | None = None
-    decodes_max: int | None = None
+    prefill_batch_size: int | None = None
+    decode_batch_size: int | None = None
     """Sequences in one tick of prefills, and of decodes, under the mix `separate`."""
-    displaces: bool = True
+    enable_preemption: bool = True
     """Whether a request of a higher class takes the place of one of a lower class that runs."""
     stall_s_target: float = 0.1
     tick_s_target: float = 0.1
     """Ticks that take longer make the groups of `adaptive` smaller."""
     overtake_s: float = 30.0
     """No request is overtaken by one that arrived more than this later."""
-    queue_requests_max: int = 1024
-    queue_tokens_max: int = 1_000_000
-    wait_s_max: float | None = None
-    total_s_max: float | None = None
+    max_num_queued_reqs: int = 1024
+    max_num_queued_tokens: int = 1_000_000
+    queue_timeout_s: float | None = None
+    request_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        assert self.sequences_max >= 1, self.sequences_max
+        assert self.max_num_seqs >= 1, self.max_num_seqs
         assert self.prefill_chunk >= 1, self.prefill_chunk
         # With fewer tokens than sequences a prefilling sequence could starve behind decodes.
-        assert self.batch_tokens_max >= self.sequences_max, self.batch_tokens_max
+        assert self.max_num_batched_tokens >= self.max_num_seqs, self.max_num_batched_tokens

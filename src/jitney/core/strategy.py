@@ -92,8 +92,8 @@ class Window:
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
         assert settings.wait_s is not None, "only a group can wait until it is full"
         self._wait_s = settings.wait_s
-        self._size = settings.window_size or settings.sequences_max
-        self._size = max(self._size, settings.group_size_min)
+        self._size = settings.window_size or settings.max_num_seqs
+        self._size = max(self._size, settings.min_batch_size)
         self._counters = counters
         self._is_open = True
 
@@ -144,13 +144,13 @@ class Groups:
     """A group departs when it is full or its oldest has waited for `wait_s`, and runs to its end.
 
     `static` and `dynamic` groups have as many places as may run. Those of `adaptive` follow the
-    queue and the time of a tick. Fewer than `group_size_min` depart only when the wait is over.
+    queue and the time of a tick. Fewer than `min_batch_size` depart only when the wait is over.
     """
 
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
         self._settings = settings
         self._counters = counters
-        self._size_last = settings.sequences_max
+        self._size_last = settings.max_num_seqs
         self._latency_s = 0.0
         self._places = 0
         self._members: set[Sequence] = set()
@@ -173,7 +173,7 @@ class Groups:
         if line.oldest is None:
             return
         size = self._next_size(line.count)
-        least = max(size, self._settings.group_size_min)
+        least = max(size, self._settings.min_batch_size)
         if line.count >= least or drains or self._is_over(line.oldest, now):
             self._places = min(line.count, least)
             self._size_last = size
@@ -217,7 +217,7 @@ class Groups:
 
     def _next_size(self, waiting_count: int) -> int:
         """Places of the next group, which departs at once when so many wait."""
-        size_max = self._settings.sequences_max
+        size_max = self._settings.max_num_seqs
         if self._settings.strategy is not Strategy.ADAPTIVE:
             return size_max
         # Deep queues want large groups to drain them; slow ticks want small ones.

@@ -77,7 +77,7 @@ class Engine:
         scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
         self._tick = Tick(scheduler, backend, self._clock, self._observers)
         # As many as may wait in the queue: more could not be accepted in one go anyway.
-        self._inbox = Inbox(settings.queue_requests_max + settings.sequences_max)
+        self._inbox = Inbox(settings.max_num_queued_reqs + settings.max_num_seqs)
         self._loop = Loop(self._tick, self._inbox, backend, self._clock)
         self._thread = threading.Thread(target=self._loop.run, name="jitney-engine", daemon=True)
         self._closing = threading.Lock()

@@ -33,8 +33,8 @@ class RequestOptions:
     tenant: str = ""
     scope: str = ""
     share: Share | None = None
-    wait_s_max: float | None = None
-    total_s_max: float | None = None
+    queue_timeout_s: float | None = None
+    request_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("tenant", "scope"):
@@ -44,7 +44,7 @@ class RequestOptions:
                     f"{name} takes a text of at most {limits.TENANT_CHARACTERS_MAX} characters.",
                     name,
                 )
-        for name in ("wait_s_max", "total_s_max"):
+        for name in ("queue_timeout_s", "request_timeout_s"):
             seconds = getattr(self, name)
             is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
             if seconds is not None and not (is_number and seconds > 0):
@@ -115,8 +115,8 @@ class Entrance:
             tenant=options.tenant,
             scope=options.scope,
             share=options.share,
-            wait_s_max=options.wait_s_max,
-            total_s_max=options.total_s_max,
+            queue_timeout_s=options.queue_timeout_s,
+            request_timeout_s=options.request_timeout_s,
         )
 
     def prepare(self, constraint: Constraint, is_wanted: Wanted = lambda: True) -> None:

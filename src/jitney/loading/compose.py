@@ -9,7 +9,7 @@ import random
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from jitney.config import Settings
 from jitney.core.backend import Traits, Vocabulary
@@ -102,33 +102,14 @@ def name_of(settings: Settings) -> str:
 
 
 def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
-    """The scheduler's numbers, from what people set and what the backend can do."""
+    """The scheduler's numbers: the settings of the same names, and what is worked out."""
+    names = {each.name for each in fields(SchedulerSettings)} & set(Settings.__slots__)
     return SchedulerSettings(
         model_len_max=_model_len(settings, traits),
-        sequences_max=settings.max_num_seqs,
-        batch_tokens_max=settings.max_num_batched_tokens,
-        prefill_chunk=settings.prefill_chunk,
-        reuse_prefixes=settings.enable_prefix_caching,
-        cache_tokens_max=settings.cache_tokens,
-        watermark=settings.watermark,
-        saved_bytes_max=settings.saved_limit,
-        strategy=settings.strategy,
-        policy=settings.policy,
-        mix=settings.mix,
         wait_s=_wait_s(settings),
-        window_size=settings.window_size,
-        group_size_min=settings.min_batch_size,
-        group_answers=settings.group_answers,
-        prefills_max=settings.prefill_batch_size,
-        decodes_max=settings.decode_batch_size,
-        displaces=settings.enable_preemption,
         stall_s_target=settings.target_stall_ms / 1e3,
         tick_s_target=settings.target_tick_ms / 1e3,
-        overtake_s=settings.overtake_s,
-        queue_requests_max=settings.max_num_queued_reqs,
-        queue_tokens_max=settings.max_num_queued_tokens,
-        wait_s_max=settings.queue_timeout_s,
-        total_s_max=settings.request_timeout_s,
+        **{name: getattr(settings, name) for name in names},
     )
 
 
@@ -168,13 +149,13 @@ def _model_len(settings: Settings, traits: Traits) -> int:
     return wanted
 
 
-def _even_part(kv_tokens: int, sequences_max: int, block_tokens: int) -> int:
+def _even_part(kv_tokens: int, max_num_seqs: int, block_tokens: int) -> int:
     """Tokens of memory for each sequence when all have the same, in whole blocks."""
-    part = kv_tokens // block_tokens // sequences_max * block_tokens
+    part = kv_tokens // block_tokens // max_num_seqs * block_tokens
     if part < TOKENS_LEAST:
         raise ConfigError(
             f"max_per_sequence is even, and the memory of {kv_tokens} tokens has no "
-            f"{TOKENS_LEAST} tokens for each of {sequences_max} sequences; lower max_num_seqs or "
+            f"{TOKENS_LEAST} tokens for each of {max_num_seqs} sequences; lower max_num_seqs or "
             "raise kv_tokens."
         )
     return part

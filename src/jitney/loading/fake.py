@@ -29,5 +29,5 @@ def values(settings: Settings) -> Values:
         "slots": pool_slots(settings.max_num_seqs),
         "kv_tokens": kv_tokens,
         "model_len_max": settings.max_model_len or min(FAKE_MODEL_LEN, kv_tokens),
-        "batch_tokens_max": settings.max_num_batched_tokens,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
     }

@@ -64,7 +64,7 @@ def values(settings: Settings) -> Values:
         "kv_tokens": sizes.kv_tokens,
         "slots": sizes.slots,
         "slot_tokens_max": sizes.slot_tokens_max,
-        "batch_tokens_max": settings.max_num_batched_tokens,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
         "threads": settings.threads or usable_cores(),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": settings.flash_attention == "on",

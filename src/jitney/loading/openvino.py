@@ -111,7 +111,7 @@ def values(settings: Settings) -> Values:
         "vocabulary": str(source),
         "kv_tokens": sizes.kv_tokens,
         "slots": sizes.slots,
-        "batch_tokens_max": settings.max_num_batched_tokens,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
         "model_len_max": facts.model_len_max,
         "threads": settings.threads or usable_cores(),
         "inference_precision": dtypes.inference,
@@ -162,8 +162,8 @@ def _rows_tried(told: Values) -> list[tuple[int, int]]:
 def _try_shapes(told: Values, shapes: list[dict[str, int]]) -> shape_trial.Found:
     _log.warning("trying in which batches this model is computed alike here, once")
     tokens = invariance.SLOTS * invariance.SLOT_TOKENS
-    batch = max(int(told["batch_tokens_max"]), invariance.SLOT_TOKENS)
-    sizes = {"kv_tokens": tokens, "batch_tokens_max": batch}
+    batch = max(int(told["max_num_batched_tokens"]), invariance.SLOT_TOKENS)
+    sizes = {"kv_tokens": tokens, "max_num_batched_tokens": batch}
     return shape_trial.try_shapes("openvino", told | sizes, shapes, 0)
 
 

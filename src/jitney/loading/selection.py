@@ -81,9 +81,9 @@ def refuse_unusable(name: str, failure: str | None, *, given: str = "backend") -
         )
 
 
-def trial_sequences(sequences_max: int) -> int:
+def trial_sequences(max_num_seqs: int) -> int:
     """Sequences of the trial that stands for so many: the next power of two."""
-    return 1 << (min(sequences_max, FEW_SEQUENCES) - 1).bit_length()
+    return 1 << (min(max_num_seqs, FEW_SEQUENCES) - 1).bit_length()
 
 
 def fastest(trials: Mapping[str, Trial], sequences: int) -> Selection:

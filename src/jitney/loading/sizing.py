@@ -106,9 +106,9 @@ def check_sequences(settings: Settings) -> None:
         )
 
 
-def pool_slots(sequences_max: int) -> int:
+def pool_slots(max_num_seqs: int) -> int:
     """Slots where further ones cost nothing."""
-    return sequences_max + max(POOL_SPARE_MIN, sequences_max)
+    return max_num_seqs + max(POOL_SPARE_MIN, max_num_seqs)
 
 
 def kv_tokens_wanted(settings: Settings) -> int:

@@ -119,7 +119,7 @@ class Service:
         # back; this bound is for what has not reached it yet.
         settings_of = engine.settings
         self._work_max = (
-            settings_of.queue_requests_max + settings_of.sequences_max + limits.DOOR_REQUESTS_MAX
+            settings_of.max_num_queued_reqs + settings_of.max_num_seqs + limits.DOOR_REQUESTS_MAX
         )
         self._waiting: set[RequestId] = set()
         self._live_count = 0

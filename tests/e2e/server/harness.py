@@ -205,8 +205,8 @@ def running(world: World) -> Iterator[Running]:
     backend = FakeBackend(world.backend)
     limits = SchedulerSettings(
         model_len_max=min(world.model_len, world.backend.kv_tokens),
-        sequences_max=world.sequences,
-        queue_requests_max=world.queue,
+        max_num_seqs=world.sequences,
+        max_num_queued_reqs=world.queue,
         policy=world.policy,
     )
     wrapped = world.wrap(backend)

@@ -37,7 +37,7 @@ def test_a_list_for_which_there_is_no_room_is_refused_at_once(start: Start, stre
 def test_more_tokens_than_may_ever_wait_are_no_overload(start: Start) -> None:
     """Guards clients that try again after 429: they would do so for ever."""
     server = start(World(queue=4096))
-    tokens_max = server.service.engine.settings.queue_tokens_max
+    tokens_max = server.service.engine.settings.max_num_queued_tokens
     prompts = [[65] * (tokens_max // (128 * 16) + 1)] * 128
     error = check_error(server.complete(prompts, n=16), 400, "prompt")
     assert str(tokens_max) in error["message"]

@@ -31,7 +31,7 @@ def make_checkers(
         CapacityChecker(settings, traits),
         SteeringChecker(settings, oracle, decodes_differ=traits.decodes_differ),
         JoiningChecker(settings, oracle),
-        ScopeChecker(oracle, reuses=settings.reuse_prefixes),
+        ScopeChecker(oracle, reuses=settings.enable_prefix_caching),
         OracleChecker(oracle),
         StreamChecker(oracle),
         EndingChecker(),
@@ -42,5 +42,5 @@ def make_checkers(
         shares,
         UsageChecker(settings),
         WorkChecker(settings),
-        LedgerChecker(scheduler.check, settings.cache_tokens_max),
+        LedgerChecker(scheduler.check, settings.cache_tokens),
     ]

@@ -33,11 +33,11 @@ class CapacityChecker:
                     raise Violation(NAME, f"{used} tokens of memory are in use")
             case Ticked():
                 running = seen.gauges.running_count
-                if running > self._settings.sequences_max:
+                if running > self._settings.max_num_seqs:
                     raise Violation(NAME, f"{running} sequences run")
 
     def _measure(self, batch: Batch) -> None:
-        budget = self._settings.batch_tokens_max
+        budget = self._settings.max_num_batched_tokens
         if batch.token_count > budget:
             raise Violation(
                 NAME, f"batch {batch.number} has {batch.token_count} tokens, the budget is {budget}"
@@ -53,5 +53,5 @@ class CapacityChecker:
         slots = {entry.slot for entry in batch.entries}
         if len(slots) < len(batch.entries):
             raise Violation(NAME, f"a slot stands twice in batch {batch.number}")
-        if len(slots) > self._settings.sequences_max:
+        if len(slots) > self._settings.max_num_seqs:
             raise Violation(NAME, f"{len(slots)} sequences stand in batch {batch.number}")

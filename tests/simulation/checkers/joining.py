@@ -119,9 +119,9 @@ class JoiningChecker:
     def _departs(self, at: float, newcomers: Arrivals) -> bool:
         """Whether newcomers may form a group."""
         settings = self._settings
-        least = settings.sequences_max
+        least = settings.max_num_seqs
         if settings.strategy is Strategy.ADAPTIVE:
-            least = settings.group_size_min
+            least = settings.min_batch_size
         return len(newcomers) >= least or self._is_over(at, newcomers)
 
     def _window(
@@ -137,13 +137,13 @@ class JoiningChecker:
         is_known = all(counters[name] == self._counters[name] for name in PREEMPTIONS)
         if not starts or not is_known or self._is_over(seen.at, self._without_full(newcomers)):
             return
-        enough = self._enough(self._settings.sequences_max - len(running - starts))
+        enough = self._enough(self._settings.max_num_seqs - len(running - starts))
         if len(newcomers) < enough:
             raise Violation(NAME, f"{len(newcomers)} of {enough} join before the end")
 
     def _enough(self, places: int) -> int:
         """Newcomers who end a window early, or fill a group."""
-        size = max(self._settings.window_size or places, self._settings.group_size_min)
+        size = max(self._settings.window_size or places, self._settings.min_batch_size)
         return min(size, places)
 
     def _idle(self, at: float, newcomers: Arrivals) -> None:
@@ -151,7 +151,7 @@ class JoiningChecker:
         for name in self._arrived:
             if name in self._has_run and not self._pauses.is_paused(name):
                 raise Violation(NAME, f"{name} ran before, and is kept out though nobody runs")
-        is_enough = len(newcomers) >= self._enough(self._settings.sequences_max)
+        is_enough = len(newcomers) >= self._enough(self._settings.max_num_seqs)
         if newcomers and (is_enough or self._is_over(at, newcomers)):
             raise Violation(NAME, f"{min(newcomers)} is kept out, and nobody runs")
 

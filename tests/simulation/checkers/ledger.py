@@ -13,9 +13,9 @@ NAME = "ledger"
 class LedgerChecker:
     """Has the scheduler recount itself after every call, and compares with the backend."""
 
-    def __init__(self, recount: Callable[[], None], cache_tokens_max: int | None) -> None:
+    def __init__(self, recount: Callable[[], None], cache_tokens: int | None) -> None:
         self._recount = recount
-        self._cache_tokens_max = cache_tokens_max
+        self._cache_tokens_max = cache_tokens
         self._planned: Gauges | None = None
 
     def see(self, seen: Seen) -> None:

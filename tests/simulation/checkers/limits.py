@@ -51,6 +51,6 @@ class LimitsChecker:
         token_count = count * len(seen.request.prompt)
         # An empty line takes any request that fits the model, however small its bound.
         return seen.waiting_count == 0 or (
-            seen.waiting_count + count <= self._settings.queue_requests_max
-            and seen.waiting_tokens + token_count <= self._settings.queue_tokens_max
+            seen.waiting_count + count <= self._settings.max_num_queued_reqs
+            and seen.waiting_tokens + token_count <= self._settings.max_num_queued_tokens
         )

@@ -37,7 +37,7 @@ class SteeringChecker:
                         raise Violation(NAME, f"{name} is paused and in {batch.number}")
                 if self._settings.mix is Mix.SEPARATE:
                     self._kinds(seen, batch)
-            case Happened() if not self._settings.displaces:
+            case Happened() if not self._settings.enable_preemption:
                 for event in seen.events:
                     if isinstance(event, PreemptEvent) and event.reason is PreemptReason.DISPLACED:
                         raise Violation(NAME, f"{event.request_id} was displaced")
@@ -49,8 +49,8 @@ class SteeringChecker:
         if prefill_count and decode_count:
             raise Violation(NAME, f"batch {batch.number} has prefills and decodes")
         for count, most in (
-            (prefill_count, self._settings.prefills_max),
-            (decode_count, self._settings.decodes_max),
+            (prefill_count, self._settings.prefill_batch_size),
+            (decode_count, self._settings.decode_batch_size),
         ):
             if most is not None and count > most:
                 raise Violation(NAME, f"batch {batch.number} has {count} of a kind, not {most}")

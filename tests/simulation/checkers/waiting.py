@@ -95,7 +95,7 @@ class WaitingChecker:
         for other in others:
             theirs = self._oracle.request(other)
             is_shared = mine.id == theirs.id or (
-                self._settings.reuse_prefixes and mine.scope == theirs.scope
+                self._settings.enable_prefix_caching and mine.scope == theirs.scope
             )
             known = theirs.prompt + self._oracle.alone(other).sampled
             if is_shared and known[:PREFIX_WAIT_MIN] == mine.prompt[:PREFIX_WAIT_MIN]:
@@ -106,8 +106,16 @@ class WaitingChecker:
         settings = self._settings
         for name, arrived in self._arrived.items():
             request = self._oracle.request(name)
-            wait_s = settings.wait_s_max if request.wait_s_max is None else request.wait_s_max
-            total_s = settings.total_s_max if request.total_s_max is None else request.total_s_max
+            wait_s = (
+                settings.queue_timeout_s
+                if request.queue_timeout_s is None
+                else request.queue_timeout_s
+            )
+            total_s = (
+                settings.request_timeout_s
+                if request.request_timeout_s is None
+                else request.request_timeout_s
+            )
             if total_s is not None and arrived + total_s <= at:
                 raise Violation(NAME, f"{name} lives {at - arrived:.3f} s, its limit is {total_s}")
             waits = name not in self._has_run and name in self._unserved

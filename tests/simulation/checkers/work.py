@@ -31,7 +31,7 @@ class WorkChecker:
                 self._token_count += params.n * min(known_max, self._settings.model_len_max)
             case Happened(method="fail"):
                 # Whatever ran looks for its prefix once more.
-                self._token_count += self._settings.sequences_max * self._settings.model_len_max
+                self._token_count += self._settings.max_num_seqs * self._settings.model_len_max
             case Happened():
                 again = sum(isinstance(event, PreemptEvent) for event in seen.events)
                 self._token_count += again * self._settings.model_len_max

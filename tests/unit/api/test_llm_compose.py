@@ -67,8 +67,8 @@ def test_a_file_that_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> Non
 
 def test_slots_leave_room_for_cached_prefixes() -> None:
     """Guards prefix reuse: with one slot per running sequence there is nothing to keep."""
-    for sequences_max, slots in ((1, 17), (16, 32), (100, 200)):
-        assembly = assemble(Settings(backend="fake", max_num_seqs=sequences_max))
+    for max_num_seqs, slots in ((1, 17), (16, 32), (100, 200)):
+        assembly = assemble(Settings(backend="fake", max_num_seqs=max_num_seqs))
         assert assembly.engine.backend.traits.slots_max == slots
         assembly.close()
 

@@ -65,7 +65,7 @@ def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...
 
 def test_separate_ticks_are_sized_apart() -> None:
     """Guards `prefill_batch_size` and `decode_batch_size`: sequences, whatever their tokens."""
-    budget = Budget(100, 8, 0.05, prefills_max=2, decodes_max=3)
+    budget = Budget(100, 8, 0.05, prefill_batch_size=2, decode_batch_size=3)
     share = share_budget(Mix.SEPARATE, 0, [Wanted(50)] * 4, budget, CostModel())
     assert (share.decode_count, share.spans) == (0, (8, 8, 0, 0))
     share = share_budget(Mix.SEPARATE, 9, [], budget, CostModel())

@@ -10,7 +10,7 @@ from jitney.core.settings import SchedulerSettings, Strategy
 
 
 def make(kv_tokens: int = 400, **settings: int | str | float) -> Scheduler:
-    given = {"model_len_max": 200, "sequences_max": 4, "batch_tokens_max": 64, **settings}
+    given = {"model_len_max": 200, "max_num_seqs": 4, "max_num_batched_tokens": 64, **settings}
     traits = Traits(name="none", slots_max=8, kv_tokens=kv_tokens, model_len_max=200)
     return Scheduler(SchedulerSettings(**given), traits, ())  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ def test_a_prompt_is_prefilled_until_its_pass_is_back() -> None:
 
 def test_a_full_house_is_told_as_such() -> None:
     """Guards the reason when every slot is taken."""
-    scheduler = make(sequences_max=1)
+    scheduler = make(max_num_seqs=1)
     for name, first in (("a", 1), ("b", 2)):
         scheduler.submit(request(name, (first, first, first)), 0.0)
     run(scheduler, 0.0)
@@ -75,7 +75,7 @@ def test_a_full_house_is_told_as_such() -> None:
 
 def test_the_one_without_room_waits_for_memory_and_those_behind_it_for_their_turn() -> None:
     """Guards the reasons when memory is short."""
-    scheduler = make(kv_tokens=200, batch_tokens_max=200, prefill_chunk=200)
+    scheduler = make(kv_tokens=200, max_num_batched_tokens=200, prefill_chunk=200)
     for at, name in enumerate(("a", "b", "c")):
         scheduler.submit(request(name, tuple((at * 50 + each) for each in range(120))), 0.0)
     run(scheduler, 0.0)
@@ -84,7 +84,7 @@ def test_the_one_without_room_waits_for_memory_and_those_behind_it_for_their_tur
 
 def test_one_that_waits_for_a_prefix_lets_others_pass() -> None:
     """Guards the reason of a request whose prefix is being computed by another."""
-    scheduler = make(prefill_chunk=16, batch_tokens_max=200)
+    scheduler = make(prefill_chunk=16, max_num_batched_tokens=200)
     common = tuple(range(100))
     scheduler.submit(request("a", (*common, 150)), 0.0)
     run(scheduler, 0.0)
@@ -106,7 +106,7 @@ def test_a_group_that_has_not_departed_is_waited_for() -> None:
 
 def test_drawing_changes_nothing() -> None:
     """Guards the scheduler against those who look at it."""
-    scheduler = make(sequences_max=1)
+    scheduler = make(max_num_seqs=1)
     for name in ("a", "b", "c"):
         scheduler.submit(request(name, (1, 2, 3)), 0.0)
     run(scheduler, 0.0)

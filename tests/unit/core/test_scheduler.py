@@ -19,9 +19,9 @@ from jitney.errors import Draining, QueueFull
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100)
 
 
-def scheduler(queue_requests_max: int = 100) -> Scheduler:
+def scheduler(max_num_queued_reqs: int = 100) -> Scheduler:
     settings = SchedulerSettings(
-        model_len_max=100, sequences_max=8, queue_requests_max=queue_requests_max
+        model_len_max=100, max_num_seqs=8, max_num_queued_reqs=max_num_queued_reqs
     )
     return Scheduler(settings, TRAITS, (9,))
 
@@ -86,10 +86,10 @@ def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
     """Guards invariant 8: nobody else may join while its group is on its way, so it has to."""
     settings = SchedulerSettings(
         model_len_max=100,
-        sequences_max=1,
+        max_num_seqs=1,
         strategy=Strategy.STATIC,
         policy=Policy.PRIORITY,
-        queue_requests_max=1000,
+        max_num_queued_reqs=1000,
     )
     one = Scheduler(settings, TRAITS, (9,))
     one.submit(request("member"), 0.0)
@@ -136,7 +136,7 @@ def test_nothing_is_planned_ahead_while_anyone_waits() -> None:
 def test_planning_ahead_needs_memory_for_everyone() -> None:
     """Guards against a sequence that is left out again and again, because nobody can be moved."""
     traits = Traits(name="none", slots_max=8, kv_tokens=16, model_len_max=100)
-    one = Scheduler(SchedulerSettings(model_len_max=16, sequences_max=8), traits, (9,))
+    one = Scheduler(SchedulerSettings(model_len_max=16, max_num_seqs=8), traits, (9,))
     batch = running(one, 2)
     steady = []
     for _ in range(6):
@@ -149,7 +149,7 @@ def test_planning_ahead_needs_memory_for_everyone() -> None:
 
 def test_planning_ahead_of_a_prompt_is_not_done() -> None:
     """Guards chunks: what a prompt still needs is planned when its last chunk is back."""
-    settings = SchedulerSettings(model_len_max=100, sequences_max=8, prefill_chunk=4)
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, prefill_chunk=4)
     one = Scheduler(settings, TRAITS, (9,))
     one.submit(request("long", tuple(range(10))), 0.0)
     planned(one)
@@ -158,7 +158,7 @@ def test_planning_ahead_of_a_prompt_is_not_done() -> None:
 
 def test_a_full_queue_says_when_to_come_back() -> None:
     """Guards invariant 9: the bound counts sequences, and the refusal carries a time."""
-    one = scheduler(queue_requests_max=1)
+    one = scheduler(max_num_queued_reqs=1)
     one.submit(request("a"), 0.0)
     with pytest.raises(QueueFull) as refusal:
         one.submit(request("b"), 0.0)
@@ -198,7 +198,7 @@ def started(events: list[Event]) -> set[str]:
 
 def test_tenants_who_arrive_together_share_the_places_of_the_first_tick() -> None:
     """Guards `fair`: counts that are only raised by outcomes let one tenant take every place."""
-    settings = SchedulerSettings(model_len_max=100, sequences_max=8, policy=Policy.FAIR)
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, policy=Policy.FAIR)
     one = Scheduler(settings, TRAITS, (9,))
     for number in range(20):
         one.submit(request(f"many-{number}", (1, number), "many"), 0.0)
@@ -211,7 +211,7 @@ def test_tenants_who_arrive_together_share_the_places_of_the_first_tick() -> Non
 
 def test_a_crash_takes_nobodys_fair_share() -> None:
     """Guards `fair`: whoever is put back to wait has not been away."""
-    settings = SchedulerSettings(model_len_max=100, sequences_max=1, policy=Policy.FAIR)
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=1, policy=Policy.FAIR)
     one = Scheduler(settings, TRAITS, (9,))
     one.submit(request("long", tuple(range(10, 70)), "greedy"), 0.0)
     one.submit(request("next", (1, 2), "modest"), 0.0)
@@ -225,7 +225,7 @@ def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
     """Guards the budget: a sequence takes a chunk of a tick, however much it still wants."""
     traits = Traits(name="none", slots_max=8, kv_tokens=2000, model_len_max=1000)
     settings = SchedulerSettings(
-        model_len_max=1000, sequences_max=8, batch_tokens_max=64, prefill_chunk=16
+        model_len_max=1000, max_num_seqs=8, max_num_batched_tokens=64, prefill_chunk=16
     )
     one = Scheduler(settings, traits, (9,))
     one.submit(request("long", tuple(range(500))), 0.0)
@@ -236,7 +236,7 @@ def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
 
 def test_deadlines_of_ended_requests_are_forgotten() -> None:
     """Guards memory: what ended long before its deadline must not be kept until then."""
-    settings = SchedulerSettings(model_len_max=100, sequences_max=8, total_s_max=3600.0)
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, request_timeout_s=3600.0)
     one = Scheduler(settings, TRAITS, (9,))
     for number in range(2000):
         one.submit(request(f"request-{number}"), 0.0)
@@ -262,7 +262,7 @@ def test_what_was_generated_is_computed_again_as_it_was(
 ) -> None:
     """Guards invariant 4 after a crash: a prompt in a span, and then token by token."""
     traits = replace(TRAITS, decodes_differ=decodes_differ)
-    one = Scheduler(SchedulerSettings(model_len_max=100, sequences_max=8), traits, (9,))
+    one = Scheduler(SchedulerSettings(model_len_max=100, max_num_seqs=8), traits, (9,))
     one.submit(request("a"), 0.0)
     for _ in range(2):
         batch = planned(one)

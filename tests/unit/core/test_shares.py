@@ -24,11 +24,11 @@ def scheduler(
 ) -> Scheduler:
     settings = SchedulerSettings(
         model_len_max=100,
-        sequences_max=4,
+        max_num_seqs=4,
         policy=policy,
         strategy=strategy,
         overtake_s=overtake_s,
-        reuse_prefixes=False,
+        enable_prefix_caching=False,
     )
     return Scheduler(settings, TRAITS, (9,))
 
@@ -163,10 +163,10 @@ def tight(kv_tokens: int, batch_tokens: int = 2048) -> Scheduler:
     """Blocks of one token, so that memory is counted by hand."""
     settings = SchedulerSettings(
         model_len_max=60,
-        sequences_max=4,
-        batch_tokens_max=batch_tokens,
+        max_num_seqs=4,
+        max_num_batched_tokens=batch_tokens,
         prefill_chunk=min(batch_tokens, 512),
-        reuse_prefixes=False,
+        enable_prefix_caching=False,
         watermark=0.0,
     )
     traits = replace(TRAITS, kv_tokens=kv_tokens, model_len_max=60, block_tokens=1)
@@ -244,7 +244,7 @@ def test_a_tenant_beyond_its_share_takes_from_its_own() -> None:
 
 def test_a_tenant_sent_back_for_its_memory_does_not_return_at_once() -> None:
     """Guards a newcomer: a cached prefix was not counted, and its owner came back before him."""
-    settings = SchedulerSettings(model_len_max=200, sequences_max=4, watermark=0.0)
+    settings = SchedulerSettings(model_len_max=200, max_num_seqs=4, watermark=0.0)
     traits = replace(TRAITS, kv_tokens=400, model_len_max=200, block_tokens=1, can_save=False)
     one = Scheduler(settings, traits, (9,))
     head = long_request("h", "a", 100, tokens_max=2)
@@ -275,7 +275,7 @@ def test_the_picture_says_that_all_of_a_crowded_tenant_wait_for_its_share() -> N
 def test_who_is_held_back_by_memory_joins_no_group_on_its_way() -> None:
     """Guards groups: what a share holds back departs with the next one."""
     settings = SchedulerSettings(
-        model_len_max=60, sequences_max=4, strategy=Strategy.STATIC, watermark=0.0
+        model_len_max=60, max_num_seqs=4, strategy=Strategy.STATIC, watermark=0.0
     )
     traits = replace(TRAITS, kv_tokens=100, model_len_max=60, block_tokens=1)
     one = Scheduler(settings, traits, (9,))
@@ -291,7 +291,7 @@ def test_who_is_held_back_by_memory_joins_no_group_on_its_way() -> None:
 def test_long_prefixes_are_copied_to_few_in_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards those who generate: a copy moves bytes, and many wait for one prefix together."""
     monkeypatch.setattr(limits, "COPIED_TOKENS_MAX", 60)
-    settings = SchedulerSettings(model_len_max=100, sequences_max=8)
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8)
     one = Scheduler(settings, replace(TRAITS, slots_max=16), (9,))
     for name in "abcdefg":
         one.submit(replace(long_request("same", "t", 50), id=RequestId(name), share=None), 0.0)

@@ -21,8 +21,8 @@ A, B, C = (RequestId(name) for name in "abc")
 
 
 # Any: of every setting's type
-def scheduler(sequences_max: int = 8, **others: Any) -> Scheduler:
-    settings = SchedulerSettings(model_len_max=100, sequences_max=sequences_max, **others)
+def scheduler(max_num_seqs: int = 8, **others: Any) -> Scheduler:
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=max_num_seqs, **others)
     return Scheduler(settings, TRAITS, (9,))
 
 
@@ -89,7 +89,7 @@ def test_a_request_that_is_in_a_batch_is_paused_when_it_has_returned() -> None:
 def test_a_paused_request_ends_by_its_deadline_and_by_a_cancel() -> None:
     """Guards the paused against being forgotten: time limits hold, and a cancel reaches them."""
     one = scheduler()
-    one.submit(request("a", total_s_max=5.0), 0.0)
+    one.submit(request("a", request_timeout_s=5.0), 0.0)
     one.submit(request("b"), 0.0)
     turn(one)
     one.pause(A, 0.0)
@@ -132,7 +132,7 @@ def test_all_pauses_of_a_request_together_are_bounded() -> None:
 
 def test_only_a_part_of_the_queue_may_be_paused_and_the_rest_stays_open() -> None:
     """Guards everybody else: one caller cannot fill the queue with requests that do nothing."""
-    one = scheduler(queue_requests_max=8)
+    one = scheduler(max_num_queued_reqs=8)
     for name in "abcd":
         one.submit(request(name), 0.0)
         one.pause(RequestId(name), 0.0)
@@ -164,7 +164,7 @@ def test_a_tenant_may_pause_a_part_of_its_share() -> None:
 
 def test_a_group_that_waits_until_it_is_full_does_not_wait_for_who_ran_before() -> None:
     """Guards the resumed: it would wait for strangers, perhaps for ever."""
-    one = scheduler(sequences_max=2, strategy=Strategy.STATIC, wait_s=None)
+    one = scheduler(max_num_seqs=2, strategy=Strategy.STATIC, wait_s=None)
     for name in "ab":
         one.submit(request(name), 0.0)
     turn(one)
@@ -195,7 +195,7 @@ def test_a_newcomer_whom_a_share_holds_back_does_not_end_the_window() -> None:
 
 def test_a_resumed_request_is_next_by_its_age() -> None:
     """Guards the place of the paused: it is kept by age."""
-    one = scheduler(sequences_max=1)
+    one = scheduler(max_num_seqs=1)
     for name in "abc":
         one.submit(request(name), 0.0)
     one.pause(A, 0.0)
@@ -209,7 +209,7 @@ def test_a_resumed_request_is_next_by_its_age() -> None:
 
 def test_no_group_waits_for_a_paused_member() -> None:
     """Guards the others of a group strategy: one caller must not stop them."""
-    one = scheduler(sequences_max=2, strategy=Strategy.STATIC, wait_s=1.0)
+    one = scheduler(max_num_seqs=2, strategy=Strategy.STATIC, wait_s=1.0)
     for name in "abcd":
         one.submit(request(name), 0.0)
     turn(one)
@@ -240,7 +240,7 @@ def test_a_crash_leaves_the_paused_paused() -> None:
 
 def test_a_class_can_be_changed_while_it_waits_and_while_it_runs() -> None:
     """Guards reprioritise: the queue and the order of those who run follow it."""
-    one = scheduler(sequences_max=1, policy=Policy.PRIORITY)
+    one = scheduler(max_num_seqs=1, policy=Policy.PRIORITY)
     for name in "abc":
         one.submit(request(name), 0.0)
     turn(one)
@@ -254,7 +254,7 @@ def test_a_class_can_be_changed_while_it_waits_and_while_it_runs() -> None:
 
 def test_without_preemption_nobody_is_displaced() -> None:
     """Guards `enable_preemption`: the higher class is next and waits for a place."""
-    one = scheduler(sequences_max=1, policy=Policy.PRIORITY, displaces=False)
+    one = scheduler(max_num_seqs=1, policy=Policy.PRIORITY, enable_preemption=False)
     one.submit(request("a"), 0.0)
     turn(one)
     one.submit(request("b", priority=Priority.CRITICAL), 0.0)
@@ -265,7 +265,7 @@ def test_without_preemption_nobody_is_displaced() -> None:
 
 def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
     """Guards the mix `separate`: never both, in turns, and each of them sized apart."""
-    one = scheduler(mix=Mix.SEPARATE, prefill_chunk=8, prefills_max=1, decodes_max=1)
+    one = scheduler(mix=Mix.SEPARATE, prefill_chunk=8, prefill_batch_size=1, decode_batch_size=1)
     for name in "abcd":
         one.submit(request(name, 30), 0.0)
     kinds = []
@@ -285,11 +285,11 @@ def test_under_separate_those_who_were_sent_back_have_no_turn() -> None:
     traits = Traits(name="none", slots_max=8, kv_tokens=38, model_len_max=38)
     settings = SchedulerSettings(
         model_len_max=38,
-        sequences_max=8,
+        max_num_seqs=8,
         mix=Mix.SEPARATE,
         prefill_chunk=8,
         watermark=0.0,
-        reuse_prefixes=False,
+        enable_prefix_caching=False,
     )
     one = Scheduler(settings, traits, (9,))
     for name in "ab":
@@ -304,7 +304,7 @@ def test_under_separate_those_who_were_sent_back_have_no_turn() -> None:
 
 def test_under_separate_tenants_take_turns_at_the_prefill() -> None:
     """Guards a short prompt behind five long ones of another key."""
-    one = scheduler(mix=Mix.SEPARATE, prefill_chunk=4, prefills_max=1)
+    one = scheduler(mix=Mix.SEPARATE, prefill_chunk=4, prefill_batch_size=1)
     share = Share(waiting_max=9, waiting_tokens_max=1000, running_max=6)
     for name in "abcde":
         one.submit(request(name, 70, share=share, tenant="x"), 0.0)
@@ -357,7 +357,7 @@ def started(one: Scheduler) -> list[str]:
 
 def test_a_policy_of_ones_own_orders_the_waiting() -> None:
     """Guards the protocol: the smallest rank is next."""
-    one = scheduler(sequences_max=1, policy=ByName())
+    one = scheduler(max_num_seqs=1, policy=ByName())
     for name in "abcde":
         one.submit(request(name), 0.0)
     assert started(one) == list("edcba")
@@ -366,7 +366,7 @@ def test_a_policy_of_ones_own_orders_the_waiting() -> None:
 
 def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
     """Guards the engine against a policy that raises or answers nonsense."""
-    one = scheduler(sequences_max=1, policy=Broken())
+    one = scheduler(max_num_seqs=1, policy=Broken())
     for name in "abcde":
         one.submit(request(name), 0.0)
     complaints = one.take_complaints()
@@ -378,7 +378,7 @@ def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
 
 def test_a_policy_cannot_end_the_engine() -> None:
     """Guards the engine thread: an exit, and an error that cannot be put into words."""
-    one = scheduler(sequences_max=1, policy=Quits())
+    one = scheduler(max_num_seqs=1, policy=Quits())
     for name in "ab":
         one.submit(request(name), 0.0)
     assert [each.split(": ")[1] for each in one.take_complaints()] == ["SystemExit", "Unspeakable"]
@@ -386,7 +386,7 @@ def test_a_policy_cannot_end_the_engine() -> None:
 
 def test_the_oldest_is_not_overtaken_for_ever_by_any_policy() -> None:
     """Guards invariant 8: the rule of elders stands above a policy of one's own."""
-    one = scheduler(sequences_max=1, policy=ByName(), overtake_s=10.0)
+    one = scheduler(max_num_seqs=1, policy=ByName(), overtake_s=10.0)
     one.submit(request("a"), 0.0)
     one.submit(request("z"), 11.0)
     turn(one, 11.0)

@@ -14,7 +14,7 @@ from tests.unit.core.sequences import sequence
 # Any: of every setting's type
 def gate(strategy: Strategy, size: int = 2, wait_s: float | None = 0.25, **others: Any) -> Gate:
     settings = SchedulerSettings(
-        model_len_max=1000, sequences_max=size, strategy=strategy, wait_s=wait_s, **others
+        model_len_max=1000, max_num_seqs=size, strategy=strategy, wait_s=wait_s, **others
     )
     return make_gate(settings, Counters())
 
@@ -55,8 +55,8 @@ def test_a_window_gathers_newcomers_for_so_long() -> None:
 
 @pytest.mark.parametrize(("size", "least", "enough"), [(None, 1, 8), (3, 1, 3), (3, 5, 5)])
 def test_a_window_ends_when_enough_are_here(size: int | None, least: int, enough: int) -> None:
-    """Guards `window_size` and `group_size_min`: who has enough company waits no longer."""
-    one = gate(Strategy.CONTINUOUS, size=8, window_size=size, group_size_min=least)
+    """Guards `window_size` and `min_batch_size`: who has enough company waits no longer."""
+    one = gate(Strategy.CONTINUOUS, size=8, window_size=size, min_batch_size=least)
     assert not opened(one, 0.0, many(enough - 1))
     assert opened(one, 0.0, many(enough))
 
@@ -167,7 +167,7 @@ def test_adaptive_groups_wait_to_fill_up_for_less_and_less_when_few_come() -> No
 
 def test_fewer_than_the_minimum_depart_only_when_the_wait_is_over() -> None:
     """Guards `min_batch_size`: small adaptive groups wait for company while the timer runs."""
-    one = gate(Strategy.ADAPTIVE, size=8, group_size_min=3)
+    one = gate(Strategy.ADAPTIVE, size=8, min_batch_size=3)
     assert [departed(one, 1) for _ in range(4)] == [1] * 4
     assert not opened(one, 0.0, many(2))
     assert departed(one, 3, now=0.0) == 3

@@ -122,7 +122,7 @@ def make_request() -> Callable[..., Request]:
     def make(prompt: str = "abc", *, id: str | None = None, **params: Any) -> Request:
         fields = {
             name: params.pop(name)
-            for name in ("priority", "tenant", "scope", "wait_s_max", "total_s_max")
+            for name in ("priority", "tenant", "scope", "queue_timeout_s", "request_timeout_s")
             if name in params
         }
         request = Request(

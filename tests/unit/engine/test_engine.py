@@ -51,7 +51,7 @@ def test_many_threads_get_their_own_answers(
     make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     """Guards against answers that go to the wrong caller."""
-    engine = make_engine(sequences_max=8)
+    engine = make_engine(max_num_seqs=8)
     requests = [make_request(f"number {number}", max_tokens=10) for number in range(24)]
     alone = [engine.submit(request).result(WAIT_S) for request in requests]
     texts: dict[str, str] = {}
@@ -89,7 +89,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(
     make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
 ) -> None:
     """Guards against a waiting line without end."""
-    engine = make_engine(sequences_max=1, queue_requests_max=2)
+    engine = make_engine(max_num_seqs=1, max_num_queued_reqs=2)
     backend.gate.clear()
     handles = [engine.send(make_request())]
     assert backend.entered.wait(WAIT_S)
@@ -131,7 +131,7 @@ def test_closing_without_draining_cancels_what_lives(
     make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
 ) -> None:
     """Guards against a close that waits for the longest request."""
-    engine = make_engine(sequences_max=1)
+    engine = make_engine(max_num_seqs=1)
     backend.gate.clear()
     running = engine.send(make_request(max_tokens=900))
     assert backend.entered.wait(WAIT_S)

@@ -135,7 +135,7 @@ def test_what_went_wrong_is_raised_after_the_deltas_and_what_was_made_is_kept(
 ) -> None:
     """Guards against errors that swallow text, and text that hides an error."""
     backend.gate.clear()
-    handle = make_engine().send(make_request(max_tokens=1000, total_s_max=0.02))
+    handle = make_engine().send(make_request(max_tokens=1000, request_timeout_s=0.02))
     assert backend.entered.wait(WAIT_S)
     threading.Event().wait(0.05)  # the deadline passes while the first batch is under way
     backend.gate.set()

@@ -43,11 +43,11 @@ def test_a_seed_is_drawn_only_when_none_is_given(entrance: Entrance) -> None:
 def test_a_request_carries_its_options(entrance: Entrance) -> None:
     """Guards the fields that decide who is served when, and what may be shared."""
     options = RequestOptions(
-        id=RequestId("x"), priority=Priority.HIGH, tenant="t", scope="s", total_s_max=3.0
+        id=RequestId("x"), priority=Priority.HIGH, tenant="t", scope="s", request_timeout_s=3.0
     )
     request = entrance.make((65,), SamplingParams(), options)
     assert (request.id, request.priority, request.tenant, request.scope) == ("x", 2, "t", "s")
-    assert (request.wait_s_max, request.total_s_max) == (None, 3.0)
+    assert (request.queue_timeout_s, request.request_timeout_s) == (None, 3.0)
 
 
 def test_requests_without_an_id_get_one_of_their_own(entrance: Entrance) -> None:
@@ -104,7 +104,7 @@ def test_texts_that_are_too_long_or_no_text_are_refused(
         entrance.encode_text(b"bytes")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("field", ["wait_s_max", "total_s_max"])
+@pytest.mark.parametrize("field", ["queue_timeout_s", "request_timeout_s"])
 def test_time_limits_must_be_above_zero(field: str) -> None:
     """Guards against a limit of nothing, or of no number, taken for no limit."""
     for seconds in (0.0, -1.0, float("nan")):

@@ -65,7 +65,7 @@ def test_a_preemption_is_told_with_its_reason_and_its_cause(
     make_world: Callable[..., World], make_request: Callable[..., Request]
 ) -> None:
     """Guards the words "displaced by a request of high priority"."""
-    world = make_world(sequences_max=1, policy=Policy.PRIORITY)
+    world = make_world(max_num_seqs=1, policy=Policy.PRIORITY)
     world.tick.submit(make_request(id="low", priority=Priority.LOW, max_tokens=20), Mailbox())
     world.tick.run()
     world.tick.run()
@@ -82,7 +82,7 @@ def test_preemptions_for_memory_are_pressure_and_count_once(
 ) -> None:
     """Guards the pressure on memory, which has the same preemptions and counts none of its own."""
     small = FaultyBackend(FakeSettings(slots=4, kv_tokens=48, model_len_max=48, eos_period=0))
-    world = make_world(small, model_len_max=48, sequences_max=4)
+    world = make_world(small, model_len_max=48, max_num_seqs=4)
     for name in ("a", "b", "c"):
         world.tick.submit(make_request(3 * name, id=name, max_tokens=30), Mailbox())
     world.run_dry()
@@ -129,7 +129,7 @@ def test_latency_counts_from_arrival_and_the_wait_from_the_sending(
     twice, and its time limit begins with the engine."""
     world = make_world()
     mailbox = Mailbox()
-    request = make_request(id="a", max_tokens=3, total_s_max=5.0)
+    request = make_request(id="a", max_tokens=3, request_timeout_s=5.0)
     world.clock.moment = 101.0
     world.tick.submit(request, mailbox, 100.5, 80.0)
     world.clock.moment = 102.0

@@ -189,7 +189,7 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
             return self.moment
 
     backend = FakeBackend(FakeSettings(eos_period=0, tick_s=0.01, token_s=0.001))
-    settings = SchedulerSettings(model_len_max=400, sequences_max=4, prefill_chunk=16)
+    settings = SchedulerSettings(model_len_max=400, max_num_seqs=4, prefill_chunk=16)
     clock, observers, records = Now(), Observers(), list[Record]()
     observers.add(records.append)
     engine = Tick(Scheduler(settings, backend.traits, ()), backend, clock, observers)

@@ -67,7 +67,7 @@ def test_requests_run_together_give_what_they_give_alone(
 ) -> None:
     """Guards invariant 4 through text, stop strings and counting."""
     requests = [make_request(f"prompt {number}", max_tokens=20) for number in range(6)]
-    world = make_world(sequences_max=4, prefill_chunk=3)
+    world = make_world(max_num_seqs=4, prefill_chunk=3)
     mailboxes = [Mailbox() for _ in requests]
     for request, mailbox in zip(requests, mailboxes, strict=True):
         world.tick.submit(request, mailbox)
@@ -154,7 +154,7 @@ def test_what_planning_changed_is_seen_during_the_pass(
     make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards what operators see: a forward pass may take long, and as many run as before."""
-    world = make_world(sequences_max=1, policy=Policy.PRIORITY)
+    world = make_world(max_num_seqs=1, policy=Policy.PRIORITY)
     seen: list[tuple[int, int]] = []
     execute = world.backend.execute
 
@@ -253,7 +253,7 @@ def test_a_deadline_passes_while_the_backend_is_away(
 ) -> None:
     """Guards invariant 8 when nothing can be planned."""
     world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(total_s_max=0.2, max_tokens=100), mailbox)
+    world.tick.submit(make_request(request_timeout_s=0.2, max_tokens=100), mailbox)
     world.backend.execute_faults = [BackendCrashed("gone")]
     world.backend.reset_faults = [BackendCrashed("not yet")]
     assert world.tick.run()
@@ -290,7 +290,7 @@ def test_a_refusal_reaches_the_submitter_and_is_counted(
     make_world: MakeWorld, make_request: MakeRequest
 ) -> None:
     """Guards against accepted requests that were never accepted (invariant 7)."""
-    world = make_world(sequences_max=1, queue_requests_max=1)
+    world = make_world(max_num_seqs=1, max_num_queued_reqs=1)
     world.tick.submit(make_request(), Mailbox())
     with pytest.raises(QueueFull):
         world.tick.submit(make_request(), Mailbox())
@@ -323,7 +323,7 @@ def test_a_failed_request_is_reported_as_such(
 ) -> None:
     """Guards against deadlines that vanish from the statistics."""
     world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(total_s_max=1.0, max_tokens=100), mailbox)
+    world.tick.submit(make_request(request_timeout_s=1.0, max_tokens=100), mailbox)
     world.tick.run()
     world.clock.moment += 2.0
     world.tick.run()
@@ -338,7 +338,7 @@ def test_a_static_group_is_answered_together(
     make_world: MakeWorld, make_request: MakeRequest
 ) -> None:
     """Guards the meaning of `static`: the short wait for the long."""
-    world = make_world(strategy="static", sequences_max=2)
+    world = make_world(strategy="static", max_num_seqs=2)
     short, long = Mailbox(), Mailbox()
     world.tick.submit(make_request(max_tokens=2), short)
     world.tick.submit(make_request(max_tokens=10), long)
@@ -377,7 +377,7 @@ def test_answers_that_are_held_back_are_put_together_once(
         return ending(collector, now)
 
     monkeypatch.setattr(Collector, "ending", counted)
-    world = make_world(strategy=Strategy.STATIC, sequences_max=4)
+    world = make_world(strategy=Strategy.STATIC, max_num_seqs=4)
     mailboxes = [Mailbox() for _ in range(4)]
     for tokens, mailbox in zip((1, 2, 3, 40), mailboxes, strict=True):
         world.tick.submit(make_request(max_tokens=tokens), mailbox)
@@ -410,7 +410,7 @@ def test_the_id_of_an_answer_that_is_held_back_is_not_free(
     make_world: MakeWorld, make_request: MakeRequest
 ) -> None:
     """Guards callers with ids of their own: a cancel of the first would end the second."""
-    world = make_world(strategy=Strategy.STATIC, sequences_max=2)
+    world = make_world(strategy=Strategy.STATIC, max_num_seqs=2)
     first, second = Mailbox(), Mailbox()
     world.tick.submit(make_request(id="a", max_tokens=1), first)
     world.tick.submit(make_request(id="b", max_tokens=20), second)

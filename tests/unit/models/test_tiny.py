@@ -20,7 +20,7 @@ TOLERANCE = 0.1
 
 def told_by_llamacpp(model: Path) -> list[float]:
     """The log probability of each token of the text but the first, and of the greedy next one."""
-    sizes = {"slots": 1, "kv_tokens": 256, "batch_tokens_max": 64, "threads": 1}
+    sizes = {"slots": 1, "kv_tokens": 256, "max_num_batched_tokens": 64, "threads": 1}
     backend = load("llamacpp", {"model": str(model), **sizes})
     sampling = Sampling(seed=0, prompt_count=len(TEXT), logprobs=0, prompt_logprobs=0)
     batch = Batch(0, (Open(0, sampling),), (Entry(0, 0, TEXT, wants_token=True),))

@@ -59,7 +59,7 @@ class FakeSettings:
     kv_tokens: int = 16_384
     block_tokens: int = 1
     model_len_max: int = 4096
-    batch_tokens_max: int = 2048
+    max_num_batched_tokens: int = 2048
     eos_period: int = 64
     """One token in so many is the end token; 0 means none is."""
     tick_s: float = 0.0
@@ -74,7 +74,13 @@ class FakeSettings:
     groups of rows."""
 
     def __post_init__(self) -> None:
-        for name in ("slots", "kv_tokens", "block_tokens", "model_len_max", "batch_tokens_max"):
+        for name in (
+            "slots",
+            "kv_tokens",
+            "block_tokens",
+            "model_len_max",
+            "max_num_batched_tokens",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, and got {getattr(self, name)}.")
         for name in ("eos_period", "tick_s", "token_s"):
@@ -165,10 +171,10 @@ class FakeBackend:
         for operation in batch.operations:
             self._operate(operation)
         token_count = batch.token_count
-        if token_count > settings.batch_tokens_max:
+        if token_count > settings.max_num_batched_tokens:
             raise BackendFailed(
                 f"batch {batch.number} has {token_count} tokens; "
-                f"the limit is {settings.batch_tokens_max}."
+                f"the limit is {settings.max_num_batched_tokens}."
             )
         slots = {entry.slot for entry in batch.entries}
         if len(slots) < len(batch.entries):

@@ -84,7 +84,7 @@ def _try(told: Mapping[str, Any], kernel: str, shapes: tuple[Shape, ...]) -> sha
     settings = dict(told) | {
         "kv_tokens": invariance.SLOTS * invariance.SLOT_TOKENS,
         "slot_tokens_max": invariance.SLOT_TOKENS,
-        "batch_tokens_max": max(int(told["batch_tokens_max"]), invariance.SLOT_TOKENS),
+        "max_num_batched_tokens": max(int(told["max_num_batched_tokens"]), invariance.SLOT_TOKENS),
         "flash_attention": kernel == "on",
     }
     return shape_trial.try_shapes(

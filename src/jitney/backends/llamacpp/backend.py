@@ -67,7 +67,7 @@ class LlamaCppSettings:
     model: Path
     kv_tokens: int
     slots: int
-    batch_tokens_max: int
+    max_num_batched_tokens: int
     threads: int
     """At most; fewer are used while other processes are busy."""
     gpu_layers: int = 0
@@ -94,7 +94,7 @@ class LlamaCppSettings:
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
         object.__setattr__(self, "model", Path(self.model))
-        for name in ("kv_tokens", "slots", "batch_tokens_max", "threads"):
+        for name in ("kv_tokens", "slots", "max_num_batched_tokens", "threads"):
             value = getattr(self, name)
             if not 1 <= value <= limits.TOKENS_MAX:
                 raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}, and got {value}.")
@@ -157,7 +157,7 @@ class LlamaCppBackend:
                 kv_tokens=settings.cells,
                 slots=settings.slots_native,
                 # Room for what fills a pass up.
-                batch_tokens_max=settings.batch_tokens_max + PASS_TOKENS_MAX,
+                max_num_batched_tokens=settings.max_num_batched_tokens + PASS_TOKENS_MAX,
                 pass_tokens_max=PASS_TOKENS_MAX,
                 threads=settings.threads,
                 flash_attention=settings.flash_attention,
@@ -246,7 +246,7 @@ class LlamaCppBackend:
 
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""
-        spans = lay_out(batch, self._memory, self._settings.batch_tokens_max, by_slot=True)
+        spans = lay_out(batch, self._memory, self._settings.max_num_batched_tokens, by_slot=True)
         self._choose_threads()
         passes: Iterable[Pass] = [whole_pass(spans)]
         if self._settings.is_split:

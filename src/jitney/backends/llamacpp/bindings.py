@@ -228,7 +228,7 @@ class ContextShape:
 
     kv_tokens: int
     slots: int
-    batch_tokens_max: int
+    max_num_batched_tokens: int
     pass_tokens_max: int
     """A batch is computed in passes of at most this many tokens."""
     threads: int
@@ -246,8 +246,8 @@ class Context:
         params = llama_cpp.llama_context_default_params()
         # The library wants a cell for each slot; the core never uses more than it was promised.
         params.n_ctx = max(shape.kv_tokens, shape.slots)
-        params.n_batch = shape.batch_tokens_max
-        params.n_ubatch = min(shape.pass_tokens_max, shape.batch_tokens_max)
+        params.n_batch = shape.max_num_batched_tokens
+        params.n_ubatch = min(shape.pass_tokens_max, shape.max_num_batched_tokens)
         params.n_seq_max = shape.slots
         params.n_threads = params.n_threads_batch = shape.threads
         params.flash_attn_type = (
@@ -275,7 +275,7 @@ class Context:
             # The model is an argument so that it outlives the context.
             self._free = weakref.finalize(self, _free_context, self._pointer, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
-        self._make_batch(shape.batch_tokens_max)
+        self._make_batch(shape.max_num_batched_tokens)
 
     def _make_batch(self, room: int) -> None:
         """Arrays that are ours, written by numpy; the struct given to `decode` points at them."""

@@ -65,7 +65,7 @@ def run_probe(model: Path, *, extra_kernels: bool) -> None:
         model=model,
         kv_tokens=256,
         slots=1,
-        batch_tokens_max=TOKENS,
+        max_num_batched_tokens=TOKENS,
         threads=2,
         extra_kernels=extra_kernels,
     )

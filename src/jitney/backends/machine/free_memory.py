@@ -37,7 +37,9 @@ def check_memory(
         return
     fits = max(0, available - work_bytes) // max(1, token_bytes) // 256 * 256
     advice = (
-        f"lower kv_tokens to at most {fits}" if fits else "lower kv_tokens and batch_tokens_max"
+        f"lower kv_tokens to at most {fits}"
+        if fits
+        else "lower kv_tokens and max_num_batched_tokens"
     )
     raise NoRoom(
         f"kv_tokens {kv_tokens} takes {_gib(needed)} of memory for this model and "

@@ -44,7 +44,7 @@ class OpenVinoSettings:
     """The GGUF that the model came from: its tokenizer is the model's own."""
     kv_tokens: int
     slots: int
-    batch_tokens_max: int
+    max_num_batched_tokens: int
     model_len_max: int
     threads: int
     inference_precision: str = "f32"
@@ -63,7 +63,7 @@ class OpenVinoSettings:
         # Settings may have come over a pipe, where a path is text.
         object.__setattr__(self, "model", Path(self.model))
         object.__setattr__(self, "vocabulary", Path(self.vocabulary))
-        for name in ("kv_tokens", "slots", "batch_tokens_max", "model_len_max", "threads"):
+        for name in ("kv_tokens", "slots", "max_num_batched_tokens", "model_len_max", "threads"):
             value = getattr(self, name)
             if not 1 <= value <= limits.TOKENS_MAX:
                 raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}, and got {value}.")
@@ -180,7 +180,7 @@ class OpenVinoBackend:
 
     def _run(self, batch: Batch) -> list[Sample]:
         """The forward pass, and a sample for each entry."""
-        spans = lay_out(batch, self._memory, self._settings.batch_tokens_max, by_slot=False)
+        spans = lay_out(batch, self._memory, self._settings.max_num_batched_tokens, by_slot=False)
         for span in spans:
             if span.entry.end > self._settings.model_len_max:
                 raise BackendFailed(

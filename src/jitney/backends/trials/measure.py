@@ -207,7 +207,7 @@ def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
     trimmed = dict(settings) | {
         "slots": sequences,
         "kv_tokens": sequences * SLOT_TOKENS,
-        "batch_tokens_max": max(int(settings["batch_tokens_max"]), PROMPT_TOKENS),
+        "max_num_batched_tokens": max(int(settings["max_num_batched_tokens"]), PROMPT_TOKENS),
     }
     if trimmed.get("slot_tokens_max"):
         trimmed["slot_tokens_max"] = SLOT_TOKENS

@@ -29,7 +29,7 @@ SHAPE = TinyShape(packed=True)
 PROMPTS = 4
 PROMPT_TOKENS = 40
 COMPLETION_TOKENS = 8
-SIZES = {"slots": PROMPTS, "kv_tokens": 1024, "batch_tokens_max": 256}
+SIZES = {"slots": PROMPTS, "kv_tokens": 1024, "max_num_batched_tokens": 256}
 DIFFERENCE_MAX = 0.5
 """Mean distance of log probabilities. Weights and activations of 8 bits, or bfloat16, are at 0.2 or
 below; a wrong kernel is at several."""

@@ -218,9 +218,9 @@ def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | 
     if queue == running == 1.0:
         return None
     return Share(
-        waiting_max=max(1, int(queue * engine.queue_requests_max)),
-        waiting_tokens_max=max(1, int(queue * engine.queue_tokens_max)),
-        running_max=max(1, int(running * engine.sequences_max)),
+        waiting_max=max(1, int(queue * engine.max_num_queued_reqs)),
+        waiting_tokens_max=max(1, int(queue * engine.max_num_queued_tokens)),
+        running_max=max(1, int(running * engine.max_num_seqs)),
     )
 
 

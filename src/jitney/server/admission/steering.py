@@ -84,7 +84,7 @@ def _check_room(service: Service) -> None:
     if service.is_draining:
         raise Draining("the server is shutting down, and pauses nothing any more.")
     engine = service.engine
-    count_max = paused_max(engine.settings.queue_requests_max)
+    count_max = paused_max(engine.settings.max_num_queued_reqs)
     if engine.gauges().paused_count >= count_max:
         raise Refusal(
             429,

@@ -8,7 +8,8 @@ servers in one process do not meet.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,6 +37,23 @@ from jitney.server.service import Service
 from jitney.version import version
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "max_num_seqs": "sequences_max",
+        "max_num_batched_tokens": "batch_tokens_max",
+        "cache_tokens": "cache_tokens_max",
+        "saved_limit": "saved_bytes_max",
+        "min_batch_size": "group_size_min",
+        "prefill_batch_size": "prefills_max",
+        "decode_batch_size": "decodes_max",
+        "max_num_queued_reqs": "queue_requests_max",
+        "max_num_queued_tokens": "queue_tokens_max",
+        "queue_timeout_s": "wait_s_max",
+        "request_timeout_s": "total_s_max",
+    }
+)
+"""Settings that dashboards know under another label of `jitney:limit`."""
 
 
 class Log(Protocol):
@@ -171,7 +189,7 @@ class Metrics:
             for name in getattr(settings, "__slots__", ()):
                 value = getattr(settings, name)
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    in_force[name] = value
+                    in_force[LIMIT_LABELS.get(name, name)] = value
         in_force |= {
             "kv_tokens": traits.kv_tokens,
             "slots": traits.slots_max,

@@ -209,7 +209,7 @@ class _Order:
             tenant=key.name if key is not None else body.user or "",
             share=self.visit.caller.share,
             scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
-            total_s_max=self.service.left_s(self.visit.due_at),
+            request_timeout_s=self.service.left_s(self.visit.due_at),
         )
 
 
@@ -352,7 +352,7 @@ def _check_count(
     if len(prompts) == 1:
         return
     settings = service.engine.settings
-    requests_max, tokens_max = settings.queue_requests_max, settings.queue_tokens_max
+    requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
     if share is not None:
         requests_max, tokens_max = share.waiting_max, share.waiting_tokens_max
     counts = (

@@ -155,9 +155,9 @@ class PageState:
     def _limits(self) -> Fields:
         settings = self._engine.settings
         return {
-            "sequences_max": settings.sequences_max,
-            "batch_tokens_max": settings.batch_tokens_max,
-            "queue_requests_max": settings.queue_requests_max,
+            "sequences_max": settings.max_num_seqs,
+            "batch_tokens_max": settings.max_num_batched_tokens,
+            "queue_requests_max": settings.max_num_queued_reqs,
             "model_len_max": settings.model_len_max,
         }
 

@@ -28,7 +28,7 @@ from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 PROMPT = tuple(encode("What is a jitney? It is a small bus with no timetable.", special=False))
 END = byte_vocabulary().eos_tokens[0]
-SMALL = FakeSettings(slots=4, kv_tokens=64, model_len_max=48, batch_tokens_max=40)
+SMALL = FakeSettings(slots=4, kv_tokens=64, model_len_max=48, max_num_batched_tokens=40)
 
 
 def built(eos_period: int = 0, kv_tokens: int = 4096, block_tokens: int = 1) -> FakeBackend:

@@ -36,7 +36,7 @@ PASSES = 1100
 
 def settings(model: Path, *, kv_tokens: int = KV_TOKENS, slots: int = 8) -> LlamaCppSettings:
     return LlamaCppSettings(
-        model=model, kv_tokens=kv_tokens, slots=slots, batch_tokens_max=2048, threads=2
+        model=model, kv_tokens=kv_tokens, slots=slots, max_num_batched_tokens=2048, threads=2
     )
 
 

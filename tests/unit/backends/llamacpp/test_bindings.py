@@ -17,7 +17,12 @@ from jitney.backends.llamacpp import bindings
 from tests.models_for_tests import write_tiny_gguf
 
 SHAPE = bindings.ContextShape(
-    kv_tokens=64, slots=1, batch_tokens_max=64, pass_tokens_max=64, threads=1, flash_attention=False
+    kv_tokens=64,
+    slots=1,
+    max_num_batched_tokens=64,
+    pass_tokens_max=64,
+    threads=1,
+    flash_attention=False,
 )
 
 

@@ -42,7 +42,7 @@ def settings(model: Path, slot_tokens_max: int) -> LlamaCppSettings:
         model=model,
         kv_tokens=2048,
         slots=8,
-        batch_tokens_max=512,
+        max_num_batched_tokens=512,
         threads=2,
         flash_attention=False,
         slot_tokens_max=slot_tokens_max,

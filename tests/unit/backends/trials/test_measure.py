@@ -11,7 +11,7 @@ from jitney.backends.trials import measure, probes
 from jitney.backends.trials.measure import Trial
 
 NAMES = ("openvino", "llamacpp")
-FAKE = {"slots": 8, "kv_tokens": 2048, "model_len_max": 512, "batch_tokens_max": 256}
+FAKE = {"slots": 8, "kv_tokens": 2048, "model_len_max": 512, "max_num_batched_tokens": 256}
 
 
 def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -50,7 +50,9 @@ def test_the_child_is_given_the_memory_that_it_needs(
 ) -> None:
     """Guards large settings: a trial must not take gigabytes, and keeps the layout."""
     fake_child(tmp_path, monkeypatch, """echo '{"tokens_per_s": 12.5}'""")
-    own = settings(tmp_path, slots=99, kv_tokens=10**6, slot_tokens_max=4096, batch_tokens_max=8)
+    own = settings(
+        tmp_path, slots=99, kv_tokens=10**6, slot_tokens_max=4096, max_num_batched_tokens=8
+    )
     assert measure.measure("llamacpp", own, 4) == Trial(12.5)
     given = json.loads((tmp_path / "given").read_text())
     assert given["backend"] == "llamacpp"
@@ -59,7 +61,7 @@ def test_the_child_is_given_the_memory_that_it_needs(
         "slots": 4,
         "kv_tokens": 4 * measure.SLOT_TOKENS,
         "slot_tokens_max": measure.SLOT_TOKENS,
-        "batch_tokens_max": measure.PROMPT_TOKENS,
+        "max_num_batched_tokens": measure.PROMPT_TOKENS,
     }
     measure.measure("llamacpp", own | {"slot_tokens_max": 0}, 4)
     given = json.loads((tmp_path / "given").read_text())

@@ -171,7 +171,7 @@ def test_a_call_for_more_than_a_minutes_worth_is_let_in_once_the_bucket_is_full(
 
 
 ENGINE = SchedulerSettings(
-    model_len_max=100, sequences_max=16, queue_requests_max=1024, queue_tokens_max=1_000_000
+    model_len_max=100, max_num_seqs=16, max_num_queued_reqs=1024, max_num_queued_tokens=1_000_000
 )
 
 

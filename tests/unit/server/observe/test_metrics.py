@@ -74,8 +74,8 @@ class Watched:
         )
         settings = SchedulerSettings(
             model_len_max=200,
-            sequences_max=4,
-            batch_tokens_max=64,
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
             prefill_chunk=16,
             policy=Policy.PRIORITY,
         )

@@ -61,7 +61,7 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
 ) -> None:
     """Guards the tick against whoever polls: a look is answered between two of them."""
     backend = FakeBackend(FakeSettings())
-    engine = Engine(backend, SchedulerSettings(model_len_max=100, sequences_max=4))
+    engine = Engine(backend, SchedulerSettings(model_len_max=100, max_num_seqs=4))
     service = Service(
         engine, Entrance(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
     )
