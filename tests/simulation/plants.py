@@ -235,8 +235,8 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "events.append(self._roster.end(sequence, FinishReason.LENGTH, now))",
-            "events += [self._roster.end(sequence, FinishReason.LENGTH, now)] * 2",
+            "events.append(self._live.end(sequence, FinishReason.LENGTH, now))",
+            "events += [self._live.end(sequence, FinishReason.LENGTH, now)] * 2",
         ),
     ),
     planted(
@@ -244,8 +244,8 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "events.append(self._roster.end(sequence, FinishReason.CANCELLED, now))",
-            "ended = self._roster.end(sequence, FinishReason.CANCELLED, now)\n"
+            "events.append(self._live.end(sequence, FinishReason.CANCELLED, now))",
+            "ended = self._live.end(sequence, FinishReason.CANCELLED, now)\n"
             '            events += [ended] if phase == "waiting" else []',
         ),
     ),

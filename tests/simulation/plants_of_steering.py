@@ -5,7 +5,7 @@ from tests.simulation.planting import planted
 _SCHEDULER = "core/scheduler.py"
 _COMPOSITION = "core/composition.py"
 _STRATEGY = "core/strategy.py"
-_ROSTER = "core/sequences.py"
+_SEQUENCES = "core/sequences.py"
 
 OF_JOINING = (
     planted(
@@ -71,20 +71,20 @@ OF_STEERING = (
     planted(
         "a paused request that runs goes on",
         "steering",
-        (_COMPOSITION, "if sequence in self._roster.paused:", "if sequence is None:"),
-        (_ROSTER, "if not self.paused:", "if self.paused or not self.paused:"),
+        (_COMPOSITION, "if sequence in self._live.paused:", "if sequence is None:"),
+        (_SEQUENCES, "if not self.paused:", "if self.paused or not self.paused:"),
     ),
     planted(
         "a pause never ends by itself",
         "joining",
-        (_SCHEDULER, "        self._roster.paused.end_due(now)\n", ""),
+        (_SCHEDULER, "        self._live.paused.end_due(now)\n", ""),
     ),
     planted(
         "a drain leaves the paused where they are",
         "joining",
         (
             _SCHEDULER,
-            "        self._roster.paused.end_all(now)\n",
+            "        self._live.paused.end_all(now)\n",
             "",
         ),
     ),
@@ -108,7 +108,7 @@ OF_STEERING = (
         "who is not to be displaced is displaced",
         "steering",
         (
-            _ROSTER,
+            _SEQUENCES,
             "self._displaces = self.by_class and settings.enable_preemption",
             "self._displaces = self.by_class",
         ),

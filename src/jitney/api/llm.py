@@ -35,7 +35,7 @@ from jitney.core.request import Priority, Request
 from jitney.engine.answer import Answer
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.handle import Handle
-from jitney.engine.request_factory import Entrance
+from jitney.engine.request_factory import RequestFactory
 from jitney.engine.stats import Stats
 from jitney.errors import ConfigError, InvalidRequest, ModelError
 from jitney.loading.compose import Assembly, assemble
@@ -53,8 +53,8 @@ GivenParams = SamplingParams | Sequence[SamplingParams] | None
 class Tokenizer:
     """The model's tokenizer, by the names that callers know from elsewhere."""
 
-    def __init__(self, entrance: Entrance, assembly: Assembly) -> None:
-        self._entrance = entrance
+    def __init__(self, request_factory: RequestFactory, assembly: Assembly) -> None:
+        self._request_factory = request_factory
         self._backend = assembly.engine.backend
         self._vocabulary = assembly.engine.backend.vocabulary
 
@@ -76,7 +76,7 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a text, as a prompt has them; without its first token if so wished."""
         if add_special_tokens:
-            return list(self._entrance.encode_text(text))
+            return list(self._request_factory.encode_text(text))
         return self._backend.encode([(text, True)])
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -201,7 +201,7 @@ class LLM:
             listed, add_generation_prompt, continue_final_message=continue_final_message
         )
         text = "".join(segment.text for segment in segments)
-        return Prompt(text, self._assembly.entrance.encode(segments))
+        return Prompt(text, self._assembly.request_factory.encode(segments))
 
     def submit(
         self,
@@ -241,7 +241,7 @@ class LLM:
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return Tokenizer(self._assembly.entrance, self._assembly)
+        return Tokenizer(self._assembly.request_factory, self._assembly)
 
     def stats(self) -> Stats:
         """How the engine has done since it started."""
@@ -301,13 +301,13 @@ class LLM:
 
     def _request(self, prompt: Prompt, params: SamplingParams, options: SubmitOptions) -> Request:
         self.engine.check_process()
-        entrance = self._assembly.entrance
+        request_factory = self._assembly.request_factory
         tokens = prompt.tokens
         if tokens is None:
             assert prompt.text is not None, "a prompt has text or tokens"
-            tokens = entrance.encode_text(prompt.text)
+            tokens = request_factory.encode_text(prompt.text)
         made_id = f"{ID_PREFIX}{next(self._numbers)}"
-        return entrance.make(tokens, params, read_options(made_id, options))
+        return request_factory.make(tokens, params, read_options(made_id, options))
 
     def _shaped(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
         vocabulary = self.engine.backend.vocabulary

@@ -71,7 +71,7 @@ def serve(
     """Serve on this socket until told to stop. Raises EngineStopped when the engine gave up."""
     service = Service(
         assembly.engine,
-        assembly.entrance,
+        assembly.request_factory,
         assembly.template,
         server_settings(assembly, serving, keys),
     )

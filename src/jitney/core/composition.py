@@ -9,9 +9,9 @@ from dataclasses import replace
 from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.cost import CostModel
-from jitney.core.mix import Budget, Wanted, share_budget, within_stall
-from jitney.core.sequence import Sequence, State
-from jitney.core.sequences import Roster
+from jitney.core.mix import Budget, PrefillWanted, share_budget, within_stall
+from jitney.core.sequence import Sequence, SequenceState
+from jitney.core.sequences import LiveSequences
 from jitney.core.settings import Mix, SchedulerSettings
 
 
@@ -19,10 +19,10 @@ class Composer:
     """Composes ticks of those who run."""
 
     def __init__(
-        self, settings: SchedulerSettings, roster: Roster, cost: CostModel, traits: Traits
+        self, settings: SchedulerSettings, live: LiveSequences, cost: CostModel, traits: Traits
     ) -> None:
         self._settings = settings
-        self._roster = roster
+        self._live = live
         self._cost = cost
         self._decodes_differ = traits.decodes_differ
         self._decode_turn = 0
@@ -41,7 +41,7 @@ class Composer:
         The suspect and the others take turns, and so do prefills and decodes under the mix
         `separate`; whoever cannot move leaves its turn to the rest.
         """
-        running = self._roster.running
+        running = self._live.running
         suspects = [s for s in running if s.strikes >= limits.STRIKES_QUARANTINE]
         if not suspects:
             return self._apart(running, batch_number)
@@ -53,10 +53,10 @@ class Composer:
     def spans(self, group: list[Sequence]) -> list[tuple[Sequence, int]]:
         """What each of these may compute in this tick, in order of seniority."""
         # Some may have been sent back for those of another group, who found no room all the same.
-        running = [sequence for sequence in group if sequence.state is State.RUNNING]
+        running = [sequence for sequence in group if sequence.state is SequenceState.RUNNING]
         wanted = [self._wanted(sequence) for sequence in running]
         prefills = [
-            Wanted(want, sequence.request.sharer)
+            PrefillWanted(want, sequence.request.sharer)
             for sequence, want in zip(running, wanted, strict=True)
             if want > 1
         ]
@@ -98,12 +98,12 @@ class Composer:
         """That of a tick without decodes; smaller where somebody who generates waits for it."""
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
-        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._roster.running)
+        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._live.running)
         return within_stall(budget, self._cost) if is_awaited else budget
 
     def _wanted(self, sequence: Sequence) -> int:
         """Positions that are planned for a sequence at most."""
-        if sequence in self._roster.paused:
+        if sequence in self._live.paused:
             return 0
         want = sequence.wanted_count
         if want > 1 and self._decodes_differ:

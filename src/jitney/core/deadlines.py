@@ -6,7 +6,7 @@ Called by the scheduler only.
 import heapq
 from collections.abc import Iterator
 
-from jitney.core.sequence import Sequence, State
+from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.settings import SchedulerSettings
 
 ENDED_KEPT = 256
@@ -36,7 +36,7 @@ class Deadlines:
         self._forget_ended(live_count)
         while self._due and self._due[0][0] <= now:
             sequence = heapq.heappop(self._due)[2]
-            if sequence.state is not State.FINISHED and self._is_over(sequence, now):
+            if sequence.state is not SequenceState.FINISHED and self._is_over(sequence, now):
                 yield sequence
 
     def _is_over(self, sequence: Sequence, now: float) -> bool:
@@ -63,8 +63,8 @@ class Deadlines:
     def _forget_ended(self, live_count: int) -> None:
         """Drop those of ended sequences: the next one at once, all when they are the most."""
         due = self._due
-        while due and due[0][2].state is State.FINISHED:
+        while due and due[0][2].state is SequenceState.FINISHED:
             heapq.heappop(due)
         if len(due) > ENDED_KEPT + 4 * live_count:
-            due[:] = [each for each in due if each[2].state is not State.FINISHED]
+            due[:] = [each for each in due if each[2].state is not SequenceState.FINISHED]
             heapq.heapify(due)

@@ -11,12 +11,12 @@ Called by `Memory` only. Invariant 3: `recount` walks the tree and must agree.
 """
 
 
-class Segment:
+class BlockRun:
     """A run of blocks, [start, end). `references` counts child segments and slots at its end."""
 
     __slots__ = ("end", "parent", "references", "start")
 
-    def __init__(self, start: int, end: int, parent: "Segment | None", references: int) -> None:
+    def __init__(self, start: int, end: int, parent: "BlockRun | None", references: int) -> None:
         self.start = start
         self.end = end
         self.parent = parent
@@ -32,7 +32,7 @@ class Ledger:
         self.capacity = capacity_blocks
         self.block_tokens = block_tokens
         self.used = 0
-        self._tips: dict[int, Segment] = {}
+        self._tips: dict[int, BlockRun] = {}
         self._lengths: dict[int, int] = {}
 
     @property
@@ -60,11 +60,11 @@ class Ledger:
         need = -(-length // self.block_tokens)
         tip = self._tips.get(slot)
         if tip is None:
-            tip = self._tips[slot] = Segment(0, 0, None, 1)
+            tip = self._tips[slot] = BlockRun(0, 0, None, 1)
         if need <= tip.end:
             return
         if tip.references > 1:
-            tip = self._tips[slot] = Segment(tip.end, tip.end, tip, 1)
+            tip = self._tips[slot] = BlockRun(tip.end, tip.end, tip, 1)
         self.used += need - tip.end
         tip.end = need
 
@@ -73,7 +73,7 @@ class Ledger:
         assert target not in self._tips, target
         assert length <= self.length(source), (source, length)
         whole = length // self.block_tokens
-        segment: Segment | None = self._tips.get(source)
+        segment: BlockRun | None = self._tips.get(source)
         while segment is not None and segment.start >= whole and segment.start > 0:
             segment = segment.parent
         if whole and segment is not None:
@@ -128,9 +128,9 @@ class Ledger:
     def segments(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Every run of blocks as (start, end, the slots that hold it), in order of the slots."""
         holders: dict[int, list[int]] = {}
-        found: dict[int, Segment] = {}
+        found: dict[int, BlockRun] = {}
         for slot in sorted(self._tips):
-            segment: Segment | None = self._tips[slot]
+            segment: BlockRun | None = self._tips[slot]
             while segment is not None:
                 found.setdefault(id(segment), segment)
                 holders.setdefault(id(segment), []).append(slot)
@@ -144,11 +144,11 @@ class Ledger:
     def recount(self) -> int:
         """Blocks in use, counted from scratch; checks the tree on the way."""
         references: dict[int, int] = {}
-        segments: dict[int, Segment] = {}
+        segments: dict[int, BlockRun] = {}
         for slot, tip in self._tips.items():
             assert tip.end == self.blocks(self._lengths[slot]), (slot, tip.end)
             references[id(tip)] = references.get(id(tip), 0) + 1
-            segment: Segment | None = tip
+            segment: BlockRun | None = tip
             while segment is not None and id(segment) not in segments:
                 segments[id(segment)] = segment
                 if segment.parent is not None:
@@ -160,18 +160,18 @@ class Ledger:
             assert segment.references == references[key], (segment.start, segment.end)
         return sum(segment.end - segment.start for segment in segments.values())
 
-    def _cut(self, segment: Segment, at: int) -> Segment:
+    def _cut(self, segment: BlockRun, at: int) -> BlockRun:
         """The part of the segment before block `at`, as a segment that others can hold."""
         assert segment.start < at <= segment.end, (segment.start, at, segment.end)
         if at == segment.end:
             return segment
-        front = Segment(segment.start, at, segment.parent, 1)
+        front = BlockRun(segment.start, at, segment.parent, 1)
         segment.start = at
         segment.parent = front
         return front
 
-    def _drop(self, tip: Segment) -> None:
-        segment: Segment | None = tip
+    def _drop(self, tip: BlockRun) -> None:
+        segment: BlockRun | None = tip
         while segment is not None:
             segment.references -= 1
             if segment.references > 0:

@@ -19,7 +19,7 @@ when the target is missed without it; `separate` by this much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BudgetShare:
     """Decodes that run in this tick, and the span of each prefill, in the order they were given."""
 
     decode_count: int
@@ -27,7 +27,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PrefillWanted:
     """Tokens that a prefill wants, and the tenant who has a share in the prefill of a tick."""
 
     tokens: int
@@ -49,28 +49,28 @@ class Budget:
 
 
 def share_budget(
-    mix: Mix, decode_count: int, wanted: list[Wanted], budget: Budget, cost: CostModel
-) -> Share:
+    mix: Mix, decode_count: int, wanted: list[PrefillWanted], budget: Budget, cost: CostModel
+) -> BudgetShare:
     """Split the budget between so many decodes and these prefills, the most senior first."""
     match mix:
         case Mix.DECODE_FIRST:
             decodes = min(decode_count, budget.tokens)
-            return Share(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
+            return BudgetShare(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.PREFILL_FIRST:
             spans = _spans(wanted, budget.tokens, budget.chunk)
-            return Share(min(decode_count, budget.tokens - sum(spans)), spans)
+            return BudgetShare(min(decode_count, budget.tokens - sum(spans)), spans)
         case Mix.BALANCED:
             half = budget.tokens // 2 if decode_count else 0
             left = budget.tokens - sum(each.tokens for each in wanted)
             decodes = min(decode_count, max(half, left, 1))
-            return Share(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
+            return BudgetShare(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.BOUNDED_STALL:
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
             if decodes:
                 least = max(PREFILL_MIN, decodes)
                 left = min(left, max(cost.prefill_within(budget.stall_s, decodes), least))
-            return Share(decodes, _spans(wanted, left, budget.chunk))
+            return BudgetShare(decodes, _spans(wanted, left, budget.chunk))
         case Mix.SEPARATE:
             return _share_apart(decode_count, wanted, budget)
         case _:
@@ -83,7 +83,7 @@ def within_stall(budget: Budget, cost: CostModel) -> Budget:
     return replace(budget, tokens=min(budget.tokens, tokens))
 
 
-def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Share:
+def _share_apart(decode_count: int, wanted: list[PrefillWanted], budget: Budget) -> BudgetShare:
     """The share of a tick that has decodes or prefills; whose turn it is was decided before."""
     assert not (decode_count and wanted), "a tick has one kind"
     decodes = min(decode_count, budget.tokens, budget.decode_batch_size or decode_count)
@@ -92,10 +92,10 @@ def _share_apart(decode_count: int, wanted: list[Wanted], budget: Budget) -> Sha
     given = _spans([wanted[at] for at in chosen], budget.tokens, budget.chunk)
     for at, span in zip(chosen, given, strict=True):
         spans[at] = span
-    return Share(decodes, tuple(spans))
+    return BudgetShare(decodes, tuple(spans))
 
 
-def _taking_turns(wanted: list[Wanted], budget: Budget) -> list[int]:
+def _taking_turns(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
     """The places of those who prefill: one of each tenant, then another one of each, and so on."""
     if budget.prefill_batch_size is None:
         return list(range(len(wanted)))
@@ -109,7 +109,7 @@ def _taking_turns(wanted: list[Wanted], budget: Budget) -> list[int]:
     return sorted(at for _, _, at in order[: budget.prefill_batch_size])
 
 
-def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:
+def _spans(wanted: list[PrefillWanted], tokens: int, chunk: int) -> tuple[int, ...]:
     """What each prefill gets: tenants share alike, and within a tenant the senior ones go first."""
     left = _portions(wanted, tokens, chunk)
     spans = []
@@ -121,7 +121,7 @@ def _spans(wanted: list[Wanted], tokens: int, chunk: int) -> tuple[int, ...]:
     return tuple(spans)
 
 
-def _portions(wanted: list[Wanted], tokens: int, chunk: int) -> dict[str | None, int]:
+def _portions(wanted: list[PrefillWanted], tokens: int, chunk: int) -> dict[str | None, int]:
     """Tokens for each tenant: who wants less than an equal part leaves the rest to the others."""
     totals: dict[str | None, int] = {}
     for want in wanted:

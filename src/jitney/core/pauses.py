@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from jitney.core import limits
 from jitney.core.counters import Counters
 from jitney.core.queue import WaitQueue
-from jitney.core.sequence import Sequence, State
+from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.strategy import Gate
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseTimes:
     """Since when a sequence is paused, and when it goes on by itself."""
 
     start: float
@@ -31,7 +31,7 @@ class Pauses:
         self._gate = gate
         self._counters = counters
         self._count_max = count_max
-        self._pauses: dict[Sequence, Pause] = {}
+        self._pauses: dict[Sequence, PauseTimes] = {}
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._pauses
@@ -56,10 +56,10 @@ class Pauses:
         if left_s <= 0 or not has_room:
             self._counters.add("pauses_refused")
             return
-        self._pauses[sequence] = Pause(now, now + left_s)
+        self._pauses[sequence] = PauseTimes(now, now + left_s)
         self._queue.shares.pauses(sequence)
         self._counters.add("paused")
-        if sequence.state is State.WAITING:
+        if sequence.state is SequenceState.WAITING:
             self.leave_queue(sequence)
 
     def end(self, sequence: Sequence, now: float) -> None:
@@ -70,7 +70,7 @@ class Pauses:
         sequence.paused_s += max(0.0, now - pause.start)
         self._counters.add("resumed")
         self.forget(sequence)
-        if sequence.state is State.WAITING:
+        if sequence.state is SequenceState.WAITING:
             self._queue.add(sequence)
 
     def end_due(self, now: float) -> None:

@@ -11,8 +11,8 @@ from itertools import islice
 from jitney.core import limits
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
-from jitney.core.sequence import Sequence, State
-from jitney.core.sequences import Roster
+from jitney.core.sequence import Sequence, SequenceState
+from jitney.core.sequences import LiveSequences
 from jitney.core.settings import SchedulerSettings, Strategy
 
 WAITING_SHOWN_MAX = 256
@@ -95,15 +95,15 @@ class Picture:
     waiting: tuple[Waiting, ...]
 
 
-def draw(roster: Roster, settings: SchedulerSettings, now: float) -> Picture:
+def draw(live: LiveSequences, settings: SchedulerSettings, now: float) -> Picture:
     """How things stand."""
-    ledger = roster.memory.ledger
+    ledger = live.memory.ledger
     block = ledger.block_tokens
     stretches = tuple(
         Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
     )
-    slots = tuple(map(_slot_view, sorted(roster.memory.holdings.items())))
-    return Picture(slots, stretches, tuple(_waiting(roster, settings, now)))
+    slots = tuple(map(_slot_view, sorted(live.memory.holdings.items())))
+    return Picture(slots, stretches, tuple(_waiting(live, settings, now)))
 
 
 def _slot_view(held: tuple[int, Holding]) -> SlotView:
@@ -115,17 +115,17 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
     return SlotView(slot, state, sequence.request.id, sequence.index, sequence.computed)
 
 
-def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Waiting]:
+def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> list[Waiting]:
     shown: list[Waiting] = []
-    everyone = _reason_for_all(roster, settings)
+    everyone = _reason_for_all(live, settings)
     gathered = WaitReason.GROUP
     if settings.strategy is Strategy.CONTINUOUS:
         gathered = WaitReason.WINDOW
     is_blocked = False
     crowded: set[str | None] = set()
-    for sequence in islice(roster.queue.ordered(now), WAITING_SHOWN_MAX):
+    for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
         sharer = sequence.request.sharer
-        reason = everyone or _reason(roster, sequence, gathered)
+        reason = everyone or _reason(live, sequence, gathered)
         if sharer in crowded and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             reason = WaitReason.SHARE
         if sharer is not None and reason is WaitReason.SHARE:
@@ -135,7 +135,7 @@ def _waiting(roster: Roster, settings: SchedulerSettings, now: float) -> list[Wa
                 reason = WaitReason.TURN
             is_blocked = is_blocked or reason is WaitReason.MEMORY
         shown.append(_waits(sequence, reason))
-    paused = [each for each in roster.paused if each.state is State.WAITING]
+    paused = [each for each in live.paused if each.state is SequenceState.WAITING]
     room = WAITING_SHOWN_MAX - len(shown)
     return shown + [_waits(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
 
@@ -152,28 +152,28 @@ def _waits(sequence: Sequence, reason: WaitReason) -> Waiting:
     )
 
 
-def _reason_for_all(roster: Roster, settings: SchedulerSettings) -> WaitReason | None:
-    if len(roster.running) >= settings.max_num_seqs:
+def _reason_for_all(live: LiveSequences, settings: SchedulerSettings) -> WaitReason | None:
+    if len(live.running) >= settings.max_num_seqs:
         return WaitReason.SLOT
-    if roster.held_back is None:
+    if live.held_back is None:
         return WaitReason.BUDGET
     return None
 
 
-def _reason(roster: Roster, sequence: Sequence, gathered: WaitReason) -> WaitReason:
-    if not roster.gate.may_join(sequence):
+def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> WaitReason:
+    if not live.gate.may_join(sequence):
         return gathered
-    sharer, held_back = sequence.request.sharer, roster.held_back or frozenset()
-    if sharer in roster.queue.shares.full:
+    sharer, held_back = sequence.request.sharer, live.held_back or frozenset()
+    if sharer in live.queue.shares.full:
         return WaitReason.SHARE
     if sharer in held_back:
         return WaitReason.BUDGET
     suspect = limits.STRIKES_QUARANTINE
-    if sequence.strikes >= suspect and any(other.strikes >= suspect for other in roster.running):
+    if sequence.strikes >= suspect and any(other.strikes >= suspect for other in live.running):
         return WaitReason.TRIAL
-    match = roster.memory.find(sequence)
+    match = live.memory.find(sequence)
     if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
         return WaitReason.PREFIX
-    if sharer is not None and not roster.occupancy.has_room(sequence, match, roster.running):
+    if sharer is not None and not live.occupancy.has_room(sequence, match, live.running):
         return WaitReason.SHARE
-    return WaitReason.NEXT if roster.has_memory(sequence, match) else WaitReason.MEMORY
+    return WaitReason.NEXT if live.has_memory(sequence, match) else WaitReason.MEMORY

@@ -18,7 +18,7 @@ CANDIDATES_MAX = 8
 """Holdings compared at one depth: they differ by less than a chunk, so a few are enough. Where
 decodes differ, one that is usable in part may hide another that is usable further."""
 
-Held = dict[int, dict[int, "Holding"]]
+HoldingsByKey = dict[int, dict[int, "Holding"]]
 """Holdings by key, and then by slot."""
 
 
@@ -61,8 +61,8 @@ class PrefixIndex:
     tables: `_computed` as far as it is computed, `_promised` beyond that."""
 
     def __init__(self) -> None:
-        self._computed: Held = {}
-        self._promised: Held = {}
+        self._computed: HoldingsByKey = {}
+        self._promised: HoldingsByKey = {}
 
     def extend(self, holding: Holding) -> None:
         """Index what the holding has grown by since the last call, known or computed."""
@@ -108,7 +108,7 @@ class PrefixIndex:
                 assert held[holding.chain.key(depth)][holding.slot] is holding, holding.slot
 
     def _best(
-        self, chain: Chain, depth: int, held: Held, length_max: int
+        self, chain: Chain, depth: int, held: HoldingsByKey, length_max: int
     ) -> tuple[Holding | None, int]:
         """Of those who hold so many chunks, the one with the most tokens in common, and how many.
 
@@ -144,11 +144,11 @@ def _first(holdings: Iterable[Holding]) -> list[Holding]:
     return [holding for holding, _ in zip(holdings, range(CANDIDATES_MAX), strict=False)]
 
 
-def _put(held: Held, depth: int, holding: Holding) -> None:
+def _put(held: HoldingsByKey, depth: int, holding: Holding) -> None:
     held.setdefault(holding.chain.key(depth), {})[holding.slot] = holding
 
 
-def _take(held: Held, depth: int, holding: Holding) -> None:
+def _take(held: HoldingsByKey, depth: int, holding: Holding) -> None:
     key = holding.chain.key(depth)
     del held[key][holding.slot]
     if not held[key]:

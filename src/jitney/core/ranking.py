@@ -42,12 +42,12 @@ def ranking_of(
     What is wrong with a policy that is not ours is added to the complaints.
     """
     if not isinstance(policy, Policy):
-        return Guarded(policy, counters, complaints).rank
+        return ForeignRanking(policy, counters, complaints).rank
     rankings = {Policy.FIFO: by_arrival, Policy.PRIORITY: by_class, Policy.SJF: by_work}
     return rankings.get(policy)
 
 
-class Guarded:
+class ForeignRanking:
     """Asks a policy that is not ours, and takes nothing but a number from it."""
 
     def __init__(self, policy: SchedulingPolicy, counters: Counters, complaints: list[str]) -> None:

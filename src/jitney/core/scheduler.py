@@ -26,8 +26,8 @@ from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.gauges import Gauges, Occupant
 from jitney.core.picture import Picture, draw
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.sequence import Sequence, State, make_sequences
-from jitney.core.sequences import Roster
+from jitney.core.sequence import Sequence, SequenceState, make_sequences
+from jitney.core.sequences import LiveSequences
 from jitney.core.settings import SchedulerSettings
 from jitney.errors import Draining, InvalidRequest
 
@@ -54,9 +54,9 @@ class Scheduler:
         self._settings = settings
         self._eos_tokens = frozenset(eos_tokens)
         self.counters = Counters()
-        self._roster = Roster(settings, traits, self.counters)
+        self._live = LiveSequences(settings, traits, self.counters)
         self._cost = CostModel()
-        self._composer = Composer(settings, self._roster, self._cost, traits)
+        self._composer = Composer(settings, self._live, self._cost, traits)
         self._flights: deque[Flight] = deque()
         self._deadlines = Deadlines(settings)
         self._batch_number = 0
@@ -67,37 +67,37 @@ class Scheduler:
         """Accept a request or raise: from here on it ends exactly once (invariant 1)."""
         if self._drains:
             raise Draining("the engine is closing and takes no new requests.")
-        if request.id in self._roster.live:
+        if request.id in self._live.by_request:
             raise InvalidRequest(f"a request with the id {request.id!r} is live already.", "id")
         sequences = make_sequences(request, self._eos_tokens, self._settings.model_len_max, now)
-        queue = self._roster.queue
+        queue = self._live.queue
         check_room(queue, sequences, self._settings, self.counters, self._retry_s())
-        self._roster.add(sequences)
+        self._live.add(sequences)
         for sequence in sequences:
             self._deadlines.add(sequence, now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """End what is left of a request. An unknown or ended one is nobody's mistake."""
-        sequences = list(self._roster.live.get(request_id, ()))
+        sequences = list(self._live.by_request.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
         # What was planned meanwhile comes first: a start must not be told after an end.
-        events = self._roster.take_events()
+        events = self._live.take_events()
         for sequence in sequences:
             phase = "generating" if sequence.completion_count else "prefilling"
-            if sequence.state is State.WAITING:
+            if sequence.state is SequenceState.WAITING:
                 phase = "waiting"
             self.counters.add(f"cancelled_{phase}")
-            events.append(self._roster.end(sequence, FinishReason.CANCELLED, now))
+            events.append(self._live.end(sequence, FinishReason.CANCELLED, now))
         return events
 
     def finish(
         self, request_id: RequestId, index: int, reason: FinishReason, now: float
     ) -> list[Event]:
         """End one sequence on the verdict of whoever reads its text."""
-        for sequence in self._roster.live.get(request_id, ()):
+        for sequence in self._live.by_request.get(request_id, ()):
             if sequence.index == index:
-                return [*self._roster.take_events(), self._roster.end(sequence, reason, now)]
+                return [*self._live.take_events(), self._live.end(sequence, reason, now)]
         return []
 
     def pause(self, request_id: RequestId, now: float) -> None:
@@ -108,28 +108,28 @@ class Scheduler:
         engine drains.
         """
         if not self._is_released:
-            for sequence in self._roster.live.get(request_id, ()):
-                self._roster.paused.begin(sequence, now)
+            for sequence in self._live.by_request.get(request_id, ()):
+                self._live.paused.begin(sequence, now)
 
     def resume(self, request_id: RequestId, now: float) -> None:
         """Let a paused request go on when it is its turn; any other one is ignored."""
-        for sequence in self._roster.live.get(request_id, ()):
-            self._roster.paused.end(sequence, now)
+        for sequence in self._live.by_request.get(request_id, ()):
+            self._live.paused.end(sequence, now)
 
     def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
         """Put a request into another class. An unknown or ended one is ignored."""
-        for sequence in self._roster.live.get(request_id, ()):
-            self._roster.reprioritise(sequence, priority)
+        for sequence in self._live.by_request.get(request_id, ()):
+            self._live.reprioritise(sequence, priority)
 
     def expire(self, now: float) -> list[Event]:
         """End what is past its deadline (invariant 8), and pauses that lasted long enough."""
-        events = self._roster.take_events()
-        self._roster.paused.end_due(now)
-        for sequence in self._deadlines.passed(now, len(self._roster.live)):
+        events = self._live.take_events()
+        self._live.paused.end_due(now)
+        for sequence in self._deadlines.passed(now, len(self._live.by_request)):
             phase = "waiting" if sequence.started_at is None else "running"
             self.counters.add(f"deadline_{phase}")
             message = f"the request passed its deadline while {phase}."
-            events.append(self._roster.end(sequence, FinishReason.DEADLINE, now, message))
+            events.append(self._live.end(sequence, FinishReason.DEADLINE, now, message))
         return events
 
     def drain(self, now: float) -> None:
@@ -140,11 +140,11 @@ class Scheduler:
     def release(self, now: float) -> None:
         """Wait for nobody any more: from here on groups depart as they are, and no pause lasts."""
         self._is_released = True
-        self._roster.paused.end_all(now)
+        self._live.paused.end_all(now)
 
     def depart(self) -> None:
         """Let those who wait now depart without waiting for others: nobody else will come."""
-        self._roster.hurry()
+        self._live.hurry()
 
     def plan(self, now: float) -> Batch | None:
         """The work of one tick, or None when there is nothing to do.
@@ -157,14 +157,14 @@ class Scheduler:
         for its span, at the expense of cached prefixes and, at the worst, of its juniors,
         or of a tenant that holds more than its share.
         """
-        self._roster.stop_paused(now)
-        self._roster.admit(now, drains=self._is_released)
+        self._live.stop_paused(now)
+        self._live.admit(now, drains=self._is_released)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
         for group in self._composer.groups(self._batch_number):
             for sequence, span in self._composer.spans(group):
                 # One further down the list may have been preempted for one above it.
-                if sequence.state is State.RUNNING and self._obtain(sequence, span, now):
+                if sequence.state is SequenceState.RUNNING and self._obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
                     sequences.append(sequence)
             if entries:
@@ -172,7 +172,7 @@ class Scheduler:
         if not entries:
             return None
         self._batch_number += 1
-        operations = self._roster.memory.take_operations()
+        operations = self._live.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
         assert batch.token_count <= self._settings.max_num_batched_tokens, batch.token_count
         self._flights.append(Flight(batch, tuple(sequences)))
@@ -186,11 +186,11 @@ class Scheduler:
         the next: who is under way cannot be sent back to wait, and a slot that becomes free is
         given away at once.
         """
-        roster = self._roster
-        running, memory = roster.running, roster.memory
-        if roster.joinable_count or any(sequence.wanted_count > 1 for sequence in running):
+        live = self._live
+        running, memory = live.running, live.memory
+        if live.joinable_count or any(sequence.wanted_count > 1 for sequence in running):
             return False
-        if any(sequence in roster.paused for sequence in running):
+        if any(sequence in live.paused for sequence in running):
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
@@ -203,15 +203,15 @@ class Scheduler:
         assert flight.batch is batch, "outcomes come back in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
         assert len(outcome.samples) == len(batch.entries), len(outcome.samples)
-        events = self._roster.take_events()
+        events = self._live.take_events()
         pairs = zip(batch.entries, outcome.samples, strict=True)
         for sequence, (entry, sample) in zip(flight.sequences, pairs, strict=True):
             # Not one that was cancelled, or ended by its text, while the batch was under way.
-            if sequence.state is State.RUNNING:
+            if sequence.state is SequenceState.RUNNING:
                 self._settle(sequence, entry, sample, now, events)
         decode_count = sum(entry.length == 1 for entry in batch.entries)
         self._cost.observe(decode_count, batch.token_count - decode_count, outcome.seconds)
-        self._roster.gate.observe(outcome.seconds)
+        self._live.gate.observe(outcome.seconds)
         return events
 
     def fail(self, message: str, now: float, *, blames: bool = True) -> list[Event]:
@@ -225,47 +225,47 @@ class Scheduler:
         # Outcomes come back in order, so it is the oldest batch that failed.
         struck = self._flights[0].sequences if self._flights and blames else ()
         self._flights.clear()
-        self._roster.lose_memory()
-        events = self._roster.take_events()
+        self._live.lose_memory()
+        events = self._live.take_events()
         for sequence in struck:
-            if sequence.state is not State.WAITING:
+            if sequence.state is not SequenceState.WAITING:
                 continue
             sequence.strikes += 1
             sequence.struck_at = sequence.known_count
             if sequence.strikes >= limits.STRIKES_MAX:
                 self.counters.add("struck_out")
-                events.append(self._roster.end(sequence, FinishReason.FAILED, now, message))
+                events.append(self._live.end(sequence, FinishReason.FAILED, now, message))
         return events
 
     @property
     def has_work(self) -> bool:
         """Whether any accepted request has not ended."""
-        return bool(self._roster.live)
+        return bool(self._live.by_request)
 
     @property
     def holds_answers(self) -> bool:
         """Whether a group is under way, whose answers are to be handed out together."""
-        return self._roster.gate.holds_answers
+        return self._live.gate.holds_answers
 
     def wake_at(self, now: float) -> float | None:
         """When planning might change its mind though nothing arrives; None if never."""
-        roster = self._roster
-        departure = roster.gate.wake_at(roster.line())
-        times = (departure, roster.paused.end_at, self._deadlines.next_at)
+        live = self._live
+        departure = live.gate.wake_at(live.line())
+        times = (departure, live.paused.end_at, self._deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
 
     def gauges(self) -> Gauges:
         """The levels and counters of this moment."""
-        running, memory, queue = self._roster.running, self._roster.memory, self._roster.queue
+        running, memory, queue = self._live.running, self._live.memory, self._live.queue
         ledger = memory.ledger
         return Gauges(
             running_count=len(running),
             prefilling_count=sum(sequence.is_prefilling for sequence in running),
             waiting_count=queue.count,
-            paused_count=self._roster.waiting_paused_count,
+            paused_count=self._live.waiting_paused_count,
             waiting_tokens=queue.token_count,
-            deferred_count=min(self._roster.deferred_count, queue.count),
+            deferred_count=min(self._live.deferred_count, queue.count),
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
@@ -277,49 +277,49 @@ class Scheduler:
 
     def take_complaints(self) -> list[str]:
         """What a policy that is not ours did wrong since the last call, in words."""
-        complaints = list(self._roster.complaints)
-        self._roster.complaints.clear()
+        complaints = list(self._live.complaints)
+        self._live.complaints.clear()
         return complaints
 
     def occupants(self) -> dict[int, Occupant]:
         """Who runs in which slot."""
         return {
             sequence.slot: Occupant(sequence.request.id, sequence.index)
-            for sequence in self._roster.running
+            for sequence in self._live.running
             if sequence.slot is not None
         }
 
     def picture(self, now: float) -> Picture:
         """Who holds which memory and why the waiting wait; made only when somebody looks."""
-        return draw(self._roster, self._settings, now)
+        return draw(self._live, self._settings, now)
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
-        self._roster.check()
+        self._live.check()
 
     def _retry_s(self) -> float:
         rate = self._cost.tokens_per_s
-        return RETRY_SHARE * self._roster.queue.work_count / rate if rate else 1.0
+        return RETRY_SHARE * self._live.queue.work_count / rate if rate else 1.0
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Memory for the sequence's span, if need be from others; false if it has to wait."""
-        roster = self._roster
+        live = self._live
         length = sequence.planned + span
-        while not roster.memory.grow(sequence, length):
+        while not live.memory.grow(sequence, length):
             self.counters.add("kv_full")
-            victim = roster.choose_victim(sequence)
+            victim = live.choose_victim(sequence)
             if victim is None:
                 return False
-            roster.send_back(victim, now, by=sequence)
+            live.send_back(victim, now, by=sequence)
         return True
 
     def _settle(
         self, sequence: Sequence, entry: Entry, sample: Sample, now: float, events: list[Event]
     ) -> None:
-        roster, request = self._roster, sequence.request
+        live, request = self._live, sequence.request
         sequence.computed = entry.end
-        if roster.queue.fair is not None and entry.wants_token:
-            roster.queue.fair.charge(request.tenant, 1)
+        if live.queue.fair is not None and entry.wants_token:
+            live.queue.fair.charge(request.tenant, 1)
         if sequence.computed > sequence.struck_at:
             sequence.strikes = 0  # it got past the place where the backend failed
         kind = "completion" if entry.start >= sequence.prompt_count else "prompt"
@@ -327,14 +327,14 @@ class Scheduler:
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
             message = sample.fault or "the backend returned no token."
-            events.append(roster.end(sequence, FinishReason.FAILED, now, message))
+            events.append(live.end(sequence, FinishReason.FAILED, now, message))
             return
         if sample.prompt_logprobs:
             self._score(sequence, entry, sample, events)
         if sample.token is not None and entry.wants_token:
             sequence.pending -= 1
             sequence.tokens.append(sample.token)
-        roster.memory.confirm(sequence)
+        live.memory.confirm(sequence)
         if sample.token is not None and entry.wants_token:
             self._extend(sequence, sample, now, events)
 
@@ -344,13 +344,13 @@ class Scheduler:
         assert token is not None, "only called with a token"
         if token in sequence.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
-            event = self._roster.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
+            event = self._live.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
             events.append(event)
             return
         request = sequence.request
         events.append(TokenEvent(request.id, sequence.index, now, token, sample.logprob))
         if sequence.known_count >= sequence.known_max:
-            events.append(self._roster.end(sequence, FinishReason.LENGTH, now))
+            events.append(self._live.end(sequence, FinishReason.LENGTH, now))
 
     def _score(self, sequence: Sequence, entry: Entry, sample: Sample, events: list[Event]) -> None:
         """Report logprobs of the prompt, but none twice when a span was computed again."""

@@ -19,7 +19,7 @@ from jitney.core.request import Request
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 
 
-class State(StrEnum):
+class SequenceState(StrEnum):
     """Where a sequence is.
 
     WAITING -> RUNNING -> FINISHED
@@ -34,10 +34,10 @@ class State(StrEnum):
 
 
 _MOVES = {
-    (State.WAITING, State.RUNNING),
-    (State.RUNNING, State.WAITING),
-    (State.RUNNING, State.FINISHED),
-    (State.WAITING, State.FINISHED),
+    (SequenceState.WAITING, SequenceState.RUNNING),
+    (SequenceState.RUNNING, SequenceState.WAITING),
+    (SequenceState.RUNNING, SequenceState.FINISHED),
+    (SequenceState.WAITING, SequenceState.FINISHED),
 }
 
 
@@ -82,7 +82,7 @@ class Sequence:
         self.priority = request.priority
         self.order = 0
         self.tokens = list(request.prompt)
-        self.state = State.WAITING
+        self.state = SequenceState.WAITING
         self.end_tokens = frozenset(sampling.end_tokens)
         self.slot: int | None = None
         self.ticket: int | None = None
@@ -141,7 +141,7 @@ class Sequence:
         """Tokens still to compute if it runs to its limit: what `sjf` sorts by."""
         return self.known_max - self.computed
 
-    def move(self, state: State) -> None:
+    def move(self, state: SequenceState) -> None:
         """Change state; only moves of the diagram are legal."""
         assert (self.state, state) in _MOVES, (self.state, state)
         self.state = state

@@ -25,7 +25,7 @@ from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
 from jitney.core.ranking import ranking_of
 from jitney.core.request import Priority, RequestId
-from jitney.core.sequence import Sequence, State
+from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.core.shares import paused_max
 from jitney.core.strategy import Line, make_gate
@@ -43,7 +43,7 @@ _ENDINGS = {
 }
 
 
-class Roster:
+class LiveSequences:
     """The sequences of all accepted requests that have not ended."""
 
     def __init__(self, settings: SchedulerSettings, traits: Traits, counters: Counters) -> None:
@@ -60,7 +60,7 @@ class Roster:
         self.gate = make_gate(settings, counters)
         count_max = paused_max(settings.max_num_queued_reqs)
         self.paused = Pauses(self.queue, self.gate, counters, count_max)
-        self.live: dict[RequestId, list[Sequence]] = {}
+        self.by_request: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
         self.deferred_count = 0
         """Those passed over at the last admission: they wait for something other than room."""
@@ -72,7 +72,7 @@ class Roster:
 
     def add(self, sequences: list[Sequence]) -> None:
         """The sequences of a newly accepted request wait from here on."""
-        self.live[sequences[0].request.id] = list(sequences)
+        self.by_request[sequences[0].request.id] = list(sequences)
         for sequence in sequences:
             self._order += 1
             sequence.order = self._order
@@ -151,7 +151,7 @@ class Roster:
     @property
     def waiting_paused_count(self) -> int:
         """Those who are paused and run no more."""
-        return sum(sequence.state is State.WAITING for sequence in self.paused)
+        return sum(sequence.state is SequenceState.WAITING for sequence in self.paused)
 
     def stop_paused(self, now: float) -> None:
         """Send those back who were paused while they ran, as far as their batch has returned."""
@@ -165,7 +165,7 @@ class Roster:
         """Put the sequence into another class, from here on."""
         sequence.priority = priority
         self._counters.add("reprioritised")
-        if sequence.state is State.RUNNING:
+        if sequence.state is SequenceState.RUNNING:
             self.running.remove(sequence)
             self._place_among_running(sequence)
         elif sequence not in self.paused:
@@ -180,7 +180,7 @@ class Roster:
         stop_reason: int | None = None,
     ) -> FinishEvent:
         """The end of a sequence, from wherever it is; told exactly once (invariant 1)."""
-        if sequence.state is State.RUNNING:
+        if sequence.state is SequenceState.RUNNING:
             # Memory that may hold what made it fail is not for others to build on.
             self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)
             self._stop_running(sequence)
@@ -190,15 +190,15 @@ class Roster:
                 self.queue.remove(sequence)
             self.memory.discard(sequence)
         self.paused.forget(sequence)
-        sequence.move(State.FINISHED)
+        sequence.move(SequenceState.FINISHED)
         self.gate.left(sequence)
         if self.queue.fair is not None:
             self.queue.fair.forget_absent()
         self._counters.add(_ENDINGS[reason])
-        siblings = self.live[sequence.request.id]
+        siblings = self.by_request[sequence.request.id]
         siblings.remove(sequence)
         if not siblings:
-            del self.live[sequence.request.id]
+            del self.by_request[sequence.request.id]
         return FinishEvent(
             sequence.request.id,
             sequence.index,
@@ -215,7 +215,7 @@ class Roster:
     def lose_memory(self) -> None:
         """The backend lost everything: what ran waits again, at nothing computed."""
         self.memory.lose_everything()
-        for sequences in self.live.values():
+        for sequences in self.by_request.values():
             for sequence in sequences:
                 sequence.ticket = None
         for sequence in list(self.running):
@@ -226,9 +226,9 @@ class Roster:
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
         self.memory.check(self.running)
-        live = [sequence for sequences in self.live.values() for sequence in sequences]
-        running = [sequence for sequence in live if sequence.state is State.RUNNING]
-        waiting = [sequence for sequence in live if sequence.state is State.WAITING]
+        live = [sequence for sequences in self.by_request.values() for sequence in sequences]
+        running = [sequence for sequence in live if sequence.state is SequenceState.RUNNING]
+        waiting = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
         assert set(running) == set(self.running), "the running list is not who runs"
         assert len(running) <= self._settings.max_num_seqs, len(running)
@@ -344,7 +344,7 @@ class Roster:
         return True
 
     def _start(self, sequence: Sequence, now: float) -> None:
-        sequence.move(State.RUNNING)
+        sequence.move(SequenceState.RUNNING)
         sequence.admitted_known = sequence.known_count
         self._place_among_running(sequence)
         self.gate.joined(sequence)
@@ -410,7 +410,7 @@ class Roster:
         return False
 
     def _wait_again(self, sequence: Sequence) -> None:
-        sequence.move(State.WAITING)
+        sequence.move(SequenceState.WAITING)
         # Before it leaves those who run, so that its tenant is not taken to have been away.
         self.queue.add(sequence)
         if sequence in self.paused:

@@ -17,7 +17,7 @@ def paused_max(waiting_max: int) -> int:
 
 
 @dataclass(slots=True)
-class Held:
+class TenantCounts:
     """Sequences and tokens of one tenant that wait, and its sequences that are paused and run."""
 
     waiting_count: int = 0
@@ -30,7 +30,7 @@ class Shares:
     """The counts of every tenant that has a share and is here."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, TenantCounts] = {}
         self._full: set[str] = set()
 
     @property
@@ -47,9 +47,9 @@ class Shares:
         """Sequences of these tenants that wait."""
         return sum(self.held(tenant).waiting_count for tenant in tenants)
 
-    def held(self, tenant: str) -> Held:
+    def held(self, tenant: str) -> TenantCounts:
         """What the tenant holds now."""
-        return self._held.get(tenant, Held())
+        return self._held.get(tenant, TenantCounts())
 
     def has_room(self, sequences: list[Sequence]) -> bool:
         """Whether a new request is within its tenant's share of the queue.
@@ -112,7 +112,7 @@ class Shares:
         request = sequence.request
         if request.share is None:
             return
-        held = self._held.setdefault(request.tenant, Held())
+        held = self._held.setdefault(request.tenant, TenantCounts())
         held.waiting_count += waiting
         held.waiting_tokens += waiting * sequence.known_count
         held.paused_count += paused
@@ -123,5 +123,5 @@ class Shares:
             self._full.add(request.tenant)
         else:
             self._full.discard(request.tenant)
-        if held == Held():
+        if held == TenantCounts():
             del self._held[request.tenant]

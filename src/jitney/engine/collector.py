@@ -38,7 +38,7 @@ from jitney.text.stop import StopMatcher
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StopFound:
     """The completion contains this stop string: the scheduler is to finish its sequence."""
 
     request_id: RequestId
@@ -47,7 +47,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Neglect:
+class NotRead:
     """Nobody takes what is made for this request: the scheduler is to cancel it."""
 
     request_id: RequestId
@@ -128,7 +128,7 @@ class Collector:
         """Whether any of its sequences ever had a slot."""
         return any(track.started_at is not None for track in self._tracks)
 
-    def push(self, event: Event) -> Verdict | Neglect | None:
+    def push(self, event: Event) -> StopFound | NotRead | None:
         """Take one event; a delta may go to the mailbox, a verdict comes back."""
         track = self._tracks[event.index]
         assert track.completion is None, f"an event after the end: {event}"
@@ -187,7 +187,7 @@ class Collector:
         """As `end`, from another thread while the engine thread is stuck."""
         self.mailbox.abandon(error)
 
-    def _push_token(self, track: _Track, event: TokenEvent) -> Verdict | Neglect | None:
+    def _push_token(self, track: _Track, event: TokenEvent) -> StopFound | NotRead | None:
         if track.matched is not None:
             # Sampled before the verdict reached the scheduler; the completion is already over.
             return None
@@ -203,10 +203,10 @@ class Collector:
         if text:
             self._send(track, text, event.at)
         if track.matched is not None:
-            return Verdict(event.request_id, event.index, track.matched)
+            return StopFound(event.request_id, event.index, track.matched)
         if self.mailbox.is_bounded and self.mailbox.is_neglected(event.at):
             self._is_neglected = True
-            return Neglect(event.request_id)
+            return NotRead(event.request_id)
         return None
 
     def _send(

@@ -51,7 +51,7 @@ class RequestOptions:
                 raise InvalidRequest(f"{name} must be above 0, and got {seconds!r}.", name)
 
 
-class Entrance:
+class RequestFactory:
     """Makes requests for one backend. Any thread may call."""
 
     def __init__(self, backend: Backend, model_len_max: int, draw_seed: Callable[[], int]) -> None:

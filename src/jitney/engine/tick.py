@@ -28,7 +28,7 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.collector import Collector, Neglect
+from jitney.engine.collector import Collector, NotRead
 from jitney.engine.in_flight import Flights, Launch, Lost
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
@@ -345,7 +345,7 @@ class Tick:
                 self._ended.append(collector)
         for verdict in verdicts:
             collector = self._collectors.get(verdict.request_id)
-            if isinstance(verdict, Neglect):
+            if isinstance(verdict, NotRead):
                 if collector is not None:
                     _log.info("%s is not being read, and is cancelled", verdict.request_id)
                     self._collect(self._scheduler.cancel(verdict.request_id, now), now)

@@ -16,7 +16,7 @@ from jitney.core.backend import Traits, Vocabulary
 from jitney.core.settings import SchedulerSettings, Strategy
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.observe import log_batch_composition
-from jitney.engine.request_factory import Entrance
+from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError
 from jitney.loading import load_backend, located
 from jitney.loading.sizing import MODEL_LEN_DEFAULT
@@ -43,7 +43,7 @@ class Assembly:
 
     settings: Settings
     engine: Engine
-    entrance: Entrance
+    request_factory: RequestFactory
     template: ChatTemplate | None
     model_name: str
     """What to call the model."""
@@ -75,8 +75,8 @@ def assemble(settings: Settings) -> Assembly:
     if settings.log_batch_composition:
         engine.observe(log_batch_composition)
     engine.start()
-    entrance = Entrance(backend, limits.model_len_max, _seed_source(settings.seed))
-    return Assembly(settings, engine, entrance, template, model_name)
+    request_factory = RequestFactory(backend, limits.model_len_max, _seed_source(settings.seed))
+    return Assembly(settings, engine, request_factory, template, model_name)
 
 
 def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> ChatTemplate | None:

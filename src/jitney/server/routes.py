@@ -211,7 +211,7 @@ async def _answered(service: Service, request: Request, asked: Asked, shape: Sha
 
 
 def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple[int, ...]:
-    entrance = service.entrance
+    request_factory = service.request_factory
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("tokenize takes a prompt or messages, one of the two.", "prompt")
     if body.messages is not None:
@@ -221,14 +221,14 @@ def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple
                 "decides which there are.",
                 "add_special_tokens",
             )
-        return entrance.encode(chat_segments(service, body, body.tools), is_wanted)
+        return request_factory.encode(chat_segments(service, body, body.tools), is_wanted)
     assert body.prompt is not None
     of_messages = (body.tools, body.add_generation_prompt, body.continue_final_message)
     if any(each is not None for each in of_messages):
         raise InvalidRequest(
             "tools, add_generation_prompt and continue_final_message go with messages.", "prompt"
         )
-    tokens = entrance.encode_text(body.prompt, is_wanted)
+    tokens = request_factory.encode_text(body.prompt, is_wanted)
     bos_token = service.vocabulary.bos_token
     is_bare = body.add_special_tokens is False
     if is_bare and service.vocabulary.adds_bos and tokens[:1] == (bos_token,):

@@ -28,7 +28,7 @@ from jitney.engine.records import (
     RequestRefused,
     RequestStarted,
 )
-from jitney.engine.request_factory import Entrance
+from jitney.engine.request_factory import RequestFactory
 from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
 from jitney.server import limits
 from jitney.server.admission.keys import Caller, KeyRing
@@ -92,13 +92,13 @@ class Service:
     def __init__(
         self,
         engine: Engine,
-        entrance: Entrance,
+        request_factory: RequestFactory,
         template: ChatTemplate | None,
         settings: ServerSettings,
         clock: Clock | None = None,
     ) -> None:
         self.engine = engine
-        self.entrance = entrance
+        self.request_factory = request_factory
         self.template = template
         self.settings = settings
         self.clock = clock or SystemClock()

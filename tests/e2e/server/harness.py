@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
-from jitney.engine.request_factory import Entrance
+from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
 from jitney.server.app import create_app
 from jitney.server.lifecycle import Lifecycle
@@ -217,7 +217,7 @@ def running(world: World) -> Iterator[Running]:
     template = ChatTemplate(source, backend.vocabulary, tokens_max=limits.model_len_max)
     service = Service(
         engine,
-        Entrance(wrapped, limits.model_len_max, lambda: next(numbers)),
+        RequestFactory(wrapped, limits.model_len_max, lambda: next(numbers)),
         template,
         world.settings,
     )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.core.cost import CostModel
-from jitney.core.mix import PREFILL_MIN, Budget, Wanted, share_budget, within_stall
+from jitney.core.mix import PREFILL_MIN, Budget, PrefillWanted, share_budget, within_stall
 from jitney.core.settings import Mix
 
 
@@ -21,14 +21,15 @@ def slow_model() -> CostModel:
     mix=st.sampled_from(list(Mix)),
     decode_count=st.integers(0, 20),
     wanted=st.lists(
-        st.builds(Wanted, st.integers(2, 2000), st.sampled_from((None, "a", "b"))), max_size=8
+        st.builds(PrefillWanted, st.integers(2, 2000), st.sampled_from((None, "a", "b"))),
+        max_size=8,
     ),
     spare=st.integers(0, 600),
     chunk=st.integers(1, 512),
     is_slow=st.booleans(),
 )
 def test_every_mix_keeps_the_budget_and_makes_progress(
-    mix: Mix, decode_count: int, wanted: list[Wanted], spare: int, chunk: int, is_slow: bool
+    mix: Mix, decode_count: int, wanted: list[PrefillWanted], spare: int, chunk: int, is_slow: bool
 ) -> None:
     """Guards invariants 2 and 8: no tick too large, none empty while there is work."""
     if mix is Mix.SEPARATE and wanted:
@@ -59,14 +60,16 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
 )
 def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...]) -> None:
     """Guards the meaning of each name, at a budget that is not enough for all."""
-    share = share_budget(mix, 6, [Wanted(50), Wanted(50)], Budget(10, 8, 0.05), CostModel())
+    share = share_budget(
+        mix, 6, [PrefillWanted(50), PrefillWanted(50)], Budget(10, 8, 0.05), CostModel()
+    )
     assert (share.decode_count, share.spans) == (decodes, spans)
 
 
 def test_separate_ticks_are_sized_apart() -> None:
     """Guards `prefill_batch_size` and `decode_batch_size`: sequences, whatever their tokens."""
     budget = Budget(100, 8, 0.05, prefill_batch_size=2, decode_batch_size=3)
-    share = share_budget(Mix.SEPARATE, 0, [Wanted(50)] * 4, budget, CostModel())
+    share = share_budget(Mix.SEPARATE, 0, [PrefillWanted(50)] * 4, budget, CostModel())
     assert (share.decode_count, share.spans) == (0, (8, 8, 0, 0))
     share = share_budget(Mix.SEPARATE, 9, [], budget, CostModel())
     assert (share.decode_count, share.spans) == (3, ())
@@ -86,24 +89,24 @@ def test_a_tick_of_prefills_that_others_wait_for_is_bounded() -> None:
 
 def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:
     """Guards the inter-token time, and the prompt that would miss it by its mere presence."""
-    wanted = [Wanted(1000)]
+    wanted = [PrefillWanted(1000)]
     share = share_budget(Mix.BOUNDED_STALL, 2, wanted, Budget(512, 512, 0.5), slow_model())
     assert PREFILL_MIN < share.spans[0] < 80
     share = share_budget(
-        Mix.BOUNDED_STALL, 2, [Wanted(1000)], Budget(512, 512, 0.0001), slow_model()
+        Mix.BOUNDED_STALL, 2, [PrefillWanted(1000)], Budget(512, 512, 0.0001), slow_model()
     )
     assert share.spans == (PREFILL_MIN,)
     share = share_budget(
-        Mix.BOUNDED_STALL, 0, [Wanted(1000)], Budget(512, 512, 0.0001), slow_model()
+        Mix.BOUNDED_STALL, 0, [PrefillWanted(1000)], Budget(512, 512, 0.0001), slow_model()
     )
     assert share.spans == (512,)
 
 
 def test_tenants_share_the_prefill_of_a_tick_alike() -> None:
     """Guards short prompts: five long ones of another tenant kept them waiting for a minute."""
-    long = [Wanted(4000, "a")] * 5
+    long = [PrefillWanted(4000, "a")] * 5
     for short, tokens, expected in ((40, 200, (160, 40)), (400, 200, (100, 100)), (400, 1, (1, 0))):
-        wanted = [*long, Wanted(short, "b")]
+        wanted = [*long, PrefillWanted(short, "b")]
         share = share_budget(Mix.DECODE_FIRST, 0, wanted, Budget(tokens, 512, 0.1), CostModel())
         assert share.spans == (expected[0], 0, 0, 0, 0, expected[1])
 
@@ -111,5 +114,5 @@ def test_tenants_share_the_prefill_of_a_tick_alike() -> None:
 def test_prefill_goes_on_by_as_much_as_there_are_decodes() -> None:
     """Guards new prompts where decodes alone take all of the time there is."""
     budget = Budget(512, 512, 0.0001)
-    share = share_budget(Mix.BOUNDED_STALL, 40, [Wanted(1000)], budget, slow_model())
+    share = share_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, slow_model())
     assert share.spans == (40,)

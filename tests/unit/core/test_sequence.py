@@ -4,7 +4,7 @@ import pytest
 
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.core.sequence import State, make_sequences
+from jitney.core.sequence import SequenceState, make_sequences
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from tests.unit.core.sequences import EOS, sequence
 
@@ -45,11 +45,11 @@ def test_the_last_token_in_flight_is_followed_by_nothing() -> None:
 def test_only_moves_of_the_diagram_are_legal() -> None:
     """Guards invariant 1: what has ended never runs again."""
     one = sequence()
-    one.move(State.RUNNING)
-    one.move(State.WAITING)
-    one.move(State.FINISHED)
+    one.move(SequenceState.RUNNING)
+    one.move(SequenceState.WAITING)
+    one.move(SequenceState.FINISHED)
     with pytest.raises(AssertionError):
-        one.move(State.RUNNING)
+        one.move(SequenceState.RUNNING)
 
 
 def test_losing_memory_keeps_every_token() -> None:

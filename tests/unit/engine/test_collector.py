@@ -11,7 +11,7 @@ from jitney.core.request import Request, RequestId
 from jitney.core.sequence import make_sequences
 from jitney.core.stops import StopTable
 from jitney.engine.answer import Delta, Ending, Usage
-from jitney.engine.collector import NEGLECTED, Collector, Neglect, Verdict
+from jitney.engine.collector import NEGLECTED, Collector, NotRead, StopFound
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded, QueueFull
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
@@ -26,11 +26,11 @@ class Story:
         self.mailbox = Mailbox(is_bounded=is_bounded)
         self.collector = Collector(request, byte_vocabulary(), self.mailbox, 10.0)
 
-    def token(self, token: int, *, index: int = 0, at: float = 12.0) -> Verdict | Neglect | None:
+    def token(self, token: int, *, index: int = 0, at: float = 12.0) -> StopFound | NotRead | None:
         logprob = TokenLogprob(token, -0.5)
         return self.collector.push(TokenEvent(RequestId("0"), index, at, token, logprob))
 
-    def text(self, text: str) -> list[Verdict | Neglect]:
+    def text(self, text: str) -> list[StopFound | NotRead]:
         verdicts = [self.token(token) for token in encode(text, special=False)]
         return [verdict for verdict in verdicts if verdict is not None]
 
@@ -90,7 +90,7 @@ def test_a_stop_string_across_tokens_is_a_verdict_and_never_seen(
     verdicts = story.text("ab EN")
     assert verdicts == []
     assert [delta.text for delta in story.deltas()] == ["ab "]
-    assert story.text("Dxyz") == [Verdict(RequestId("0"), 0, "END")]
+    assert story.text("Dxyz") == [StopFound(RequestId("0"), 0, "END")]
     story.finish(FinishReason.STOP)
     (last,) = story.deltas()
     assert (last.text, last.finish_reason, last.stop_reason) == ("", FinishReason.STOP, "END")
@@ -281,7 +281,7 @@ def test_what_nobody_reads_is_a_verdict_and_a_sentence(make_request: MakeRequest
     """Guards memory against a reader who stalls, and tells him why when he is back."""
     story = Story(make_request(), is_bounded=True)
     verdicts = [story.token(97, at=12.0 + number) for number in range(3000)]
-    first = verdicts.index(Neglect(RequestId("0")))
+    first = verdicts.index(NotRead(RequestId("0")))
     assert 400 < first < 2900
     assert set(verdicts[:first]) == {None}
     story.finish(FinishReason.CANCELLED)

@@ -9,99 +9,99 @@ from jitney.core import limits
 from jitney.core.backend import Text
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId
-from jitney.engine.request_factory import Entrance, GivenUp, RequestOptions
+from jitney.engine.request_factory import GivenUp, RequestFactory, RequestOptions
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat_template import Segment
 
 
 @pytest.fixture
-def entrance() -> Iterator[Entrance]:
+def factory() -> Iterator[RequestFactory]:
     """A door to a context of 64 tokens, with seeds 1, 2, 3, ..."""
     seeds = iter(range(1, 100))
     backend = FakeBackend(FakeSettings())
-    yield Entrance(backend, 64, lambda: next(seeds))
+    yield RequestFactory(backend, 64, lambda: next(seeds))
     backend.close()
 
 
-def test_names_of_control_tokens_count_only_in_special_pieces(entrance: Entrance) -> None:
+def test_names_of_control_tokens_count_only_in_special_pieces(factory: RequestFactory) -> None:
     """Guards against a user who ends the system's turn by writing its end token."""
-    special = entrance.encode((Segment("<|end|>", special=True),))
-    plain = entrance.encode((Segment("<|end|>", special=False),))
+    special = factory.encode((Segment("<|end|>", special=True),))
+    plain = factory.encode((Segment("<|end|>", special=False),))
     assert len(special) == 1
     assert len(plain) == len("<|end|>")
-    assert entrance.encode_text("<|end|>") == special
+    assert factory.encode_text("<|end|>") == special
 
 
-def test_a_seed_is_drawn_only_when_none_is_given(entrance: Entrance) -> None:
+def test_a_seed_is_drawn_only_when_none_is_given(factory: RequestFactory) -> None:
     """Guards repeatability, and against every unseeded request being the same."""
-    prompt = entrance.encode_text("abc")
-    drawn = [entrance.make(prompt, SamplingParams()).seed for _ in range(2)]
-    given = entrance.make(prompt, SamplingParams(seed=0)).seed
+    prompt = factory.encode_text("abc")
+    drawn = [factory.make(prompt, SamplingParams()).seed for _ in range(2)]
+    given = factory.make(prompt, SamplingParams(seed=0)).seed
     assert (drawn, given) == ([1, 2], 0)
 
 
-def test_a_request_carries_its_options(entrance: Entrance) -> None:
+def test_a_request_carries_its_options(factory: RequestFactory) -> None:
     """Guards the fields that decide who is served when, and what may be shared."""
     options = RequestOptions(
         id=RequestId("x"), priority=Priority.HIGH, tenant="t", scope="s", request_timeout_s=3.0
     )
-    request = entrance.make((65,), SamplingParams(), options)
+    request = factory.make((65,), SamplingParams(), options)
     assert (request.id, request.priority, request.tenant, request.scope) == ("x", 2, "t", "s")
     assert (request.queue_timeout_s, request.request_timeout_s) == (None, 3.0)
 
 
-def test_requests_without_an_id_get_one_of_their_own(entrance: Entrance) -> None:
+def test_requests_without_an_id_get_one_of_their_own(factory: RequestFactory) -> None:
     """Guards against two live requests under one id."""
-    first, second = (entrance.make((65,), SamplingParams()).id for _ in range(2))
+    first, second = (factory.make((65,), SamplingParams()).id for _ in range(2))
     assert first != second
 
 
 @pytest.mark.parametrize("prompt", [(), (-1,), (10**6,), (True,), ("a",)])
 def test_prompts_that_are_no_tokens_are_refused(
-    entrance: Entrance, prompt: tuple[int, ...]
+    factory: RequestFactory, prompt: tuple[int, ...]
 ) -> None:
     """Guards native code against tokens that it would look up without a check."""
     with pytest.raises(InvalidRequest):
-        entrance.make(prompt, SamplingParams())
+        factory.make(prompt, SamplingParams())
 
 
 def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(
-    entrance: Entrance,
+    factory: RequestFactory,
 ) -> None:
     """Guards against a request that could never have a completion."""
-    entrance.make((65,) * 63, SamplingParams())
+    factory.make((65,) * 63, SamplingParams())
     with pytest.raises(ContextLengthExceeded, match=r"64 tokens.*64"):
-        entrance.make((65,) * 64, SamplingParams())
+        factory.make((65,) * 64, SamplingParams())
 
 
-def test_tokens_in_the_sampling_must_be_in_the_vocabulary(entrance: Entrance) -> None:
+def test_tokens_in_the_sampling_must_be_in_the_vocabulary(factory: RequestFactory) -> None:
     """Guards the sampler against writing outside of its logits."""
     with pytest.raises(InvalidRequest, match="logit_bias"):
-        entrance.make((65,), SamplingParams(logit_bias={10**6: 1.0}))
+        factory.make((65,), SamplingParams(logit_bias={10**6: 1.0}))
     with pytest.raises(InvalidRequest, match="stop_token_ids"):
-        entrance.make((65,), SamplingParams(stop_token_ids=[10**6]))
+        factory.make((65,), SamplingParams(stop_token_ids=[10**6]))
 
 
 def test_a_constraint_that_cannot_be_compiled_is_refused_at_the_door(
-    entrance: Entrance,
+    factory: RequestFactory,
 ) -> None:
     """Guards the engine thread against grammars from strangers."""
     params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="(unclosed"))
     with pytest.raises(InvalidRequest):
-        entrance.make((65,), params)
+        factory.make((65,), params)
 
 
 def test_texts_that_are_too_long_or_no_text_are_refused(
-    entrance: Entrance, monkeypatch: pytest.MonkeyPatch
+    factory: RequestFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the tokenizer against sizes and contents that it was not made for."""
     monkeypatch.setattr(limits, "PROMPT_CHARACTERS_MAX", 10)
     with pytest.raises(InvalidRequest, match="11 characters"):
-        entrance.encode_text("x" * 11)
+        factory.encode_text("x" * 11)
     with pytest.raises(InvalidRequest, match="surrogate"):
-        entrance.encode_text("\ud83d")
+        factory.encode_text("\ud83d")
     with pytest.raises(InvalidRequest, match="a text or tokens"):
-        entrance.encode_text(b"bytes")  # type: ignore[arg-type]
+        factory.encode_text(b"bytes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["queue_timeout_s", "request_timeout_s"])
@@ -118,14 +118,14 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     """Guards everybody else: tokenising megabytes for nothing would hold them up."""
     backend = FakeBackend(FakeSettings())
     longest = max(map(len, backend.vocabulary.pieces))
-    entrance = Entrance(backend, 64, lambda: 0)
+    factory = RequestFactory(backend, 64, lambda: 0)
 
     def never(texts: Sequence[Text]) -> list[int]:
         raise AssertionError("it was tokenised")
 
     monkeypatch.setattr(backend, "encode", never)
     with pytest.raises(ContextLengthExceeded, match="bytes"):
-        entrance.encode_text("é" * (64 * longest))
+        factory.encode_text("é" * (64 * longest))
 
 
 class Counting(FakeBackend):
@@ -146,7 +146,7 @@ NAMES = (Segment("x", special=True), Segment("<|end|>", special=False))
 def test_all_parts_of_a_prompt_are_one_message() -> None:
     """Guards everybody's turn at the tokenizer: each call is a round trip to another process."""
     backend = Counting()
-    tokens = Entrance(backend, 4096, lambda: 0).encode(NAMES * 100)
+    tokens = RequestFactory(backend, 4096, lambda: 0).encode(NAMES * 100)
     assert backend.calls == [200]
     assert tokens == tuple(FakeBackend(FakeSettings()).encode([("x<|end|>", False)])) * 100
 
@@ -154,11 +154,11 @@ def test_all_parts_of_a_prompt_are_one_message() -> None:
 def test_more_parts_than_the_context_has_tokens_are_refused_unread() -> None:
     """Guards the tokenizer: each part is a token at least, so that it could never fit."""
     backend = Counting()
-    entrance = Entrance(backend, 64, lambda: 0)
+    factory = RequestFactory(backend, 64, lambda: 0)
     with pytest.raises(ContextLengthExceeded, match="66 parts"):
-        entrance.encode(NAMES * 33)
+        factory.encode(NAMES * 33)
     assert backend.calls == []
-    assert len(entrance.encode((Segment("x", True), Segment("", False)) * 64)) == 64
+    assert len(factory.encode((Segment("x", True), Segment("", False)) * 64)) == 64
 
 
 def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +166,11 @@ def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLICE_TEXTS", 3)
     monkeypatch.setattr(limits, "SLICE_CHARACTERS", 10)
     backend = Counting()
-    entrance = Entrance(backend, 4096, lambda: 0)
-    entrance.encode(tuple(Segment(text, True) for text in ("a", "", "b", "c", "d")))
+    factory = RequestFactory(backend, 4096, lambda: 0)
+    factory.encode(tuple(Segment(text, True) for text in ("a", "", "b", "c", "d")))
     assert backend.calls == [3, 1]
     backend.calls.clear()
-    entrance.encode(tuple(Segment("x" * size, True) for size in (6, 4, 1, 11, 2)))
+    factory.encode(tuple(Segment("x" * size, True) for size in (6, 4, 1, 11, 2)))
     assert backend.calls == [2, 1, 1, 1]
 
 
@@ -178,12 +178,12 @@ def test_what_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     """Guards the tokenizer against the work of those who left."""
     monkeypatch.setattr(limits, "SLICE_TEXTS", 2)
     backend = Counting()
-    entrance = Entrance(backend, 4096, lambda: 0)
+    factory = RequestFactory(backend, 4096, lambda: 0)
     with pytest.raises(GivenUp):
-        entrance.encode(NAMES * 100, lambda: len(backend.calls) < 3)
+        factory.encode(NAMES * 100, lambda: len(backend.calls) < 3)
     assert backend.calls == [2, 2, 2]
     with pytest.raises(GivenUp):
-        entrance.encode_text("x", lambda: False)
+        factory.encode_text("x", lambda: False)
     assert len(backend.calls) == 3
 
 
@@ -192,10 +192,10 @@ def test_no_constraint_is_compiled_for_who_left(monkeypatch: pytest.MonkeyPatch)
     backend = Counting()
     prepared: list[object] = []
     monkeypatch.setattr(backend, "prepare", prepared.append)
-    entrance = Entrance(backend, 4096, lambda: 0)
+    factory = RequestFactory(backend, 4096, lambda: 0)
     params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a+"))
     with pytest.raises(GivenUp):
-        entrance.make((65,), params, is_wanted=lambda: False)
+        factory.make((65,), params, is_wanted=lambda: False)
     assert not prepared
-    entrance.make((65,), params)
+    factory.make((65,), params)
     assert len(prepared) == 1

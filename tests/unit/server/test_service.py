@@ -5,7 +5,7 @@ import pytest
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
-from jitney.engine.request_factory import Entrance
+from jitney.engine.request_factory import RequestFactory
 from jitney.server.service import Service
 from jitney.server.settings import ServerSettings
 
@@ -16,7 +16,7 @@ def service() -> Service:
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100))
     settings = ServerSettings(model_names=("tiny",))
-    made = Service(engine, Entrance(backend, 100, lambda: 1), None, settings)
+    made = Service(engine, RequestFactory(backend, 100, lambda: 1), None, settings)
     engine.close(0.0)
     return made
 

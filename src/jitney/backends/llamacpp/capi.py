@@ -88,7 +88,7 @@ class QuantizeParams(ctypes.Structure):
     ]
 
 
-class Batch(ctypes.Structure):
+class LlamaBatch(ctypes.Structure):
     """The tokens of one decode."""
 
     _fields_: ClassVar[_Fields] = [
@@ -143,7 +143,7 @@ FUNCTIONS: Mapping[str, _Prototype] = {
         (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool),
     ),
     "llama_set_n_threads": (None, (c_void_p, c_int32, c_int32)),
-    "llama_decode": (c_int32, (c_void_p, Batch)),
+    "llama_decode": (c_int32, (c_void_p, LlamaBatch)),
     "llama_get_logits": (POINTER(c_float), (c_void_p,)),
     "llama_get_memory": (c_void_p, (c_void_p,)),
     "llama_memory_clear": (None, (c_void_p, c_bool)),
@@ -157,7 +157,7 @@ FUNCTIONS: Mapping[str, _Prototype] = {
 """What each function gives, and what it takes."""
 
 NAMES: Mapping[str, Any] = {
-    "llama_batch": Batch,
+    "llama_batch": LlamaBatch,
     "llama_token": c_int32,
     "llama_log_callback": LogCallback,
     "LLAMA_FLASH_ATTN_TYPE_DISABLED": 0,

@@ -151,7 +151,7 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         )
         if calling is not None and calling.shows_control:
             params = replace(params, skip_special_tokens=False)
-        tokens = service.entrance.encode(segments, visit.stay.waits)
+        tokens = service.request_factory.encode(segments, visit.stay.waits)
         return order.asked([Prompt(tokens)], params, calling)
     except RequestError as error:
         raise _blaming(error, renamed) from None
@@ -186,7 +186,7 @@ class _Order:
         for index, prompt in enumerate(prompts):
             name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
             named = replace(options, id=name)
-            requests.append(service.entrance.make(prompt.tokens, params, named, is_wanted))
+            requests.append(service.request_factory.make(prompt.tokens, params, named, is_wanted))
         stream_options = body.stream_options
         return Asked(
             id=base,
@@ -329,7 +329,7 @@ def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> No
             continue
         try:
             params = StructuredOutputsParams(json=function.parameters)
-            service.entrance.prepare(params.constraint(), is_wanted)
+            service.request_factory.prepare(params.constraint(), is_wanted)
         except InvalidRequest as error:
             raise InvalidRequest(f"the function {function.name}: {error}", "tools") from None
         if service.clock.now() - started_at > CONSTRAINT_COMPILE_S_MAX:
@@ -403,7 +403,7 @@ def _read_prompt(
     service: Service, given: str | list[int], echoes: bool, is_wanted: Wanted
 ) -> Prompt:
     if isinstance(given, str):
-        tokens = service.entrance.encode_text(given, is_wanted)
+        tokens = service.request_factory.encode_text(given, is_wanted)
         return Prompt(tokens, given if echoes else None, _silent_count(service, given, tokens))
     tokens = tuple(given)
     return Prompt(tokens, decode(service, tokens, is_wanted) if echoes else None)

@@ -11,7 +11,7 @@ from jitney.core.picture import Picture, SlotState, SlotView
 from jitney.core.request import RequestId
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
-from jitney.engine.request_factory import Entrance
+from jitney.engine.request_factory import RequestFactory
 from jitney.engine.sight import Sight
 from jitney.server import limits
 from jitney.server.observe.lookout import Lookout
@@ -27,8 +27,8 @@ def made() -> PageState:
     """The page of an engine that has ended: nobody waits for a sight of it."""
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100))
-    entrance = Entrance(backend, 100, lambda: 0)
-    service = Service(engine, entrance, None, ServerSettings(model_names=("tiny",)))
+    request_factory = RequestFactory(backend, 100, lambda: 0)
+    service = Service(engine, request_factory, None, ServerSettings(model_names=("tiny",)))
     lookout = Lookout(engine, "tiny")
     engine.start()
     engine.close(drain_s=0)
@@ -63,7 +63,7 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100, max_num_seqs=4))
     service = Service(
-        engine, Entrance(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
+        engine, RequestFactory(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
     )
     page = PageState(service, Lookout(engine, "tiny", clock=Still()))
     looks: list[int] = []
