@@ -24,7 +24,7 @@ from jitney.server.admission.keys import Caller
 from jitney.server.http import sse
 from jitney.server.http.middleware import told
 from jitney.server.http.slices import written
-from jitney.server.openai.error_object import SERVER, ClientLeft, Refusal, refusal_of
+from jitney.server.openai.error_object import ClientLeft, Refusal, refusal_of
 from jitney.server.openai.replies import Shape
 from jitney.server.openai.translate import Asked
 from jitney.server.service import Service, Ticket
@@ -150,7 +150,7 @@ class Answering:
         answers = [each.answer for each in endings if each is not None and each.answer is not None]
         messages = [each.message for answer in answers for each in answer.completions]
         said = next((each for each in messages if each), "The request was cancelled.")
-        return Refusal(499, said, code="cancelled", type=SERVER)
+        return Refusal("cancelled", said)
 
     def deltas(self) -> AsyncGenerator[Placed, None]:
         """Deltas of all requests as they come. Raises at the end what went wrong."""

@@ -115,7 +115,8 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         refusal = _wrong_method((error.headers or {}).get("Allow", ""))
     else:
-        refusal = Refusal(error.status_code, "The request cannot be served.", code="http_error")
+        refusal = Refusal("invalid_http", "The request cannot be served.")
+        refusal.status = error.status_code
     refusal.headers.update(error_headers(error.headers))
     return _Answer(refusal)
 
@@ -123,14 +124,14 @@ async def _http_refused(request: Request, error: Exception) -> Response:
 def _wrong_method(allowed: str) -> Refusal:
     """`allowed` is what the framework lists: a set, so in any order."""
     methods = " or ".join(sorted(allowed.split(", ")))
-    return Refusal(405, f"This path takes {methods} only.", code="method_not_allowed")
+    return Refusal("method_not_allowed", f"This path takes {methods} only.")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
     name = str(found["loc"][-1])[:80]
-    return _Answer(Refusal(400, f"{name}: {found['msg']}.", code="invalid_value", param=name))
+    return _Answer(Refusal("invalid_value", f"{name}: {found['msg']}.", param=name))
 
 
 class _Answer(JSONResponse):

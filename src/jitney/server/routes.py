@@ -269,4 +269,4 @@ def _name(service: Service, token: int | None) -> str | None:
 def not_found(path: str) -> Refusal:
     """The answer to a path that leads nowhere; it says which one does, where that is known."""
     instead = instead_of(path) or "/openapi.json lists those there are"
-    return Refusal(404, f"There is nothing at this path; {instead}.", code="not_found")
+    return Refusal("not_found", f"There is nothing at this path; {instead}.")

@@ -34,7 +34,7 @@ from jitney.server import limits
 from jitney.server.admission.keys import Caller, KeyRing
 from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.workers import Door, Stay
-from jitney.server.openai.error_object import UNAVAILABLE, ClientLeft, Refusal, retry_headers
+from jitney.server.openai.error_object import ClientLeft, Refusal, retry_headers
 from jitney.server.openai.read_body import Intake, wait_leaving
 from jitney.server.settings import ServerSettings
 from jitney.text.chat_template import ChatTemplate
@@ -244,10 +244,8 @@ class Service:
             count -= free
             if self._body_bytes + count > self.settings.bodies_bytes_max:
                 raise Refusal(
-                    503,
+                    "too_many_bytes",
                     "The server holds as many bytes of requests as it may; try again later.",
-                    code="too_many_bytes",
-                    type=UNAVAILABLE,
                     headers={"connection": "close", **retry_headers(self._retry_s())},
                 )
             held += count

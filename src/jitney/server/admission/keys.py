@@ -18,7 +18,7 @@ from jitney.core.settings import SchedulerSettings
 from jitney.engine.clock import Clock
 from jitney.errors import InvalidRequest
 from jitney.server import limits
-from jitney.server.openai.error_object import AUTHENTICATION, RATE, Refusal, retry_headers
+from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.settings import Key
 
 SECRET_BYTES_MAX = 4096
@@ -188,10 +188,8 @@ class KeyRing:
         secret = secret.strip()
         if scheme.lower() != b"bearer" or not secret:
             raise Refusal(
-                401,
+                "missing_api_key",
                 "A key is needed: send it as `Authorization: Bearer KEY`.",
-                code="missing_api_key",
-                type=AUTHENTICATION,
                 headers=_CHALLENGE,
             )
         digest = _digest(secret[: SECRET_BYTES_MAX + 1])
@@ -201,13 +199,7 @@ class KeyRing:
             if hmac.compare_digest(known, digest):
                 found = caller
         if found is None:
-            raise Refusal(
-                401,
-                "The key is not known here.",
-                code="invalid_api_key",
-                type=AUTHENTICATION,
-                headers=_CHALLENGE,
-            )
+            raise Refusal("invalid_api_key", "The key is not known here.", headers=_CHALLENGE)
         return found
 
 
@@ -227,11 +219,9 @@ def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | 
 def _refuse_until(wait_s: float, what: str) -> None:
     if wait_s > 0:
         raise Refusal(
-            429,
+            "rate_limit_exceeded",
             f"This key's {what} per minute are used up, or set aside for what it runs; "
             f"try again in {wait_s:.1f} s.",
-            code="rate_limit_exceeded",
-            type=RATE,
             headers=retry_headers(wait_s),
         )
 

@@ -14,7 +14,7 @@ from jitney.core.settings import Policy
 from jitney.core.shares import paused_max
 from jitney.errors import Draining, InvalidRequest
 from jitney.server.admission.live_calls import Handles
-from jitney.server.openai.error_object import RATE, Refusal, retry_headers
+from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.openai.translate import allowed_priority
 from jitney.server.service import Service
 
@@ -73,9 +73,8 @@ def _find(service: Service, request: Request, reply_id: str) -> Handles:
     found = service.live_calls.find(request.state.caller.name, reply_id)
     if not found:
         raise Refusal(
-            404,
+            "request_not_found",
             "No call with this id is being answered; use the id of a reply that has not ended.",
-            code="request_not_found",
         )
     return found
 
@@ -87,11 +86,9 @@ def _check_room(service: Service) -> None:
     count_max = paused_max(engine.settings.max_num_queued_reqs)
     if engine.gauges().paused_count >= count_max:
         raise Refusal(
-            429,
+            "too_many_paused",
             f"{count_max} requests are paused already, as many as may be; resume one, or try "
             "again later.",
-            code="too_many_paused",
-            type=RATE,
             headers=retry_headers(1.0),
         )
 

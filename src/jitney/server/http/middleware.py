@@ -19,9 +19,7 @@ from jitney.server import limits
 from jitney.server.openai.error_object import (
     ClientLeft,
     Refusal,
-    hides_message,
     refusal_of,
-    unexpected,
 )
 from jitney.server.service import Service
 
@@ -125,8 +123,7 @@ class Guard:
                 scope["state"].update(intake=service.intake, hold=hold, begin=begin)
                 await self._app(scope, receive, send)
         except (Refusal, JitneyError) as error:
-            refusal = error if isinstance(error, Refusal) else refusal_of(error)
-            await answer(refusal, scope, receive, send)
+            await answer(refusal_of(error), scope, receive, send)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -142,12 +139,14 @@ def told(error: Exception, http_id: str) -> Refusal:
     if _is_out_of_memory(error):
         error = NoRoom("the system gave no memory for it")
     if isinstance(error, JitneyError):
-        if hides_message(error):
-            _log.warning("%s: %s", http_id, error)
-        return refusal_of(error)
+        refusal = refusal_of(error)
+        if refusal.untold is not None:
+            _log.warning("%s: %s", http_id, refusal.untold)
+        return refusal
     reference = uuid.uuid4().hex[:12]
     _log.error("%s: unexpected, reference %s", http_id, reference, exc_info=error)
-    return unexpected(reference)
+    message = f"Something unexpected happened on our side; its reference is {reference}."
+    return Refusal("internal_error", message)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -191,18 +190,18 @@ def _http_id(given: bytes | None) -> str:
 
 def _check_head(scope: Scope) -> None:
     """What the protocol lets pass."""
-    status = 0
+    code = ""
     if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
-        status, code, message = 414, "uri_too_long", "The address is too long."
+        code, message = "uri_too_long", "The address is too long."
     elif not scope["path"].isprintable():
         # What matches paths takes no notice of a newline at their end.
-        status, code, message = 400, "invalid_http", "The address holds a control character."
+        code, message = "invalid_http", "The address holds a control character."
     elif header(scope, b"content-length") and header(scope, b"transfer-encoding"):
         # Two readers could disagree on where this request ends.
-        status, code = 400, "invalid_http"
+        code = "invalid_http"
         message = "The request has both Content-Length and Transfer-Encoding."
-    if status:
-        raise Refusal(status, message, code=code, headers={"connection": "close"})
+    if code:
+        raise Refusal(code, message, headers={"connection": "close"})
 
 
 def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
@@ -212,10 +211,9 @@ def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
     bare = name.rsplit(":", 1)[0] if not name.endswith("]") else name
     if name not in allowed and bare not in allowed:
         raise Refusal(
-            421,
+            "unknown_host",
             "This server is not called by the name in the Host header; whoever runs it can allow "
             "the name with --allowed-host.",
-            code="unknown_host",
         )
 
 

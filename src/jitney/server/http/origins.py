@@ -62,17 +62,15 @@ class Preflight:
         varies = {"vary": "origin, access-control-request-method, access-control-request-headers"}
         if not is_any and origin not in self._origins:
             raise Refusal(
-                403,
+                "origin_not_allowed",
                 "Pages of this origin may not call this server; its operator can allow them with "
                 "--cors-origin.",
-                code="origin_not_allowed",
                 headers=varies,
             )
         if method not in METHODS:
             raise Refusal(
-                405,
+                "method_not_allowed",
                 f"Pages of other origins may call with {' and '.join(METHODS)} only.",
-                code="method_not_allowed",
                 headers={"access-control-allow-origin": "*" if is_any else origin, **varies},
             )
         return {

@@ -40,7 +40,7 @@ from jitney.server import limits
 from jitney.server.http.open_files import connections_max
 from jitney.server.http.rounds import Rounds
 from jitney.server.http.strict import StrictConnection
-from jitney.server.openai.error_object import UNAVAILABLE, ClientLeft, Refusal, retry_headers
+from jitney.server.openai.error_object import ClientLeft, Refusal, retry_headers
 
 _log = logging.getLogger("jitney.server")
 
@@ -330,7 +330,7 @@ class GuardedProtocol(H11Protocol):
         elif self.state is State.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
             self._rounds.take(limits.STEPS_PER_REQUEST)
-            self._write_refusal(Refusal(408, message, code="request_timeout"))
+            self._write_refusal(Refusal("request_timeout", message))
             self.linger()
         else:
             # It was answered, or never said anything.
@@ -338,7 +338,7 @@ class GuardedProtocol(H11Protocol):
 
 
 def _crowded(message: str, *, code: str) -> Refusal:
-    return Refusal(503, message, code=code, type=UNAVAILABLE, headers=retry_headers(CROWDED_S))
+    return Refusal(code, message, headers=retry_headers(CROWDED_S))
 
 
 class _Flow(FlowControl):

@@ -116,11 +116,11 @@ class StrictConnection(h11.Connection):
         line_end = head.find(b"\r\n")
         # A line that is too long already is not waited for.
         if (line_end if line_end >= 0 else len(head)) > limits.ADDRESS_BYTES_MAX + _LINE_BYTES:
-            raise self._refused(Refusal(414, "The address is too long.", code="uri_too_long"))
+            raise self._refused(Refusal("uri_too_long", "The address is too long."))
         is_wide = head.count(b"\n") - 2 > limits.HEADERS_MAX
         if is_long or is_wide or head.count(b",") > limits.HEADER_COMMAS_MAX:
             message = "The headers are too many or too long."
-            raise self._refused(Refusal(431, message, code="headers_too_large"))
+            raise self._refused(Refusal("headers_too_large", message))
         if end < 0:
             return False
         if head.translate(None, _HEAD_BYTES):
@@ -157,7 +157,7 @@ class StrictConnection(h11.Connection):
         room = limits.CHUNKS_MAX + self._body_bytes // limits.CHUNK_BYTES_USUAL
         if chunks.count > room:
             message = "The body comes in too many small chunks; send larger ones, or its length."
-            raise self._refused(Refusal(400, message, code="too_many_chunks"))
+            raise self._refused(Refusal("too_many_chunks", message))
         if piece:
             super().receive_data(b"%x\r\n%b\r\n" % (len(piece), piece))
         if chunks.is_over:
@@ -170,4 +170,4 @@ class StrictConnection(h11.Connection):
 
 
 def _no_http(message: str) -> Refusal:
-    return Refusal(400, message, code="invalid_http")
+    return Refusal("invalid_http", message)

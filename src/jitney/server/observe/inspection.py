@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from jitney.engine.stats import Stats
-from jitney.server.openai.error_object import UNAVAILABLE, Refusal
+from jitney.server.openai.error_object import Refusal
 from jitney.server.page.page_routes import LIVE, viewer_of
 from jitney.server.page.state import PageState
 from jitney.server.service import Service
@@ -29,17 +29,13 @@ def make_router(service: Service, state: PageState) -> APIRouter:
     async def slots(request: Request, fail_on_no_slot: bool = False) -> Response:
         """Who runs in which slot, in llama-server's shape."""
         if fail_on_no_slot and service.engine.stats().idle_slots <= 0:
-            raise Refusal(
-                503, "Every slot is taken.", code="no_slot", type=UNAVAILABLE, headers=LIVE
-            )
+            raise Refusal("no_slot", "Every slot is taken.", headers=LIVE)
         told = await state.slots(viewer_of(service, request))
         if told is None:
             raise Refusal(
-                503,
+                "no_answer",
                 "The engine has not said how its slots stand; it may be stuck in a forward pass: "
                 "see /health, and try again later.",
-                code="no_answer",
-                type=UNAVAILABLE,
                 headers=LIVE,
             )
         headers = {**LIVE, "x-jitney-seen-ms": f"{told.seen_s_ago * 1e3:.0f}"}

@@ -1,8 +1,8 @@
 """From an exception to an HTTP status and OpenAI's error object. Pure; any thread.
 
-One table holds every class of `jitney.errors`. Messages about a request are passed on, because
-they are written for its author; those about our own side are not, because they may name files:
-they are logged, and the caller gets a fixed sentence.
+`CODES` has every code that a caller may meet; `TABLE` has every class of `jitney.errors`. Messages
+about a request are passed on, because they are written for its author. Messages about our own side
+are not, because they may name files: they go to the log, and the caller gets a fixed sentence.
 """
 
 import math
@@ -20,111 +20,139 @@ UNAVAILABLE = "unavailable_error"
 TIMEOUT = "timeout_error"
 SERVER = "server_error"
 
+CODES: Mapping[str, tuple[int, str]] = {
+    "backend_crashed": (503, UNAVAILABLE),
+    "backend_failed": (500, SERVER),
+    "cancelled": (499, SERVER),
+    "context_length_exceeded": (400, INVALID),
+    "deadline_exceeded": (408, TIMEOUT),
+    "engine_error": (500, SERVER),
+    "engine_stopped": (503, UNAVAILABLE),
+    "headers_too_large": (431, INVALID),
+    "internal_error": (500, SERVER),
+    "invalid_api_key": (401, AUTHENTICATION),
+    "invalid_http": (400, INVALID),
+    "invalid_json": (400, INVALID),
+    "invalid_type": (400, INVALID),
+    "invalid_value": (400, INVALID),
+    "method_not_allowed": (405, INVALID),
+    "missing_api_key": (401, AUTHENTICATION),
+    "missing_required_parameter": (400, INVALID),
+    "model_not_found": (404, INVALID),
+    "no_answer": (503, UNAVAILABLE),
+    "no_room": (503, UNAVAILABLE),
+    "no_slot": (503, UNAVAILABLE),
+    "not_found": (404, INVALID),
+    "origin_not_allowed": (403, INVALID),
+    "rate_limit_exceeded": (429, RATE),
+    "request_not_found": (404, INVALID),
+    "request_timeout": (408, INVALID),
+    "request_too_large": (413, INVALID),
+    "setup_error": (500, SERVER),
+    "shutting_down": (503, UNAVAILABLE),
+    "too_many_bodies": (503, UNAVAILABLE),
+    "too_many_bytes": (503, UNAVAILABLE),
+    "too_many_chunks": (400, INVALID),
+    "too_many_connections": (503, UNAVAILABLE),
+    "too_many_paused": (429, RATE),
+    "trace_under_way": (429, RATE),
+    "unavailable": (503, UNAVAILABLE),
+    "unknown_host": (421, INVALID),
+    "unknown_parameter": (400, INVALID),
+    "unsupported_by_model": (400, INVALID),
+    "unsupported_media_type": (415, INVALID),
+    "unsupported_parameter": (400, INVALID),
+    "uri_too_long": (414, INVALID),
+}
+"""The status and OpenAI's type of each code."""
+
 NO_RETRY = {"x-should-retry": "false"}
-"""OpenAI's clients send a request again after a status of 408, 429 or 5xx unless told not to."""
+"""OpenAI's clients send a request again after a status of 408, 429 or 5xx, unless this is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How one class of errors is told; `sentence` replaces the message where it is given.
+class ErrorReply:
+    """How one class of errors is answered; `sentence` replaces the message where it is given.
 
     `opening` comes before a message, for programs that know an error by OpenAI's words for it.
     """
 
-    status: int
-    type: str
     code: str
     sentence: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     opening: str = ""
 
 
-TABLE: Mapping[type[errors.JitneyError], Told] = {
-    errors.JitneyError: Told(
-        500, SERVER, "internal_error", "Something went wrong on our side; try again."
+_SOON = {"retry-after": "5"}
+_SETUP = ErrorReply("setup_error", "The server is not set up for this; tell its operator.")
+
+TABLE: Mapping[type[errors.JitneyError], ErrorReply] = {
+    errors.JitneyError: ErrorReply(
+        "internal_error", "Something went wrong on our side; try again."
     ),
-    errors.RequestError: Told(400, INVALID, "invalid_value"),
-    errors.InvalidRequest: Told(400, INVALID, "invalid_value"),
-    errors.ContextLengthExceeded: Told(
-        400,
-        INVALID,
+    errors.RequestError: ErrorReply("invalid_value"),
+    errors.InvalidRequest: ErrorReply("invalid_value"),
+    errors.ContextLengthExceeded: ErrorReply(
         "context_length_exceeded",
         opening="This model's maximum context length is exceeded: ",
     ),
-    errors.UnsupportedField: Told(400, INVALID, "unsupported_parameter"),
-    errors.CapacityError: Told(503, UNAVAILABLE, "unavailable"),
-    errors.QueueFull: Told(429, RATE, "rate_limit_exceeded"),
-    errors.Draining: Told(
-        503,
-        UNAVAILABLE,
+    errors.UnsupportedField: ErrorReply("unsupported_parameter"),
+    errors.CapacityError: ErrorReply("unavailable"),
+    errors.QueueFull: ErrorReply("rate_limit_exceeded"),
+    errors.Draining: ErrorReply(
         "shutting_down",
         "The server is shutting down and takes no new requests.",
         {"connection": "close"},
     ),
-    errors.DeadlineExceeded: Told(408, TIMEOUT, "deadline_exceeded", headers=NO_RETRY),
-    errors.SetupError: Told(
-        500, SERVER, "setup_error", "The server is not set up for this; tell its operator.",
-    ),
-    errors.ConfigError: Told(
-        500, SERVER, "setup_error", "The server is not set up for this; tell its operator.",
-    ),
-    errors.ModelError: Told(
-        400,
-        INVALID,
+    errors.DeadlineExceeded: ErrorReply("deadline_exceeded", headers=NO_RETRY),
+    errors.SetupError: _SETUP,
+    errors.ConfigError: _SETUP,
+    errors.ModelError: ErrorReply(
         "unsupported_by_model",
         "This model cannot do that: its chat template is missing, or fails on these messages.",
     ),
-    errors.NoRoom: Told(
-        503,
-        UNAVAILABLE,
-        "no_room",
-        "The server has no room for this at the moment; try again later.",
-        {"retry-after": "5"},
+    errors.NoRoom: ErrorReply(
+        "no_room", "The server has no room for this at the moment; try again later.", _SOON
     ),
-    errors.MissingDependency: Told(
-        500, SERVER, "setup_error", "The server lacks a package for this; tell its operator.",
+    errors.MissingDependency: ErrorReply(
+        "setup_error", "The server lacks a package for this; tell its operator."
     ),
-    errors.EngineError: Told(
-        500, SERVER, "engine_error", "The engine failed while it ran this request; try again."
+    errors.EngineError: ErrorReply(
+        "engine_error", "The engine failed while it ran this request; try again."
     ),
-    errors.BackendFailed: Told(
-        500, SERVER, "backend_failed", "The model failed while it ran this request; try again."
+    errors.BackendFailed: ErrorReply(
+        "backend_failed", "The model failed while it ran this request; try again."
     ),
-    errors.BackendCrashed: Told(
-        503,
-        UNAVAILABLE,
-        "backend_crashed",
-        "The model is being started again; try again in a moment.",
-        {"retry-after": "5"},
+    errors.BackendCrashed: ErrorReply(
+        "backend_crashed", "The model is being started again; try again in a moment.", _SOON
     ),
-    errors.EngineStopped: Told(
-        503, UNAVAILABLE, "engine_stopped", "The engine has stopped and takes no requests."
+    errors.EngineStopped: ErrorReply(
+        "engine_stopped", "The engine has stopped and takes no requests."
     ),
-}  # fmt: skip
+}
 
 
 class Refusal(Exception):
-    """An HTTP answer that is an error, decided before the engine was asked."""
+    """An HTTP answer that is an error. Its code decides its status and its type."""
 
     def __init__(
         self,
-        status: int,
+        code: str,
         message: str,
         *,
-        code: str | None = None,
         param: str | None = None,
-        type: str = INVALID,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
+        self.status, self.type = CODES[code]
         self.code = code
+        self.message = message
         self.param = param
-        self.type = type
         self.headers = dict(headers or {})
-        self.reason = code or type
+        self.reason = code
         """What metrics count it under: the name of the engine's error where it comes from one."""
+        self.untold: str | None = None
+        """The message that the caller does not get, for the log."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -139,39 +167,22 @@ class Refusal(Exception):
         }
 
 
-def refusal_of(error: errors.JitneyError) -> Refusal:
+def refusal_of(error: Refusal | errors.JitneyError) -> Refusal:
     """The answer to a caller whose request met this error."""
-    told = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-    headers = dict(told.headers)
-    if isinstance(error, errors.QueueFull):
-        headers.update(retry_headers(error.retry_after_s))
-    param = error.parameter if isinstance(error, errors.RequestError) else None
+    if isinstance(error, Refusal):
+        return error
+    reply = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     refusal = Refusal(
-        told.status,
-        told.sentence or sentence(told.opening + str(error)),
-        code=told.code,
-        param=param,
-        type=told.type,
-        headers=headers,
+        reply.code,
+        reply.sentence or sentence(reply.opening + str(error)),
+        param=error.parameter if isinstance(error, errors.RequestError) else None,
+        headers=reply.headers,
     )
+    if isinstance(error, errors.QueueFull):
+        refusal.headers.update(retry_headers(error.retry_after_s))
     refusal.reason = type(error).__name__
+    refusal.untold = None if reply.sentence is None else str(error)
     return refusal
-
-
-def hides_message(error: errors.JitneyError) -> bool:
-    """Whether the caller is not told the message, so that it must be logged."""
-    told = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-    return told.sentence is not None
-
-
-def unexpected(reference: str) -> Refusal:
-    """The answer to an error that nobody foresaw; the log has the rest under the reference."""
-    return Refusal(
-        500,
-        f"Something unexpected happened on our side; its reference is {reference}.",
-        code="internal_error",
-        type=SERVER,
-    )
 
 
 def retry_headers(seconds: float) -> dict[str, str]:

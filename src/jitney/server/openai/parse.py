@@ -111,4 +111,4 @@ def _constant(text: str) -> NoReturn:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise Refusal(400, message, code="invalid_json")
+    raise Refusal("invalid_json", message)

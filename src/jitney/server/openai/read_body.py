@@ -22,7 +22,7 @@ from jitney.errors import Draining
 from jitney.server import limits
 from jitney.server.openai import fields
 from jitney.server.openai.bodies import Strict
-from jitney.server.openai.error_object import INVALID, ClientLeft, Refusal
+from jitney.server.openai.error_object import ClientLeft, Refusal
 from jitney.server.openai.parse import parse_object
 
 CLOSE_MIN = 0.75
@@ -75,29 +75,25 @@ def check_body(
         refused = table[name]
         assert isinstance(refused, fields.Refused), name
         raise Refusal(
-            400,
-            f"{name} is not supported: {refused.reason}.",
-            code="unsupported_parameter",
-            param=name,
+            "unsupported_parameter", f"{name} is not supported: {refused.reason}.", param=name
         )
     try:
         return kind.model_validate(fields.without_refused(given, table))
     except ValidationError as error:
         raise _explained(error, kind) from None
     except RecursionError:
-        raise Refusal(400, "The body is nested too deeply.", code="invalid_json") from None
+        raise Refusal("invalid_json", "The body is nested too deeply.") from None
 
 
 def _check_type(request: Request) -> None:
     kind = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
     if kind != "application/json":
         raise Refusal(
-            415,
+            "unsupported_media_type",
             "The body must be JSON: send `Content-Type: application/json`.",
-            code="unsupported_media_type",
         )
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise Refusal(415, "The body must not be compressed.", code="unsupported_media_type")
+        raise Refusal("unsupported_media_type", "The body must not be compressed.")
 
 
 async def _read(request: Request, bytes_max: int) -> bytes:
@@ -206,7 +202,7 @@ class Intake:
 
 
 def _timed_out(message: str) -> Refusal:
-    return Refusal(408, message, code="request_timeout", headers={"connection": "close"})
+    return Refusal("request_timeout", message, headers={"connection": "close"})
 
 
 async def wait_leaving(receive: Receive) -> None:
@@ -224,10 +220,9 @@ async def _received(receive: Receive) -> Message:
 
 def _too_large(bytes_max: int) -> Refusal:
     return Refusal(
-        413,
+        "request_too_large",
         f"The body is larger than {bytes_max} bytes, which is the most here; whoever runs the "
         "server can raise it with --body-limit.",
-        code="request_too_large",
         headers={"connection": "close"},
     )
 
@@ -265,7 +260,7 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
 
 
 def _refusal(message: str, code: str, param: str | None) -> Refusal:
-    return Refusal(400, message, code=code, param=param, type=INVALID)
+    return Refusal(code, message, param=param)
 
 
 def _message(found: ErrorDetails) -> str:

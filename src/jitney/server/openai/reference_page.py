@@ -4,15 +4,7 @@ from collections.abc import Mapping
 
 from jitney.core.limits import PAUSE_S_MAX
 from jitney.server import limits
-from jitney.server.openai.error_object import (
-    AUTHENTICATION,
-    INVALID,
-    RATE,
-    SERVER,
-    TABLE,
-    UNAVAILABLE,
-    Told,
-)
+from jitney.server.openai.error_object import CODES
 from jitney.server.openai.fields import (
     CHAT,
     COMPLETION,
@@ -23,37 +15,6 @@ from jitney.server.openai.fields import (
     Field,
     Supported,
 )
-
-REFUSALS = (
-    Told(400, INVALID, "invalid_http"),
-    Told(400, INVALID, "invalid_json"),
-    Told(400, INVALID, "invalid_type"),
-    Told(400, INVALID, "missing_required_parameter"),
-    Told(400, INVALID, "too_many_chunks"),
-    Told(400, INVALID, "unknown_parameter"),
-    Told(401, AUTHENTICATION, "invalid_api_key"),
-    Told(401, AUTHENTICATION, "missing_api_key"),
-    Told(403, INVALID, "origin_not_allowed"),
-    Told(404, INVALID, "model_not_found"),
-    Told(404, INVALID, "not_found"),
-    Told(404, INVALID, "request_not_found"),
-    Told(405, INVALID, "method_not_allowed"),
-    Told(408, INVALID, "request_timeout"),
-    Told(413, INVALID, "request_too_large"),
-    Told(414, INVALID, "uri_too_long"),
-    Told(415, INVALID, "unsupported_media_type"),
-    Told(421, INVALID, "unknown_host"),
-    Told(431, INVALID, "headers_too_large"),
-    Told(499, SERVER, "cancelled"),
-    Told(503, UNAVAILABLE, "no_answer"),
-    Told(503, UNAVAILABLE, "no_slot"),
-    Told(503, UNAVAILABLE, "too_many_bytes"),
-    Told(503, UNAVAILABLE, "too_many_bodies"),
-    Told(503, UNAVAILABLE, "too_many_connections"),
-    Told(429, RATE, "too_many_paused"),
-    Told(429, RATE, "trace_under_way"),
-)
-"""Refusals that are no error of the engine's."""
 
 _HEAD = f"""\
 # HTTP interface
@@ -219,8 +180,8 @@ def _json(value: object) -> str:
 
 
 def _errors() -> str:
-    told = {(each.status, each.type, each.code) for each in (*TABLE.values(), *REFUSALS)}
-    rows = [f"| {status} | `{kind}` | `{code}` |" for status, kind, code in sorted(told)]
+    codes = sorted((status, kind, code) for code, (status, kind) in CODES.items())
+    rows = [f"| {status} | `{kind}` | `{code}` |" for status, kind, code in codes]
     return "\n".join(
         (
             "## Errors",

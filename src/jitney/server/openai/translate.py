@@ -89,10 +89,9 @@ def check_model(service: Service, name: str | None) -> None:
     """Refuse the name of a model that is not served here."""
     if name is not None and name not in service.settings.model_names:
         raise Refusal(
-            404,
+            "model_not_found",
             f"The model {name[:80]!r} does not exist here; "
             f"{service.model_name!r} does. See /v1/models.",
-            code="model_not_found",
             param="model",
         )
 

@@ -25,7 +25,7 @@ from jitney.server.admission.keys import Caller
 from jitney.server.observe.chrome_trace import trace_slices
 from jitney.server.observe.lookout import Lookout
 from jitney.server.observe.viewer import EVERYONE, Viewer
-from jitney.server.openai.error_object import RATE, Refusal, retry_headers
+from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.page import FILES
 from jitney.server.page.state import PageState
 from jitney.server.service import Service
@@ -73,10 +73,7 @@ def make_router(service: Service, lookout: Lookout, state: PageState) -> APIRout
         fields = state.request(viewer_of(service, request), RequestId(request_id))
         if fields is None:
             raise Refusal(
-                404,
-                "The request is not known here, or no longer.",
-                code="request_not_found",
-                headers=LIVE,
+                "request_not_found", "The request is not known here, or no longer.", headers=LIVE
             )
         return JSONResponse(fields, headers=LIVE)
 
@@ -85,10 +82,8 @@ def make_router(service: Service, lookout: Lookout, state: PageState) -> APIRout
         viewer, now = viewer_of(service, request), lookout.clock.now()
         if viewer in tracing:
             raise Refusal(
-                429,
+                "trace_under_way",
                 "A trace is being made already; try again in a moment.",
-                code="trace_under_way",
-                type=RATE,
                 headers=retry_headers(1.0),
             )
         slices = trace_slices(lookout.recorder, now, viewer, is_whole=whole)
