@@ -24,6 +24,7 @@ HEAVY = {
     "typer": ("cli",),
     "jinja2": ("text",),
     "llguidance": ("sampling", "text", "backends"),
+    "msgspec": ("backends/process",),
     "yaml": ("config",),
 }
 """Each heavy dependency, and where alone it is imported."""

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from jitney.backends.process.channel import Channel, ChannelClosed
 from jitney.backends.process.messages import (
+    Channel,
     Done,
     Encode,
     Encoded,
@@ -24,13 +24,11 @@ from jitney.backends.process.messages import (
     Executed,
     Failure,
     Hello,
-    MalformedFrame,
     Message,
     Plain,
     Prepare,
     Ready,
     Reset,
-    error_of,
 )
 from jitney.backends.process.patience import Patience
 from jitney.backends.process.worker_process import Child
@@ -40,6 +38,7 @@ from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
+from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 
 BESIDE_S_MAX = 60.0
 """Longest wait for a text to be tokenised or a constraint compiled, and as long for its turn."""
@@ -127,7 +126,7 @@ class ProcessBackend:
         limit_s = self._patience.limit_s(batch.token_count)
         try:
             with self._talking(child, limit_s):
-                child.batches.send(Execute(batch), limit_s)
+                child.batches.send(Execute.of(batch), limit_s)
         except ChannelClosed as error:
             crash = self._crash(child)
             # It was gone before: nothing in this batch is to blame.
@@ -155,7 +154,7 @@ class ProcessBackend:
             raise self._crash(child) from error
         self._unanswered.popleft()
         if isinstance(answer, Failure):
-            raise error_of(answer)
+            raise answer.error()
         if not isinstance(answer, Executed):
             raise self._out_of_turn(child)
         self._patience.observe(sent.token_count, answer.outcome.seconds)
@@ -181,7 +180,7 @@ class ProcessBackend:
         """Ask for a sign of life. Raises BackendCrashed; a process that is stuck is ended."""
         child = self._living()
         try:
-            self._ask(child, child.batches, Execute(Batch(0, (), ())), CHECK_S_MAX)
+            self._ask(child, child.batches, Execute.of(Batch(0, (), ())), CHECK_S_MAX)
         except ChannelClosed as error:
             raise self._crash(child) from error
 
@@ -255,7 +254,7 @@ class ProcessBackend:
             channel.send(question, limit_s)
             answer = channel.receive(limit_s)
         if isinstance(answer, Failure):
-            raise error_of(answer)
+            raise answer.error()
         return answer
 
     @contextlib.contextmanager

@@ -14,9 +14,9 @@ import sys
 import threading
 
 from jitney.backends import load
-from jitney.backends.process.channel import Channel, ChannelClosed
 from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.backends.process.messages import (
+    Channel,
     Done,
     Encode,
     Encoded,
@@ -24,15 +24,14 @@ from jitney.backends.process.messages import (
     Executed,
     Failure,
     Hello,
-    MalformedFrame,
     Message,
     Prepare,
     Ready,
     Reset,
-    failure_of,
 )
 from jitney.core.backend import Backend
 from jitney.errors import BackendFailed
+from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
 
 EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
@@ -48,7 +47,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     if not die_with_parent(parent):
         return EXIT_DONE
-    batches, texts, constraints = (Channel(socket.socket(fileno=each)) for each in sockets)
+    batches, texts, constraints = (Channel(Frames(socket.socket(fileno=each))) for each in sockets)
     try:
         backend = _build(batches)
         if backend is None:
@@ -73,7 +72,7 @@ def _build(batches: Channel) -> Backend | None:
     try:
         backend = load(hello.backend, hello.settings)
     except Exception as error:  # Whatever it is, the parent is told and this process ends.
-        batches.send(failure_of(error))
+        batches.send(Failure.of(error))
         return None
     batches.send(Ready(backend.traits, backend.vocabulary))
     return backend
@@ -90,7 +89,7 @@ def _serve(channel: Channel, backend: Backend) -> None:
         except MalformedFrame:
             raise
         except Exception as error:  # A failed request must not end the process.
-            answer = failure_of(error)
+            answer = Failure.of(error)
             # The next batch may lie here already, and goes on from what this one did not do.
             is_in_ruins = is_in_ruins or isinstance(message, Execute)
         if isinstance(message, Reset):
@@ -112,8 +111,8 @@ def _serve_or_exit(channel: Channel, backend: Backend) -> None:
 
 def _answer(message: Message, backend: Backend) -> Message:
     match message:
-        case Execute(batch):
-            return Executed(backend.execute(batch))
+        case Execute():
+            return Executed(backend.execute(message.batch()))
         case Reset():
             backend.reset()
             return Done()

@@ -13,8 +13,9 @@ import sys
 import threading
 from typing import IO
 
-from jitney.backends.process.channel import Channel
+from jitney.backends.process.messages import Channel
 from jitney.errors import BackendCrashed
+from jitney.sandbox.frames import Frames
 
 _GRACE_S = 2.0
 _KILL_S_MAX = 30.0
@@ -37,7 +38,7 @@ class Child:
 
     def __init__(self) -> None:
         pairs = [socket.socketpair() for _ in range(3)]
-        self.batches, self.texts, self.constraints = (Channel(ours) for ours, _ in pairs)
+        self.batches, self.texts, self.constraints = (Channel(Frames(ours)) for ours, _ in pairs)
         self._output = bytearray()
         self._started = threading.Event()
         self._ended = threading.Event()

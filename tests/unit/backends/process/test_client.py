@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.process.channel import Channel
 from jitney.backends.process.client import BackendSpec, ProcessBackend
-from jitney.backends.process.messages import Encode, Message
+from jitney.backends.process.messages import Channel, Encode, Message
 from jitney.backends.process.worker_process import Child
 from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
