@@ -12,9 +12,8 @@ from typing import Protocol
 from jitney.backends.fake.backend import FakeBackend
 from jitney.core.batch import Batch
 from jitney.core.events import Event
-from jitney.core.gauges import Gauges
-from jitney.core.picture import Picture
 from jitney.core.request import Request, RequestId
+from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import JitneyError
 
@@ -44,7 +43,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The scheduler planned; `owners` of slots and `gauges` are those from right after.
+    """The scheduler planned; `owners` of slots and `snapshot` are those from right after.
 
     `in_haste`: before an outcome, though the scheduler had said to wait for it.
     """
@@ -52,7 +51,7 @@ class Planned:
     at: float
     batch: Batch | None
     owners: Mapping[int, Name]
-    gauges: Gauges
+    snapshot: Snapshot
     in_haste: bool
 
 
@@ -108,15 +107,15 @@ class Ticked:
     number: int
     started_at: float
     at: float
-    gauges: Gauges
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Pictured:
+class Detailed:
     """Somebody looked at memory and queue in detail."""
 
-    picture: Picture
-    gauges: Gauges
+    detail: Detail
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class Rested:
     """Nothing lives any more, or the engine stopped; every mailbox was read to its end."""
 
     at: float
-    gauges: Gauges
+    snapshot: Snapshot
     was_stopped: bool
 
 
@@ -144,7 +143,7 @@ Seen = (
     | Happened
     | Fetched
     | Ticked
-    | Pictured
+    | Detailed
     | Stopped
     | Rested
 )

@@ -239,7 +239,7 @@ class Simulation:
             self._refuse(EngineStopped)
         for reader in self._readers:
             self._read(reader)
-        self._see(Rested(self._clock.now(), self._watch.gauges(), was_stopped))
+        self._see(Rested(self._clock.now(), self._watch.snapshot(), was_stopped))
         if not was_stopped:
             self._tick.check()
 
@@ -261,8 +261,8 @@ class Simulation:
             if not reader.is_done and self._random.random() < reader.arrival.read_chance:
                 self._read(reader)
         if self._random.random() < LOOK_CHANCE:
-            self._watch.picture(self._clock.now())
-        self._see(Ticked(self.turns, now, self._clock.now(), self._watch.gauges()))
+            self._watch.detail(self._clock.now())
+        self._see(Ticked(self.turns, now, self._clock.now(), self._watch.snapshot()))
         if has_run:
             self._idle_turns = 0
         elif not is_woken:

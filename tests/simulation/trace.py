@@ -45,10 +45,10 @@ class Trace:
             case Happened():
                 self._events(seen)
             case Ticked():
-                gauges = seen.gauges
+                snapshot = seen.snapshot
                 self._write(
-                    f"{seen.number:5d} {seen.at:10.3f} {gauges.running_count:3d}/"
-                    f"{gauges.waiting_count:<3d} {gauges.kv_used:5d}/{gauges.kv_cached:<5d} "
+                    f"{seen.number:5d} {seen.at:10.3f} {snapshot.running_count:3d}/"
+                    f"{snapshot.waiting_count:<3d} {snapshot.kv_used:5d}/{snapshot.kv_cached:<5d} "
                     + " ".join(self._parts)
                 )
                 self._parts.clear()

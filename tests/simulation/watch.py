@@ -7,12 +7,11 @@ see batches and events before the engine does.
 from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
-from jitney.core.gauges import Gauges, Occupant
-from jitney.core.picture import Picture
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
+from jitney.core.snapshot import Detail, Occupant, Snapshot
 from jitney.errors import JitneyError
-from tests.simulation.seen import Happened, Pictured, Planned, Submitted, Tell
+from tests.simulation.seen import Detailed, Happened, Planned, Submitted, Tell
 
 
 class Watch:
@@ -55,15 +54,15 @@ class Watch:
         """As the scheduler says."""
         return self._scheduler.wake_at(now)
 
-    def gauges(self) -> Gauges:
+    def snapshot(self) -> Snapshot:
         """As the scheduler says."""
-        return self._scheduler.gauges()
+        return self._scheduler.snapshot()
 
-    def picture(self, now: float) -> Picture:
+    def detail(self, now: float) -> Detail:
         """As the scheduler draws it; nothing may change by being looked at."""
-        picture = self._scheduler.picture(now)
-        self._tell(Pictured(picture, self._scheduler.gauges()))
-        return picture
+        detail = self._scheduler.detail(now)
+        self._tell(Detailed(detail, self._scheduler.snapshot()))
+        return detail
 
     def check(self) -> None:
         """As the scheduler does."""
@@ -91,7 +90,7 @@ class Watch:
 
     def submit(self, request: Request, now: float) -> None:
         """Tell what became of the request."""
-        before = self._scheduler.gauges()
+        before = self._scheduler.snapshot()
         count, tokens = before.waiting_count, before.waiting_tokens
         try:
             self._scheduler.submit(request, now)
@@ -105,7 +104,7 @@ class Watch:
         batch = self._scheduler.plan(now)
         occupants = self._scheduler.occupants().items()
         owners = {slot: (each.request_id, each.index) for slot, each in occupants}
-        self._tell(Planned(now, batch, owners, self._scheduler.gauges(), self._is_in_haste))
+        self._tell(Planned(now, batch, owners, self._scheduler.snapshot(), self._is_in_haste))
         self._is_in_haste = False
         return batch
 

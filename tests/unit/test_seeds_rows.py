@@ -18,7 +18,7 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
-from jitney.engine.stats import Tally
+from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded, QueueFull
 from jitney.loading.compose import scheduler_settings
 from tests.simulation.plant import catch
@@ -291,8 +291,8 @@ def test_memory_is_given_back_at_every_end() -> None:
     one.tick()
     one.scheduler.expire(99.0)
     assert not one.scheduler.has_work
-    gauges = one.scheduler.gauges()
-    assert (gauges.running_count, gauges.kv_used) == (0, 0)
+    snapshot = one.scheduler.snapshot()
+    assert (snapshot.running_count, snapshot.kv_used) == (0, 0)
 
 
 def test_an_end_token_or_the_limit_ends_a_request() -> None:
@@ -317,7 +317,7 @@ def test_the_running_are_in_a_batch_before_the_new() -> None:
     assert batch is not None
     assert {entry.slot for entry in batch.entries[:2]} == slots
     assert one.running() == {"a", "b", "c"}
-    assert one.scheduler.gauges().waiting_count == 2
+    assert one.scheduler.snapshot().waiting_count == 2
 
 
 def test_every_completion_of_a_request_takes_a_place() -> None:
@@ -325,7 +325,7 @@ def test_every_completion_of_a_request_takes_a_place() -> None:
     one = line(max_num_seqs=3)
     one.submit(Request(id=RequestId("a"), prompt=(1, 2), params=SamplingParams(n=4), seed=0))
     one.tick()
-    assert one.scheduler.gauges().running_count == 3
+    assert one.scheduler.snapshot().running_count == 3
 
 
 def test_a_request_of_a_higher_class_takes_a_place_and_gives_it_back() -> None:
@@ -473,12 +473,12 @@ def test_a_slip_of_the_pseudo_code_is_caught(plant: Plant) -> None:
 def test_the_queue_is_counted_now_and_at_its_longest() -> None:
     """Guards the two figures of a queue that statistics have."""
     one = line(max_num_seqs=1)
-    tally = Tally(0.0, one.scheduler.gauges())
+    statistics = Statistics(0.0, one.scheduler.snapshot())
     one.submit(*(request(name, 1) for name in "abc"))
-    tally.gauge(one.scheduler.gauges(), 0.0)
+    statistics.note(one.scheduler.snapshot(), 0.0)
     one.tick()
-    tally.gauge(one.scheduler.gauges(), 0.0)
-    stats = tally.snapshot(1.0)
+    statistics.note(one.scheduler.snapshot(), 0.0)
+    stats = statistics.stats(1.0)
     assert (stats.current_queue_size, stats.queued_requests, stats.peak_queue_size) == (2, 2, 3)
 
 

@@ -50,18 +50,18 @@ class Meter:
         with self._lock:
             last, tokens = self._last, self._tokens
             recent = sum(each.sampled_tokens for each in self._recent if each.at > now - WINDOW_S)
-        gauges = self._engine.gauges()
+        snapshot = self._engine.snapshot()
         elapsed_s = now - self._started_at
         return Status(
             slots_max=self._engine.backend.traits.slots_max,
-            running=gauges.running_count,
-            cached=gauges.cached_count,
+            running=snapshot.running_count,
+            cached=snapshot.cached_count,
             decode_tokens=0 if last is None else last.decode_tokens,
             prefill_tokens=0 if last is None else last.prefill_tokens,
-            kv_used=gauges.kv_used,
-            kv_cached=gauges.kv_cached,
+            kv_used=snapshot.kv_used,
+            kv_cached=snapshot.kv_cached,
             kv_tokens=self._engine.backend.traits.kv_tokens,
-            queued=gauges.waiting_count,
+            queued=snapshot.waiting_count,
             rate_now=rate(recent, min(WINDOW_S, elapsed_s)),
             rate_mean=rate(tokens, elapsed_s),
             elapsed_s=elapsed_s,

@@ -29,7 +29,7 @@ from jitney.server.app import create_app
 from jitney.server.http.accepting import listen
 from jitney.server.http.outlet import STDOUT, Outlet, OutletLog
 from jitney.server.lifecycle import Lifecycle
-from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.monitor import Monitor
 from jitney.server.service import Service
 from jitney.server.settings import Key, ServerSettings, body_bytes_for
 
@@ -75,15 +75,15 @@ def serve(
         assembly.template,
         server_settings(assembly, serving, keys),
     )
-    lookout = Lookout(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
-    lookout.metrics.attach_log(log)
+    monitor = Monitor(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
+    monitor.metrics.attach_log(log)
     # Nobody has to read what is said here either.
     output = Outlet(STDOUT, "{} lines were dropped".format)
     try:
-        app = create_app(service, lookout)
+        app = create_app(service, monitor)
         Lifecycle(service, app).run(listener, partial(announce, service, listener, output.put))
     finally:
-        lookout.close()
+        monitor.close()
         output.wait_written(limits.LOG_END_S_MAX)
 
 

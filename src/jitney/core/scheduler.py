@@ -23,12 +23,11 @@ from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
 from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
-from jitney.core.gauges import Gauges, Occupant
-from jitney.core.picture import Picture, draw
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
 from jitney.core.sequences import LiveSequences
 from jitney.core.settings import SchedulerSettings
+from jitney.core.snapshot import Detail, Occupant, Snapshot, describe
 from jitney.errors import Draining, InvalidRequest
 
 RETRY_SHARE = 0.25
@@ -255,11 +254,11 @@ class Scheduler:
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
 
-    def gauges(self) -> Gauges:
+    def snapshot(self) -> Snapshot:
         """The levels and counters of this moment."""
         running, memory, queue = self._live.running, self._live.memory, self._live.queue
         ledger = memory.ledger
-        return Gauges(
+        return Snapshot(
             running_count=len(running),
             prefilling_count=sum(sequence.is_prefilling for sequence in running),
             waiting_count=queue.count,
@@ -289,9 +288,9 @@ class Scheduler:
             if sequence.slot is not None
         }
 
-    def picture(self, now: float) -> Picture:
+    def detail(self, now: float) -> Detail:
         """Who holds which memory and why the waiting wait; made only when somebody looks."""
-        return draw(self._live, self._settings, now)
+        return describe(self._live, self._settings, now)
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""

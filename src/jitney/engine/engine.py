@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from enum import StrEnum
 
 from jitney.core.backend import Backend
-from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings
+from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
@@ -36,8 +36,7 @@ from jitney.engine.inbox import (
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observer, Observers
-from jitney.engine.sight import Sight
-from jitney.engine.stats import Stats
+from jitney.engine.stats import Stats, Totals
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, QueueFull
 
@@ -181,7 +180,7 @@ class Engine:
     @property
     def still_s(self) -> float:
         """How long a forward pass has been due and none has ended; 0 while none is due."""
-        return self._tick.tally.still_s(self._clock.now())
+        return self._tick.statistics.still_s(self._clock.now())
 
     def observe(self, observer: Observer) -> None:
         """Tell this one of every tick and request; called on the engine thread."""
@@ -198,18 +197,22 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counters and averages since the start; never waits for a tick."""
-        return self._tick.tally.snapshot(self._clock.now())
+        return self._tick.statistics.stats(self._clock.now())
 
-    def gauges(self) -> Gauges:
+    def totals(self) -> Totals:
+        """What the statistics are made of, added up since the start; never waits for a tick."""
+        return self._tick.statistics.totals()
+
+    def snapshot(self) -> Snapshot:
         """Slots, memory and queue when they were last measured: before and after every batch."""
-        return self._tick.tally.gauges
+        return self._tick.statistics.snapshot
 
-    def look(self, characters_max: int = 0) -> Future[Sight]:
+    def look(self, characters_max: int = 0) -> Future[Detail]:
         """Ask how everything stands, with so many of the last characters of each text.
 
         Answered between ticks, never by an engine that is stuck or has stopped: bound the wait.
         """
-        answer: Future[Sight] = Future()
+        answer: Future[Detail] = Future()
         self._inbox.send(Look(answer, characters_max))
         return answer
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch, Outcome
-from jitney.core.gauges import Occupant
 from jitney.core.request import RequestId
+from jitney.core.snapshot import Occupant
 from jitney.engine.collector import Collector
 from jitney.engine.records import Member
 from jitney.errors import BackendCrashed

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.snapshot import Detail
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.sight import Sight
 from jitney.errors import EngineError, EngineStopped, QueueFull
 
 RETRY_AFTER_S = 1.0
@@ -90,7 +90,7 @@ class Stop:
 class Look:
     """Say how everything stands; texts are cut to their last characters."""
 
-    answer: Future[Sight]
+    answer: Future[Detail]
     characters_max: int
 
 

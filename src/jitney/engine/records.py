@@ -1,6 +1,6 @@
 """Frozen records of what happened in a tick or to a request: ids and numbers, never text.
 
-Made by the tick, read by the tally and by observers; nothing here acts.
+Made by the tick, read by the statistics and by observers; nothing here acts.
 """
 
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from jitney.core.batch import Batch, Outcome
 from jitney.core.cost import Fit
 from jitney.core.events import PreemptEvent, PreemptReason
-from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer
-from jitney.errors import JitneyError
+from jitney.errors import DeadlineExceeded, JitneyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +206,13 @@ Record = (
 )
 
 
+def ending_of(record: RequestDone | RequestFailed) -> str:
+    """How a request ended: stop, length, abort, deadline or error."""
+    if isinstance(record, RequestDone):
+        return "abort" if record.was_cancelled else record.stop_reason
+    return "deadline" if isinstance(record.error, DeadlineExceeded) else "error"
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Facts about one turn of the engine that stand in no batch, outcome or gauge."""
@@ -244,7 +251,7 @@ def record_preempted(event: PreemptEvent) -> RequestPreempted:
     )
 
 
-def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> TickRecord:
+def record_tick(batch: Batch, outcome: Outcome, snapshot: Snapshot, turn: Turn) -> TickRecord:
     """The record of a batch that was carried out."""
     decode_tokens = sum(1 for entry in batch.entries if entry.wants_token and entry.length == 1)
     return TickRecord(
@@ -253,14 +260,14 @@ def record_tick(batch: Batch, outcome: Outcome, gauges: Gauges, turn: Turn) -> T
         batch_size=len(batch.entries),
         decode_tokens=decode_tokens,
         prefill_tokens=batch.token_count - decode_tokens,
-        active_slots=gauges.running_count,
-        queue_depth=gauges.waiting_count,
-        kv_used=gauges.kv_used,
-        kv_cached=gauges.kv_cached,
+        active_slots=snapshot.running_count,
+        queue_depth=snapshot.waiting_count,
+        kv_used=snapshot.kv_used,
+        kv_cached=snapshot.kv_cached,
         sampled_tokens=sum(1 for member in turn.members if member.samples),
         preempted_count=turn.preempted_count,
         forward_ms=outcome.seconds * 1e3,
-        decode_ms=_decodes_s(decode_tokens, batch, outcome, gauges.fit) * 1e3,
+        decode_ms=_decodes_s(decode_tokens, batch, outcome, snapshot.fit) * 1e3,
         tick_ms=(turn.ended_at - turn.started_at) * 1e3,
         members=turn.members,
     )

@@ -1,18 +1,20 @@
-"""Counters since the start, and a frozen snapshot of them for people: `Stats`.
+"""Statistics since the start: `Totals` add up records, `Stats` are what people are shown of them.
 
-The tally is fed with the same records that observers get, on the engine thread, before any caller
-learns of them; a snapshot may be taken from any thread and is consistent in itself. Keeps
-invariant 7: total_requests = completed + cancelled + failed + live.
+Records are counted on the engine thread before any caller learns of them; totals and stats may be
+read from any thread and are consistent in themselves. Keeps invariant 7: total_requests =
+completed + cancelled + failed + live.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import assert_never
 
 from jitney.core.events import PreemptReason
-from jitney.core.gauges import Gauges
+from jitney.core.snapshot import Snapshot
 from jitney.engine.records import (
     BackendLost,
     KvPressure,
@@ -24,8 +26,8 @@ from jitney.engine.records import (
     RequestRefused,
     RequestStarted,
     TickRecord,
+    ending_of,
 )
-from jitney.errors import DeadlineExceeded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,196 +125,228 @@ class Stats:
     """The scheduler's own counters, by name."""
 
 
-class Tally:
-    """Adds up records. `take` and `gauge` on the engine thread, `snapshot` on any."""
+ENDINGS = ("stop", "length", "abort", "deadline", "error")
+"""How a request may end: `ending_of`."""
 
-    def __init__(self, now: float, gauges: Gauges) -> None:
+
+@dataclass(slots=True)
+class Totals:
+    """Everything that only grows, added up from records."""
+
+    accepted: int = 0
+    ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+    """Requests by how they ended."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests turned away, by the name of the error."""
+    started: int = 0
+    prompt_tokens: int = 0
+    """Of accepted requests."""
+    started_prompt_tokens: int = 0
+    """Of those that ran."""
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    preempted: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(map(str, PreemptReason), 0)
+    )
+    evicted: int = 0
+    backend_losses: int = 0
+    batches: int = 0
+    entries: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    waited_ms: float = 0.0
+    latency_ms: float = 0.0
+    """Of completed requests."""
+
+    @property
+    def completed(self) -> int:
+        """Requests that were answered in full."""
+        return self.ended["stop"] + self.ended["length"]
+
+    @property
+    def live_count(self) -> int:
+        """Requests that were accepted and have not ended."""
+        return self.accepted - sum(self.ended.values())
+
+    @property
+    def preempted_count(self) -> int:
+        """Those who lost their place to others; a pause is its caller's own wish."""
+        return sum(self.preempted.values()) - self.preempted[PreemptReason.PAUSED]
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        match record:
+            case TickRecord():
+                self._add_tick(record)
+            case RequestAccepted():
+                self.accepted += 1
+                self.prompt_tokens += record.prompt_tokens
+            case RequestRefused():
+                self.refused[type(record.error).__name__] += 1
+            case RequestStarted():
+                self.started += 1
+                self.waited_ms += record.waited_ms
+                self.started_prompt_tokens += record.prompt_tokens
+                self.cached_tokens += record.prefix_cache_tokens
+            case RequestDone() | RequestFailed():
+                self._add_end(record)
+            case RequestPreempted():
+                self.preempted[record.reason.value] += 1
+            case KvPressure():
+                self.evicted += record.evicted_count
+            case BackendLost():
+                self.backend_losses += 1
+            case _:
+                assert_never(record)
+
+    def _add_tick(self, record: TickRecord) -> None:
+        self.batches += 1
+        self.entries += record.batch_size
+        self.prefill_s += (record.forward_ms - record.decode_ms) / 1e3
+        self.decode_s += record.decode_ms / 1e3
+        self.prefill_tokens += record.prefill_tokens
+        self.decode_tokens += record.decode_tokens
+        self.completion_tokens += record.sampled_tokens
+
+    def _add_end(self, record: RequestDone | RequestFailed) -> None:
+        ending = ending_of(record)
+        self.ended[ending] += 1
+        if ending in ("stop", "length"):
+            self.latency_ms += record.duration_ms
+        assert self.live_count >= 0, "more requests ended than were accepted"
+
+
+class Statistics:
+    """Keeps the totals and the last snapshot.
+
+    `take` and `note` are called on the engine thread, the rest on any.
+    """
+
+    def __init__(self, now: float, snapshot: Snapshot) -> None:
         self._lock = threading.Lock()
         self._started_at = now
         self._progress_at = now
         self._busy_since: float | None = None
         self._busy_s = 0.0
-        self._accepted = 0
-        self._completed = 0
-        self._cancelled = 0
-        self._timeouts = 0
-        self._errors = 0
-        self._refused = 0
-        self._request_starts = 0
-        self._waited_ms = 0.0
-        self._latency_ms = 0.0
-        self._batches = 0
-        self._entries = 0
-        self._prefill_s = 0.0
-        self._decode_s = 0.0
-        self._prompt_tokens = 0
-        self._prefill_tokens = 0
-        self._cached_tokens = 0
-        self._sampled_tokens = 0
-        self._preemptions = 0
-        self._evictions = 0
-        self._backend_failures = 0
         self._queue_peak = 0
-        self._gauges = gauges
+        self._totals = Totals()
+        self._snapshot = snapshot
 
     @property
     def live_count(self) -> int:
         """Requests that were accepted and have not ended."""
-        ended = self._completed + self._cancelled + self._timeouts + self._errors
-        return self._accepted - ended
+        return self._totals.live_count
 
     @property
-    def gauges(self) -> Gauges:
+    def snapshot(self) -> Snapshot:
         """How the scheduler stood when it was last measured."""
-        return self._gauges
+        return self._snapshot
 
     def take(self, record: Record) -> None:
         """Count one record."""
         with self._lock:
-            match record:
-                case TickRecord():
-                    self._take_tick(record)
-                case RequestAccepted() | RequestRefused() | RequestStarted():
-                    self._take_beginning(record)
-                case RequestDone() | RequestFailed():
-                    self._take_end(record)
-                case RequestPreempted():
-                    self._preemptions += record.reason is not PreemptReason.PAUSED
-                case KvPressure():
-                    self._evictions += record.evicted_count
-                case BackendLost():
-                    self._backend_failures += 1
-                case _:
-                    assert_never(record)
+            self._totals.add(record)
+            if isinstance(record, TickRecord):
+                self._progress_at = record.at
+            elif isinstance(record, RequestAccepted) and self._busy_since is None:
+                self._busy_since = record.at
+            elif self._totals.live_count == 0:
+                self._stop_busy(record.at)
 
-    def gauge(self, gauges: Gauges, now: float) -> None:
-        """Note how the scheduler stands."""
+    def note(self, snapshot: Snapshot, now: float) -> None:
+        """Keep how the scheduler stands."""
         with self._lock:
-            if gauges.is_work_due and not self._gauges.is_work_due:
+            if snapshot.is_work_due and not self._snapshot.is_work_due:
                 self._progress_at = now
-            self._gauges = gauges
-            self._queue_peak = max(self._queue_peak, gauges.waiting_count)
-            self._count_busy(now)
+            self._snapshot = snapshot
+            self._queue_peak = max(self._queue_peak, snapshot.waiting_count)
+            # Time in which everybody is paused is not busy.
+            if snapshot.live_count <= snapshot.paused_count:
+                self._stop_busy(now)
+            elif self._busy_since is None and self._totals.live_count:
+                self._busy_since = now
 
     def still_s(self, now: float) -> float:
         """How long a forward pass has been due and none has ended; 0 while none is due."""
         with self._lock:
-            return max(0.0, now - self._progress_at) if self._gauges.is_work_due else 0.0
+            return max(0.0, now - self._progress_at) if self._snapshot.is_work_due else 0.0
 
-    def snapshot(self, now: float) -> Stats:
+    def totals(self) -> Totals:
+        """A copy of all totals of this moment."""
+        with self._lock:
+            return deepcopy(self._totals)
+
+    def stats(self, now: float) -> Stats:
         """All of it at this moment."""
         with self._lock:
-            return self._snapshot(now)
-
-    def _count_busy(self, now: float) -> None:
-        """Time in which everybody is paused is not busy."""
-        was_busy = self._busy_since is not None
-        is_busy = self._gauges.live_count > self._gauges.paused_count
-        if was_busy and not is_busy:
-            self._stop_busy(now)
-        elif not was_busy and is_busy and self.live_count:
-            self._busy_since = now
+            busy_s = self._busy_s
+            if self._busy_since is not None:
+                busy_s += max(now - self._busy_since, 0.0)
+            uptime_s = max(now - self._started_at, 0.0)
+            return _stats(self._totals, self._snapshot, self._queue_peak, uptime_s, busy_s)
 
     def _stop_busy(self, now: float) -> None:
         if self._busy_since is not None:
             self._busy_s += max(now - self._busy_since, 0.0)
             self._busy_since = None
 
-    def _take_tick(self, record: TickRecord) -> None:
-        self._progress_at = record.at
-        self._batches += 1
-        self._entries += record.batch_size
-        self._prefill_s += (record.forward_ms - record.decode_ms) / 1e3
-        self._decode_s += record.decode_ms / 1e3
-        self._prefill_tokens += record.prefill_tokens
-        self._sampled_tokens += record.sampled_tokens
 
-    def _take_beginning(self, record: RequestAccepted | RequestRefused | RequestStarted) -> None:
-        match record:
-            case RequestAccepted():
-                self._accepted += 1
-                self._prompt_tokens += record.prompt_tokens
-                if self._busy_since is None:
-                    self._busy_since = record.at
-            case RequestRefused():
-                self._refused += 1
-            case RequestStarted():
-                self._request_starts += 1
-                self._waited_ms += record.waited_ms
-                self._cached_tokens += record.prefix_cache_tokens
-
-    def _take_end(self, record: RequestDone | RequestFailed) -> None:
-        if isinstance(record, RequestFailed):
-            if isinstance(record.error, DeadlineExceeded):
-                self._timeouts += 1
-            else:
-                self._errors += 1
-        elif record.was_cancelled:
-            self._cancelled += 1
-        else:
-            self._completed += 1
-            self._latency_ms += record.duration_ms
-        assert self.live_count >= 0, "more requests ended than were accepted"
-        if self.live_count == 0:
-            self._stop_busy(record.at)
-
-    def _snapshot(self, now: float) -> Stats:
-        gauges = self._gauges
-        busy_s = self._busy_s
-        if self._busy_since is not None:
-            busy_s += max(now - self._busy_since, 0.0)
-        uptime_s = max(now - self._started_at, 0.0)
-        waited_ms = _ratio(self._waited_ms, self._request_starts)
-        # A backend may say that it took longer than it did.
-        spent_s = max(uptime_s, self._prefill_s + self._decode_s)
-        prefill_share = _ratio(self._prefill_s, spent_s)
-        decode_share = _ratio(self._decode_s, spent_s)
-        sequence_s = None if gauges.fit is None else gauges.fit.sequence_s
-        fixed_s = None if gauges.fit is None or sequence_s is None else gauges.fit.fixed_s
-        return Stats(
-            total_requests=self._accepted,
-            total_batches=self._batches,
-            avg_batch_size=_ratio(self._entries, self._batches),
-            avg_latency_ms=_ratio(self._latency_ms, self._completed),
-            avg_queue_time_ms=waited_ms,
-            requests_per_second=_ratio(self._completed, busy_s),
-            tokens_per_second=_ratio(self._sampled_tokens, busy_s),
-            current_queue_size=gauges.waiting_count,
-            peak_queue_size=self._queue_peak,
-            timeout_count=self._timeouts,
-            error_count=self._errors,
-            completed_requests=self._completed,
-            queued_requests=gauges.waiting_count,
-            avg_wait_time_ms=waited_ms,
-            gpu_utilization=prefill_share + decode_share,
-            cancelled_requests=self._cancelled,
-            failed_requests=self._timeouts + self._errors,
-            refused_requests=self._refused,
-            live_requests=self.live_count,
-            slot_count=gauges.slot_count,
-            paused_requests=gauges.paused_count,
-            active_slots=gauges.running_count,
-            idle_slots=gauges.slot_count - gauges.running_count,
-            cached_slots=gauges.cached_count,
-            prompt_tokens=self._prompt_tokens,
-            computed_prompt_tokens=self._prefill_tokens,
-            cached_tokens=self._cached_tokens,
-            completion_tokens=self._sampled_tokens,
-            preemption_count=self._preemptions,
-            eviction_count=self._evictions,
-            backend_failure_count=self._backend_failures,
-            kv_used=gauges.kv_used,
-            kv_cached=gauges.kv_cached,
-            kv_tokens=gauges.kv_tokens,
-            prefill_share=prefill_share,
-            decode_share=decode_share,
-            idle_share=max(0.0, 1.0 - prefill_share - decode_share),
-            fixed_cost_ms=None if fixed_s is None else fixed_s * 1e3,
-            cost_per_sequence_ms=None if sequence_s is None else sequence_s * 1e3,
-            uptime_s=uptime_s,
-            busy_s=busy_s,
-            counters=MappingProxyType(dict(gauges.counters)),
-        )
+def _stats(
+    totals: Totals, snapshot: Snapshot, queue_peak: int, uptime_s: float, busy_s: float
+) -> Stats:
+    waited_ms = _ratio(totals.waited_ms, totals.started)
+    # A backend may say that it took longer than it did.
+    spent_s = max(uptime_s, totals.prefill_s + totals.decode_s)
+    prefill_share = _ratio(totals.prefill_s, spent_s)
+    decode_share = _ratio(totals.decode_s, spent_s)
+    sequence_s = None if snapshot.fit is None else snapshot.fit.sequence_s
+    fixed_s = None if snapshot.fit is None or sequence_s is None else snapshot.fit.fixed_s
+    return Stats(
+        total_requests=totals.accepted,
+        total_batches=totals.batches,
+        avg_batch_size=_ratio(totals.entries, totals.batches),
+        avg_latency_ms=_ratio(totals.latency_ms, totals.completed),
+        avg_queue_time_ms=waited_ms,
+        requests_per_second=_ratio(totals.completed, busy_s),
+        tokens_per_second=_ratio(totals.completion_tokens, busy_s),
+        current_queue_size=snapshot.waiting_count,
+        peak_queue_size=queue_peak,
+        timeout_count=totals.ended["deadline"],
+        error_count=totals.ended["error"],
+        completed_requests=totals.completed,
+        queued_requests=snapshot.waiting_count,
+        avg_wait_time_ms=waited_ms,
+        gpu_utilization=prefill_share + decode_share,
+        cancelled_requests=totals.ended["abort"],
+        failed_requests=totals.ended["deadline"] + totals.ended["error"],
+        refused_requests=totals.refused.total(),
+        live_requests=totals.live_count,
+        slot_count=snapshot.slot_count,
+        paused_requests=snapshot.paused_count,
+        active_slots=snapshot.running_count,
+        idle_slots=snapshot.slot_count - snapshot.running_count,
+        cached_slots=snapshot.cached_count,
+        prompt_tokens=totals.prompt_tokens,
+        computed_prompt_tokens=totals.prefill_tokens,
+        cached_tokens=totals.cached_tokens,
+        completion_tokens=totals.completion_tokens,
+        preemption_count=totals.preempted_count,
+        eviction_count=totals.evicted,
+        backend_failure_count=totals.backend_losses,
+        kv_used=snapshot.kv_used,
+        kv_cached=snapshot.kv_cached,
+        kv_tokens=snapshot.kv_tokens,
+        prefill_share=prefill_share,
+        decode_share=decode_share,
+        idle_share=max(0.0, 1.0 - prefill_share - decode_share),
+        fixed_cost_ms=None if fixed_s is None else fixed_s * 1e3,
+        cost_per_sequence_ms=None if sequence_s is None else sequence_s * 1e3,
+        uptime_s=uptime_s,
+        busy_s=busy_s,
+        counters=MappingProxyType(dict(snapshot.counters)),
+    )
 
 
 def _ratio(amount: float, count: float) -> float:

@@ -11,6 +11,7 @@ every running sequence resumes from its tokens.
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from jitney.core import limits
 from jitney.core.backend import Backend
@@ -23,9 +24,9 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
-from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
+from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector, NotRead
@@ -46,8 +47,7 @@ from jitney.engine.records import (
     record_tick,
 )
 from jitney.engine.recovery import Recovery
-from jitney.engine.sight import Sight
-from jitney.engine.stats import Tally
+from jitney.engine.stats import Statistics
 from jitney.errors import (
     BackendCrashed,
     BackendFailed,
@@ -85,7 +85,7 @@ class Tick:
         self._preempted_count = 0
         self._squeezed_count = 0
         self._evicted_count = 0
-        self.tally = Tally(clock.now(), scheduler.gauges())
+        self.statistics = Statistics(clock.now(), scheduler.snapshot())
         self.stopped: EngineError | None = None
         """Why there will be no further tick, once that is so."""
 
@@ -212,14 +212,14 @@ class Tick:
         except Exception as error:
             self._lose(Lost(error), self._clock.now())
 
-    def look(self, characters_max: int) -> Sight:
+    def look(self, characters_max: int) -> Detail:
         """How everything stands, with the last characters of every text that is being made."""
         now = self._clock.now()
         tails = {
             request_id: collector.tails(characters_max)
             for request_id, collector in self._collectors.items()
         }
-        return Sight(now, self._scheduler.gauges(), self._scheduler.picture(now), tails)
+        return replace(self._scheduler.detail(now), tails=tails)
 
     def wake_at(self, now: float) -> float | None:
         """When a turn may do something though nothing new came in; None: never."""
@@ -234,7 +234,7 @@ class Tick:
         """Recount everything; AssertionError when the ledger is wrong."""
         self._scheduler.check()
         live_count = len(self._collectors) + len(self._ended)
-        assert self.tally.live_count == live_count, "requests were lost or doubled"
+        assert self.statistics.live_count == live_count, "requests were lost or doubled"
 
     def stop(self, error: EngineError) -> None:
         """There will be no further turn: every live request is told, once."""
@@ -382,25 +382,25 @@ class Tick:
             self._ended.popleft()
             self._held.discard(collector.request.id)
 
-    def _measure(self) -> Gauges:
+    def _measure(self) -> Snapshot:
         """Note how the scheduler stands, and say so when memory ran short since last time."""
-        gauges = self._scheduler.gauges()
-        self.tally.gauge(gauges, self._clock.now())
+        snapshot = self._scheduler.snapshot()
+        self.statistics.note(snapshot, self._clock.now())
         for complaint in self._scheduler.take_complaints():
             _log.warning("%s", complaint)
-        evicted_count = gauges.counters.get("evicted", 0)
+        evicted_count = snapshot.counters.get("evicted", 0)
         if evicted_count > self._evicted_count or self._squeezed_count:
             self._tell(
                 KvPressure(
                     at=self._clock.now(),
                     evicted_count=evicted_count - self._evicted_count,
                     preempted_count=self._squeezed_count,
-                    kv_used=gauges.kv_used,
+                    kv_used=snapshot.kv_used,
                 )
             )
         self._evicted_count = evicted_count
         self._squeezed_count = 0
-        return gauges
+        return snapshot
 
     def _tell_started(self, collector: Collector, event: StartEvent) -> None:
         self._tell(
@@ -425,7 +425,7 @@ class Tick:
         )
 
     def _tell(self, record: Record) -> None:
-        self.tally.take(record)
+        self.statistics.take(record)
         self._observers.tell(record)
 
     def _raise_stopped(self) -> None:

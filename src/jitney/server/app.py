@@ -15,8 +15,8 @@ from jitney.server.http.middleware import Front, Guard, answer, error_headers, t
 from jitney.server.http.origins import EXPOSED, METHODS, Preflight
 from jitney.server.http.shared import Shared
 from jitney.server.observe import inspection
-from jitney.server.observe.lookout import Lookout
 from jitney.server.observe.metrics import CONTENT_TYPE
+from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.replies import VERSION
 from jitney.server.page import page_routes as page
@@ -34,9 +34,9 @@ REFERENCE = "#/components/schemas/{model}"
 
 
 def create_app(
-    service: Service, lookout: Lookout | None = None, routers: Sequence[APIRouter] = ()
+    service: Service, monitor: Monitor | None = None, routers: Sequence[APIRouter] = ()
 ) -> FastAPI:
-    """The application over one service; with a lookout, its metrics and its page as well.
+    """The application over one service; with a monitor, its metrics and its page as well.
 
     `routers` are those of parts that this one does not know.
     """
@@ -54,11 +54,11 @@ def create_app(
         },
     )
     own = (make_state_router(service), make_router(service), steering.make_router(service))
-    watched = [] if lookout is None else _watching_routers(service, lookout)
+    watched = [] if monitor is None else _watching_routers(service, monitor)
     for router in (*own, *watched, *routers):
         app.include_router(router)
-    if lookout is not None:
-        lookout.metrics.attach(service)
+    if monitor is not None:
+        monitor.metrics.attach(service)
     document = app.openapi
 
     def described() -> dict[str, Any]:
@@ -67,7 +67,7 @@ def create_app(
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
-    open_paths = STATE_PATHS | (page.OPEN_PATHS if lookout is not None else frozenset())
+    open_paths = STATE_PATHS | (page.OPEN_PATHS if monitor is not None else frozenset())
     app.add_middleware(Guard, service=service, open_paths=open_paths)
     origins = service.settings.cors_origins
     if origins:
@@ -82,18 +82,18 @@ def create_app(
     return app
 
 
-def _watching_routers(service: Service, lookout: Lookout) -> list[APIRouter]:
-    state = PageState(service, lookout)
+def _watching_routers(service: Service, monitor: Monitor) -> list[APIRouter]:
+    state = PageState(service, monitor)
     return [
-        _metrics_router(lookout),
+        _metrics_router(monitor),
         inspection.make_router(service, state),
-        page.make_router(service, lookout, state),
+        page.make_router(service, monitor, state),
     ]
 
 
-def _metrics_router(lookout: Lookout) -> APIRouter:
+def _metrics_router(monitor: Monitor) -> APIRouter:
     router = APIRouter()
-    rendered = Shared(lookout.metrics.render)
+    rendered = Shared(monitor.metrics.render)
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:

@@ -20,7 +20,7 @@ from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
 from jitney.server.app import create_app
 from jitney.server.lifecycle import Lifecycle
-from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.monitor import Monitor
 from jitney.server.service import Service
 from jitney.server.settings import ServerSettings
 from jitney.text.chat_template import ChatTemplate
@@ -221,9 +221,9 @@ def running(world: World) -> Iterator[Running]:
         template,
         world.settings,
     )
-    lookout = Lookout(engine, service.model_name)
+    monitor = Monitor(engine, service.model_name)
     engine.start()
-    app = create_app(service, lookout)
+    app = create_app(service, monitor)
     lifecycle = Lifecycle(service, app)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -92,8 +92,8 @@ def test_a_stream_stands_still_while_it_is_paused(start: Start) -> None:
     paused = Stream(server)
     assert post(server, f"{paused.id}/pause").json()["status"] == "pausing"
     engine = server.service.engine
-    wait_until(lambda: engine.gauges().paused_count == 1, "it was not paused")
-    assert engine.gauges().running_count == 0
+    wait_until(lambda: engine.snapshot().paused_count == 1, "it was not paused")
+    assert engine.snapshot().running_count == 0
     assert server.get("/health").json() == {"status": "ok"}
     waiting = server.get("/page/state").json()["queue"]
     assert [each["reason"] for each in waiting] == ["its caller paused it"]
@@ -111,7 +111,7 @@ def test_who_leaves_while_paused_frees_the_place(start: Start) -> None:
     with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as reply:
         chunks = _chunks(reply)
         post(server, f"{next(chunks)['id']}/pause")
-        wait_until(lambda: server.service.engine.gauges().paused_count == 1, "not paused")
+        wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "not paused")
     server.check_idle()
 
 
@@ -160,7 +160,7 @@ def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Sta
     server = start(World(backend=SLOW, queue=4, settings=settings))
     one, two = Stream(server, KEYS[0]), Stream(server, KEYS[0])
     post(server, f"{one.id}/pause", KEYS[0])
-    wait_until(lambda: server.service.engine.gauges().paused_count == 1, "it was not paused")
+    wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     error = check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)
     assert error["code"] == "too_many_paused"
     assert check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)["code"] != "too_many_paused"
@@ -174,7 +174,7 @@ def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(start: Start) -> Non
     server = start(World(backend=SLOW))
     paused, running = Stream(server), Stream(server)
     post(server, f"{paused.id}/pause")
-    wait_until(lambda: server.service.engine.gauges().paused_count == 1, "it was not paused")
+    wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     server.service.drain()
     check_error(post(server, f"{running.id}/pause"), 503)
     for stream in (paused, running):

@@ -32,7 +32,7 @@ class CapacityChecker:
                 if used > self._traits.kv_tokens:
                     raise Violation(NAME, f"{used} tokens of memory are in use")
             case Ticked():
-                running = seen.gauges.running_count
+                running = seen.snapshot.running_count
                 if running > self._settings.max_num_seqs:
                     raise Violation(NAME, f"{running} sequences run")
 

@@ -39,8 +39,8 @@ class EndingChecker:
                 self._take(seen)
             case Fetched(item=Ending() as ending):
                 self._told(seen.request.id, seen.request.params.n, ending)
-            case Ticked(gauges=gauges):
-                live_count = gauges.live_count
+            case Ticked(snapshot=snapshot):
+                live_count = snapshot.live_count
                 if live_count != len(self._live):
                     raise Violation(
                         NAME, f"{live_count} sequences live, {len(self._live)} were not told an end"

@@ -96,7 +96,7 @@ class JoiningChecker:
             self._idle(seen.at, newcomers)
         self._has_run |= running
         self._running = running
-        self._counters = Counter(seen.gauges.counters)
+        self._counters = Counter(seen.snapshot.counters)
 
     def _groups(
         self, at: float, running: set[Name], starts: set[Name], newcomers: Arrivals
@@ -127,7 +127,7 @@ class JoiningChecker:
     def _window(
         self, seen: Planned, running: set[Name], starts: set[Name], newcomers: Arrivals
     ) -> None:
-        counters = seen.gauges.counters
+        counters = seen.snapshot.counters
         was_closed = counters["window_waits"] > self._counters["window_waits"]
         # Those of a tenant with a share may be held back, and do not end the window then.
         free = {name: at for name, at in newcomers.items() if self._share_of(name) is None}

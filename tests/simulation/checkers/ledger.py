@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Callable
 
-from jitney.core.gauges import Gauges
-from jitney.core.picture import WAITING_SHOWN_MAX, SlotState
-from tests.simulation.seen import Executed, Happened, Pictured, Planned, Rested, Seen, Violation
+from jitney.core.snapshot import WAITING_SHOWN_MAX, SlotState, Snapshot
+from tests.simulation.seen import Detailed, Executed, Happened, Planned, Rested, Seen, Violation
 
 NAME = "ledger"
 
@@ -16,14 +15,14 @@ class LedgerChecker:
     def __init__(self, recount: Callable[[], None], cache_tokens: int | None) -> None:
         self._recount = recount
         self._cache_tokens_max = cache_tokens
-        self._planned: Gauges | None = None
+        self._planned: Snapshot | None = None
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
         match seen:
             case Planned():
                 self._check()
-                self._planned = seen.gauges
+                self._planned = seen.snapshot
             case Happened():
                 self._check()
             case Executed():
@@ -35,10 +34,10 @@ class LedgerChecker:
                         f"after batch {seen.batch.number} the ledger counts {ours} tokens in use "
                         f"and the backend {theirs}",
                     )
-            case Pictured():
+            case Detailed():
                 self._look(seen)
             case Rested(was_stopped=False):
-                self._rest(seen.gauges)
+                self._rest(seen.snapshot)
 
     def _check(self) -> None:
         try:
@@ -46,30 +45,30 @@ class LedgerChecker:
         except AssertionError as error:
             raise Violation(NAME, f"a recount disagrees: {error}") from error
 
-    def _look(self, seen: Pictured) -> None:
-        shown = sum(stretch.end - stretch.start for stretch in seen.picture.stretches)
-        if shown != seen.gauges.kv_used:
-            raise Violation(NAME, f"{shown} tokens are shown, {seen.gauges.kv_used} in use")
-        waiting = len(seen.picture.waiting)
-        known = seen.gauges.waiting_count + seen.gauges.paused_count
+    def _look(self, seen: Detailed) -> None:
+        shown = sum(stretch.end - stretch.start for stretch in seen.detail.stretches)
+        if shown != seen.snapshot.kv_used:
+            raise Violation(NAME, f"{shown} tokens are shown, {seen.snapshot.kv_used} in use")
+        waiting = len(seen.detail.waiting)
+        known = seen.snapshot.waiting_count + seen.snapshot.paused_count
         if waiting != min(known, WAITING_SHOWN_MAX):
             raise Violation(NAME, f"{waiting} are shown to wait")
-        states = Counter(view.state for view in seen.picture.slots)
+        states = Counter(view.state for view in seen.detail.slots)
         counted = {
-            SlotState.PREFILLING: seen.gauges.prefilling_count,
-            SlotState.GENERATING: seen.gauges.running_count - seen.gauges.prefilling_count,
-            SlotState.CACHED: seen.gauges.cached_count,
+            SlotState.PREFILLING: seen.snapshot.prefilling_count,
+            SlotState.GENERATING: seen.snapshot.running_count - seen.snapshot.prefilling_count,
+            SlotState.CACHED: seen.snapshot.cached_count,
         }
         if states != Counter(counted):
             raise Violation(NAME, f"slots are shown as {states} and counted as {counted}")
 
-    def _rest(self, gauges: Gauges) -> None:
-        if gauges.live_count:
-            raise Violation(NAME, f"at rest {gauges.running_count} sequences run")
-        if gauges.kv_used != gauges.kv_cached:
+    def _rest(self, snapshot: Snapshot) -> None:
+        if snapshot.live_count:
+            raise Violation(NAME, f"at rest {snapshot.running_count} sequences run")
+        if snapshot.kv_used != snapshot.kv_cached:
             raise Violation(
-                NAME, f"at rest {gauges.kv_used} tokens are in use, {gauges.kv_cached} cached"
+                NAME, f"at rest {snapshot.kv_used} tokens are in use, {snapshot.kv_cached} cached"
             )
         limit = self._cache_tokens_max
-        if limit is not None and gauges.kv_cached > limit:
-            raise Violation(NAME, f"{gauges.kv_cached} tokens are cached, the limit is {limit}")
+        if limit is not None and snapshot.kv_cached > limit:
+            raise Violation(NAME, f"{snapshot.kv_cached} tokens are cached, the limit is {limit}")

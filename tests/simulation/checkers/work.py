@@ -36,7 +36,7 @@ class WorkChecker:
                 again = sum(isinstance(event, PreemptEvent) for event in seen.events)
                 self._token_count += again * self._settings.model_len_max
             case Planned():
-                self._compare(seen.gauges.counters["prefix_tokens_read"])
+                self._compare(seen.snapshot.counters["prefix_tokens_read"])
 
     def _compare(self, read_count: int) -> None:
         if read_count > READS_MAX * self._token_count:

@@ -99,7 +99,7 @@ def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
     one.fail("the backend died.", 0.0)
     planned(one)
     assert [each.request_id for each in one.occupants().values()] == ["member"]
-    assert one.gauges().deferred_count == 2 * LOOKAHEAD
+    assert one.snapshot().deferred_count == 2 * LOOKAHEAD
 
 
 def test_a_batch_can_be_planned_before_the_last_one_returned() -> None:

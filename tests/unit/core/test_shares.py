@@ -8,11 +8,11 @@ from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
-from jitney.core.picture import WaitReason
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import Scheduler
 from jitney.core.sequences import LOOKAHEAD
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
+from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 
 SHARE = Share(waiting_max=512, waiting_tokens_max=100_000, running_max=3)
@@ -68,9 +68,9 @@ def test_a_tenant_at_its_share_goes_on_when_one_of_its_own_ends() -> None:
     for number in range(5):
         one.submit(request(f"a{number}", "a"), 0.0)
     one.plan(0.0)
-    assert one.gauges().deferred_count == 2
+    assert one.snapshot().deferred_count == 2
     assert one.counters["share_waits"] > 0
-    shown = {each.request_id: each.reason for each in one.picture(0.0).waiting}
+    shown = {each.request_id: each.reason for each in one.detail(0.0).waiting}
     assert shown == {"a3": WaitReason.SHARE, "a4": WaitReason.SHARE}
     one.cancel(RequestId("a1"), 0.0)
     one.plan(0.0)
@@ -190,7 +190,7 @@ def test_a_tenant_that_fills_a_tick_does_not_keep_others_out() -> None:
         one.submit(long_request(f"a{number}", "a", 50), 0.0)
     tick(one)
     one.submit(long_request("b", "b", 10), 0.0)
-    assert one.picture(0.0).waiting[-1].reason is WaitReason.NEXT
+    assert one.detail(0.0).waiting[-1].reason is WaitReason.NEXT
     batch = tick(one)
     assert batch is not None
     assert [entry.length for entry in batch.entries] == [10, 20, 10]
@@ -205,7 +205,7 @@ def test_a_tenant_at_its_share_of_memory_is_passed_over() -> None:
     one.submit(long_request("b", "b", 20), 0.0)
     tick(one)
     assert running(one) == ["a0", "a1", "b"]
-    assert [each.reason for each in one.picture(0.0).waiting] == [WaitReason.SHARE]
+    assert [each.reason for each in one.detail(0.0).waiting] == [WaitReason.SHARE]
 
 
 def test_one_sequence_is_always_within_its_tenants_share() -> None:
@@ -262,14 +262,14 @@ def test_a_tenant_sent_back_for_its_memory_does_not_return_at_once() -> None:
     assert running(one) == ["k", "n"]
 
 
-def test_the_picture_says_that_all_of_a_crowded_tenant_wait_for_its_share() -> None:
+def test_the_detail_says_that_all_of_a_crowded_tenant_wait_for_its_share() -> None:
     """Guards whoever asks why: a small request behind a large one of its tenant was `next`."""
     one = tight(kv_tokens=100)
     for name, count in (("c", 30), ("d", 30), ("e", 40), ("f", 2)):
         one.submit(long_request(name, "a", count), 0.0)
     tick(one)
     assert running(one) == ["c", "d"]
-    assert [each.reason for each in one.picture(0.0).waiting] == [WaitReason.SHARE] * 2
+    assert [each.reason for each in one.detail(0.0).waiting] == [WaitReason.SHARE] * 2
 
 
 def test_who_is_held_back_by_memory_joins_no_group_on_its_way() -> None:

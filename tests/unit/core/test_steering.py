@@ -9,11 +9,11 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.params import SamplingParams
-from jitney.core.picture import WaitReason
 from jitney.core.policy import Candidate
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100)
@@ -59,7 +59,7 @@ def test_a_paused_request_leaves_its_place_and_comes_back() -> None:
         PreemptReason.PAUSED
     ]
     assert runs(one) == {"b"}
-    assert (one.gauges().paused_count, one.gauges().waiting_count) == (1, 0)
+    assert (one.snapshot().paused_count, one.snapshot().waiting_count) == (1, 0)
     one.pause(A, 0.0)
     turn(one)
     one.resume(A, 0.0)
@@ -101,7 +101,7 @@ def test_a_paused_request_ends_by_its_deadline_and_by_a_cancel() -> None:
     ends = [each for each in one.cancel(B, 6.0) if isinstance(each, FinishEvent)]
     assert [each.reason for each in ends] == [FinishReason.CANCELLED]
     one.check()
-    assert one.gauges().waiting_count == 0
+    assert one.snapshot().waiting_count == 0
 
 
 def test_a_pause_ends_by_itself() -> None:
@@ -126,7 +126,7 @@ def test_all_pauses_of_a_request_together_are_bounded() -> None:
     assert one.wake_at(1000.0) == 1001.0
     one.expire(1001.0)
     one.pause(A, 1002.0)
-    assert one.gauges().paused_count == 0
+    assert one.snapshot().paused_count == 0
     assert one.counters["pauses_refused"] == 1
 
 
@@ -136,7 +136,7 @@ def test_only_a_part_of_the_queue_may_be_paused_and_the_rest_stays_open() -> Non
     for name in "abcd":
         one.submit(request(name), 0.0)
         one.pause(RequestId(name), 0.0)
-    assert (one.gauges().paused_count, one.gauges().waiting_count) == (2, 2)
+    assert (one.snapshot().paused_count, one.snapshot().waiting_count) == (2, 2)
     assert one.counters["pauses_refused"] == 2
     for name in "efghij":
         one.submit(request(name), 0.0)
@@ -154,11 +154,11 @@ def test_a_tenant_may_pause_a_part_of_its_share() -> None:
         one.pause(RequestId(name), 0.0)
     one.submit(request("c", share=share, tenant="y"), 0.0)
     one.pause(C, 0.0)
-    assert one.gauges().paused_count == 2
+    assert one.snapshot().paused_count == 2
     assert one.counters["pauses_refused"] == 1
     one.cancel(A, 0.0)
     one.pause(B, 0.0)
-    assert one.gauges().paused_count == 2
+    assert one.snapshot().paused_count == 2
     one.check()
 
 
@@ -217,7 +217,7 @@ def test_no_group_waits_for_a_paused_member() -> None:
     one.cancel(B, 0.0)
     turn(one)
     assert runs(one) == {"c", "d"}
-    assert one.picture(0.0).waiting[0].reason is not WaitReason.GROUP
+    assert one.detail(0.0).waiting[0].reason is not WaitReason.GROUP
     one.resume(A, 0.0)
     for name in (C, RequestId("d")):
         one.cancel(name, 0.0)
@@ -275,7 +275,7 @@ def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
         assert len(batch.entries) == 1
         kinds.append(batch.entries[0].length > 1)
     assert kinds[:8] == [True, True, True, True, True, False, True, False]
-    starts = {each.slot for each in one.picture(0.0).slots if each.token_count > 31}
+    starts = {each.slot for each in one.detail(0.0).slots if each.token_count > 31}
     assert len(starts) == 4, "everybody generates, though one at a time"
 
 
@@ -311,7 +311,7 @@ def test_under_separate_tenants_take_turns_at_the_prefill() -> None:
     one.submit(request("s", 6, share=share, tenant="y"), 0.0)
     for _ in range(70 // 4 + 3):
         turn(one)
-    views = {str(each.request_id): each.token_count for each in one.picture(0.0).slots}
+    views = {str(each.request_id): each.token_count for each in one.detail(0.0).slots}
     assert views["s"] >= 6
 
 

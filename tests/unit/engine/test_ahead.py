@@ -89,7 +89,7 @@ def test_what_is_computed_for_nobody_is_counted_for_nobody(
     answers = list(map(answer_of, mailboxes))
     assert any(each.completions[0].finish_reason is FinishReason.STOP for each in answers)
     made = sum(answer.usage.completion_count for answer in answers)
-    assert world.tick.tally.snapshot(world.clock.now()).completion_tokens == made
+    assert world.tick.statistics.stats(world.clock.now()).completion_tokens == made
     ticks = [record for record in world.records if isinstance(record, TickRecord)]
     assert sum(len(tick.members) for tick in ticks) == made
     assert world.backend.executed_count == len(ticks)

@@ -234,7 +234,7 @@ def test_a_backend_lost_while_everybody_is_paused_comes_back(
     engine.observe(lambda record: lost.set() if isinstance(record, BackendLost) else None)
     paused = engine.submit(make_request(max_tokens=900))
     paused.pause()
-    while engine.gauges().paused_count == 0:
+    while engine.snapshot().paused_count == 0:
         engine.look().result(WAIT_S)
     backend.check_faults = [None, BackendCrashed("killed", 9)]
     assert lost.wait(WAIT_S)
@@ -355,7 +355,7 @@ def test_an_observer_may_close_the_engine(
         engine.submit(make_request())
 
 
-def test_stats_and_gauges_are_settled_when_the_answer_is_there(
+def test_stats_and_snapshot_are_settled_when_the_answer_is_there(
     make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     """Guards against figures that lag behind what the caller already knows."""
@@ -365,8 +365,8 @@ def test_stats_and_gauges_are_settled_when_the_answer_is_there(
         stats = engine.stats()
         assert (stats.completed_requests, stats.live_requests) == (count, 0)
         assert stats.completion_tokens == 3 * count
-        gauges = engine.gauges()
-        assert (gauges.running_count, gauges.waiting_count) == (0, 0)
+        snapshot = engine.snapshot()
+        assert (snapshot.running_count, snapshot.waiting_count) == (0, 0)
 
 
 def test_a_short_prompt_that_comes_again_is_found(

@@ -109,7 +109,7 @@ def test_a_paused_request_stands_still_until_it_is_resumed(
     handle.pause()
     other = engine.submit(make_request("other", max_tokens=900)).result(WAIT_S)
     assert other.usage.completion_count == 900
-    assert engine.gauges().paused_count == 1
+    assert engine.snapshot().paused_count == 1
     assert not handle.is_done
     handle.reprioritise(Priority.HIGH)
     handle.resume()

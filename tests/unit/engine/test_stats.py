@@ -1,4 +1,4 @@
-"""The tally: what is counted, and what the averages are averages of."""
+"""The statistics: what is counted, and what the averages are averages of."""
 
 from dataclasses import fields, replace
 
@@ -6,11 +6,11 @@ import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.cost import Fit
-from jitney.core.gauges import Gauges
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings
+from jitney.core.snapshot import Snapshot
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (
@@ -21,7 +21,7 @@ from jitney.engine.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.engine.stats import Stats, Tally
+from jitney.engine.stats import Statistics, Stats
 from jitney.engine.tick import Tick
 from jitney.errors import BackendFailed, DeadlineExceeded, JitneyError
 
@@ -94,7 +94,7 @@ def tick(at: float, batch_size: int, forward_ms: float, sampled_tokens: int) -> 
     )
 
 
-NOTHING = Gauges(
+NOTHING = Snapshot(
     running_count=0,
     prefilling_count=0,
     waiting_count=0,
@@ -113,21 +113,21 @@ NOTHING = Gauges(
 
 def test_nothing_yet_is_zeros() -> None:
     """Guards against a division by zero in the first second of a server."""
-    stats = Tally(0.0, NOTHING).snapshot(0.0)
+    stats = Statistics(0.0, NOTHING).stats(0.0)
     assert (stats.total_requests, stats.avg_batch_size, stats.tokens_per_second) == (0, 0.0, 0.0)
     assert stats.gpu_utilization == 0.0
 
 
 def test_every_accepted_request_is_in_exactly_one_place() -> None:
     """Guards invariant 7."""
-    tally = Tally(0.0, NOTHING)
+    statistics = Statistics(0.0, NOTHING)
     for _ in range(5):
-        tally.take(accepted(1.0))
-    tally.take(done(2.0, 100.0))
-    tally.take(done(2.0, 100.0, was_cancelled=True))
-    tally.take(failed(2.0, DeadlineExceeded("late")))
-    tally.take(failed(2.0, BackendFailed("broken")))
-    stats = tally.snapshot(3.0)
+        statistics.take(accepted(1.0))
+    statistics.take(done(2.0, 100.0))
+    statistics.take(done(2.0, 100.0, was_cancelled=True))
+    statistics.take(failed(2.0, DeadlineExceeded("late")))
+    statistics.take(failed(2.0, BackendFailed("broken")))
+    stats = statistics.stats(3.0)
     assert stats.total_requests == 5
     assert stats.total_requests == (
         stats.completed_requests
@@ -140,13 +140,13 @@ def test_every_accepted_request_is_in_exactly_one_place() -> None:
 
 def test_rates_are_per_second_of_busy_time() -> None:
     """Guards against rates that decay while nobody asks for anything."""
-    tally = Tally(0.0, NOTHING)
-    tally.take(accepted(10.0))
-    tally.take(tick(11.0, 1, 500.0, 8))
-    tally.take(done(12.0, 2000.0))
-    tally.take(accepted(20.0))
-    tally.take(done(22.0, 2000.0))
-    stats = tally.snapshot(40.0)
+    statistics = Statistics(0.0, NOTHING)
+    statistics.take(accepted(10.0))
+    statistics.take(tick(11.0, 1, 500.0, 8))
+    statistics.take(done(12.0, 2000.0))
+    statistics.take(accepted(20.0))
+    statistics.take(done(22.0, 2000.0))
+    stats = statistics.stats(40.0)
     assert stats.busy_s == 4.0
     assert stats.requests_per_second == 0.5
     assert stats.tokens_per_second == 2.0
@@ -155,15 +155,15 @@ def test_rates_are_per_second_of_busy_time() -> None:
 
 def test_averages_are_over_what_was_seen() -> None:
     """Guards the averages of the seeds' statistics."""
-    tally = Tally(0.0, NOTHING)
+    statistics = Statistics(0.0, NOTHING)
     for at, waited_ms in ((1.0, 10.0), (1.0, 30.0)):
-        tally.take(accepted(at))
-        tally.take(started(at, waited_ms))
-    tally.take(tick(2.0, 2, 1.0, 2))
-    tally.take(tick(2.0, 4, 1.0, 4))
-    tally.take(done(3.0, 100.0))
-    tally.take(done(3.0, 300.0))
-    stats = tally.snapshot(4.0)
+        statistics.take(accepted(at))
+        statistics.take(started(at, waited_ms))
+    statistics.take(tick(2.0, 2, 1.0, 2))
+    statistics.take(tick(2.0, 4, 1.0, 4))
+    statistics.take(done(3.0, 100.0))
+    statistics.take(done(3.0, 300.0))
+    stats = statistics.stats(4.0)
     assert stats.avg_batch_size == 3.0
     assert stats.avg_latency_ms == 200.0
     assert stats.avg_queue_time_ms == stats.avg_wait_time_ms == 20.0
@@ -210,7 +210,7 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
     prefill_ms = sum(each.forward_ms - each.decode_ms for each in ticks)
     decode_ms = sum(each.decode_ms for each in ticks)
     uptime_s = 2 * (prefill_ms + decode_ms) / 1e3
-    stats = engine.tally.snapshot(clock.moment + uptime_s)
+    stats = engine.statistics.stats(clock.moment + uptime_s)
     assert stats.prefill_share == pytest.approx(prefill_ms / 1e3 / uptime_s)
     assert stats.decode_share == pytest.approx(decode_ms / 1e3 / uptime_s)
     assert stats.idle_share == pytest.approx(0.5)
@@ -221,33 +221,33 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
 
 def test_shares_are_together_one_however_long_the_backend_says_it_took() -> None:
     """Guards the first second, and a backend whose clock is not ours."""
-    tally = Tally(0.0, NOTHING)
-    stats = tally.snapshot(0.0)
+    statistics = Statistics(0.0, NOTHING)
+    stats = statistics.stats(0.0)
     assert (stats.prefill_share, stats.decode_share, stats.idle_share) == (0.0, 0.0, 1.0)
-    tally.take(tick(1.0, 1, 8000.0, 1))
-    stats = tally.snapshot(1.0)
+    statistics.take(tick(1.0, 1, 8000.0, 1))
+    stats = statistics.stats(1.0)
     assert (stats.prefill_share, stats.decode_share, stats.idle_share) == (0.75, 0.25, 0.0)
 
 
 def test_idle_slots_are_those_that_could_run_beside_the_others() -> None:
     """Guards the count of idle slots: what is kept for its prefix takes nobody's place."""
-    tally = Tally(0.0, NOTHING)
-    tally.gauge(replace(NOTHING, running_count=3, cached_count=7), 0.0)
-    stats = tally.snapshot(1.0)
+    statistics = Statistics(0.0, NOTHING)
+    statistics.note(replace(NOTHING, running_count=3, cached_count=7), 0.0)
+    stats = statistics.stats(1.0)
     assert (stats.slot_count, stats.active_slots, stats.idle_slots) == (8, 3, 5)
     assert stats.cached_slots == 7
 
 
 def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen() -> None:
     """Guards against a fixed cost that is no such thing: one size tells nothing apart."""
-    tally = Tally(0.0, NOTHING)
+    statistics = Statistics(0.0, NOTHING)
     for fit, told in (
         (None, (None, None)),
         (Fit(0.012, None), (None, None)),
         (Fit(0.012, 0.002), (12.0, 2.0)),
     ):
-        tally.gauge(replace(NOTHING, fit=fit), 0.0)
-        stats = tally.snapshot(1.0)
+        statistics.note(replace(NOTHING, fit=fit), 0.0)
+        stats = statistics.stats(1.0)
         assert (stats.fixed_cost_ms, stats.cost_per_sequence_ms) == told
 
 
@@ -271,29 +271,29 @@ def test_every_figure_of_the_two_lists_has_its_name() -> None:
 
 def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due() -> None:
     """Guards health and the alert: idle time, a pause and a window are no stall."""
-    tally = Tally(0.0, NOTHING)
-    assert tally.still_s(90.0) == 0.0
-    tally.gauge(replace(NOTHING, running_count=1), 90.0)
-    assert tally.still_s(97.0) == 7.0
-    tally.take(tick(97.0, 1, 5.0, 1))
-    assert tally.still_s(100.0) == 3.0
-    tally.gauge(replace(NOTHING, paused_count=1), 100.0)
-    assert tally.still_s(500.0) == 0.0
-    tally.gauge(replace(NOTHING, waiting_count=1, deferred_count=1), 500.0)
-    assert tally.still_s(600.0) == 0.0
-    tally.gauge(replace(NOTHING, waiting_count=1), 600.0)
-    assert tally.still_s(601.0) == 1.0
+    statistics = Statistics(0.0, NOTHING)
+    assert statistics.still_s(90.0) == 0.0
+    statistics.note(replace(NOTHING, running_count=1), 90.0)
+    assert statistics.still_s(97.0) == 7.0
+    statistics.take(tick(97.0, 1, 5.0, 1))
+    assert statistics.still_s(100.0) == 3.0
+    statistics.note(replace(NOTHING, paused_count=1), 100.0)
+    assert statistics.still_s(500.0) == 0.0
+    statistics.note(replace(NOTHING, waiting_count=1, deferred_count=1), 500.0)
+    assert statistics.still_s(600.0) == 0.0
+    statistics.note(replace(NOTHING, waiting_count=1), 600.0)
+    assert statistics.still_s(601.0) == 1.0
 
 
 def test_time_in_which_all_are_paused_is_not_busy() -> None:
     """Guards the rates, which tell refused callers when to come back: a pause is no work, and the
     time in which a group is gathered belongs to it."""
-    tally = Tally(0.0, NOTHING)
-    tally.take(accepted(10.0))
-    tally.gauge(replace(NOTHING, running_count=1), 10.0)
-    tally.gauge(replace(NOTHING, paused_count=1), 12.0)
-    assert tally.snapshot(100.0).busy_s == 2.0
-    tally.gauge(replace(NOTHING, running_count=1), 100.0)
-    assert tally.snapshot(101.0).busy_s == 3.0
-    tally.gauge(replace(NOTHING, waiting_count=1, deferred_count=1), 101.0)
-    assert tally.snapshot(102.0).busy_s == 4.0
+    statistics = Statistics(0.0, NOTHING)
+    statistics.take(accepted(10.0))
+    statistics.note(replace(NOTHING, running_count=1), 10.0)
+    statistics.note(replace(NOTHING, paused_count=1), 12.0)
+    assert statistics.stats(100.0).busy_s == 2.0
+    statistics.note(replace(NOTHING, running_count=1), 100.0)
+    assert statistics.stats(101.0).busy_s == 3.0
+    statistics.note(replace(NOTHING, waiting_count=1, deferred_count=1), 101.0)
+    assert statistics.stats(102.0).busy_s == 4.0

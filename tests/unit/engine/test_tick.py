@@ -9,9 +9,9 @@ import pytest
 from jitney.core import limits
 from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
-from jitney.core.gauges import Gauges
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.settings import Policy, Strategy
+from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer, Ending
 from jitney.engine.collector import Collector
 from jitney.engine.mailbox import Mailbox
@@ -123,7 +123,7 @@ def test_cancelling_twice_or_nobody_is_no_mistake(
     world.tick.cancel(RequestId("nobody"))
     world.tick.run()
     assert answer_of(mailbox).was_cancelled
-    assert world.tick.tally.snapshot(world.clock.now()).cancelled_requests == 1
+    assert world.tick.statistics.stats(world.clock.now()).cancelled_requests == 1
 
 
 def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
@@ -132,13 +132,13 @@ def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
     """Guards the time of a turn: every measure walks those who run, who may be a thousand."""
     world = make_world()
     taken: list[int] = []
-    gauges: Callable[[], Gauges] = world.scheduler.gauges
+    snapshot: Callable[[], Snapshot] = world.scheduler.snapshot
 
-    def counted() -> Gauges:
+    def counted() -> Snapshot:
         taken.append(1)
-        return gauges()
+        return snapshot()
 
-    monkeypatch.setattr(world.scheduler, "gauges", counted)
+    monkeypatch.setattr(world.scheduler, "snapshot", counted)
     mailboxes = {name: Mailbox() for name in "abcd"}
     for name, mailbox in mailboxes.items():
         world.tick.submit(make_request(id=name, max_tokens=50), mailbox)
@@ -147,7 +147,7 @@ def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
         world.tick.run(partial(cancel_all, world, leaving))
         assert len(taken) <= 4
     assert all(answer_of(mailbox).was_cancelled for mailbox in mailboxes.values())
-    assert world.tick.tally.gauges.running_count == 0
+    assert world.tick.statistics.snapshot.running_count == 0
 
 
 def test_what_planning_changed_is_seen_during_the_pass(
@@ -159,8 +159,8 @@ def test_what_planning_changed_is_seen_during_the_pass(
     execute = world.backend.execute
 
     def looked(batch: Batch) -> Outcome:
-        gauges = world.tick.tally.gauges
-        seen.append((gauges.counters["displaced"], gauges.waiting_count))
+        snapshot = world.tick.statistics.snapshot
+        seen.append((snapshot.counters["displaced"], snapshot.waiting_count))
         return execute(batch)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(world.backend, "execute", looked)
@@ -245,7 +245,7 @@ def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_
         assert "no memory" in str(mailbox.ending.error)
     with pytest.raises(EngineStopped):
         world.tick.submit(make_request(), Mailbox())
-    assert world.tick.tally.snapshot(world.clock.now()).live_requests == 0
+    assert world.tick.statistics.stats(world.clock.now()).live_requests == 0
 
 
 def test_a_deadline_passes_while_the_backend_is_away(
@@ -296,7 +296,7 @@ def test_a_refusal_reaches_the_submitter_and_is_counted(
         world.tick.submit(make_request(), Mailbox())
     with pytest.raises(ContextLengthExceeded):
         world.tick.submit(make_request("x" * 2000), Mailbox())
-    stats = world.tick.tally.snapshot(world.clock.now())
+    stats = world.tick.statistics.stats(world.clock.now())
     assert (stats.total_requests, stats.refused_requests, stats.live_requests) == (1, 2, 1)
     assert sum(isinstance(record, RequestRefused) for record in world.records) == 2
 
@@ -330,7 +330,7 @@ def test_a_failed_request_is_reported_as_such(
     (failed,) = (record for record in world.records if isinstance(record, RequestFailed))
     assert isinstance(failed.error, DeadlineExceeded)
     assert (failed.generated_tokens, failed.duration_ms) == (1, 2000.0)
-    stats = world.tick.tally.snapshot(world.clock.now())
+    stats = world.tick.statistics.stats(world.clock.now())
     assert (stats.timeout_count, stats.error_count, stats.failed_requests) == (1, 0, 1)
 
 

@@ -84,7 +84,7 @@ def _check_room(service: Service) -> None:
         raise Draining("the server is shutting down, and pauses nothing any more.")
     engine = service.engine
     count_max = paused_max(engine.settings.max_num_queued_reqs)
-    if engine.gauges().paused_count >= count_max:
+    if engine.snapshot().paused_count >= count_max:
         raise Refusal(
             "too_many_paused",
             f"{count_max} requests are paused already, as many as may be; resume one, or try "

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from jitney.core.gauges import Gauges
+from jitney.core.snapshot import Snapshot
 from jitney.server.observe.measures import Totals
 from jitney.server.observe.prometheus_families import (
     Labels,
@@ -21,29 +21,29 @@ from jitney.server.observe.prometheus_families import (
 )
 
 
-def vllm_series(totals: Totals, gauges: Gauges, model_name: str) -> Iterator[Metric]:
+def vllm_series(totals: Totals, snapshot: Snapshot, model_name: str) -> Iterator[Metric]:
     """vLLM's metrics, for engine 0 of the model."""
     labels = {"model_name": model_name, "engine": "0"}
-    yield from _vllm_gauges(gauges, labels)
+    yield from _vllm_gauges(snapshot, labels)
     yield from _vllm_counters(totals, labels)
     yield from _vllm_histograms(totals, labels)
 
 
-def _vllm_gauges(gauges: Gauges, labels: Labels) -> Iterator[Metric]:
-    running, waiting = gauges.running_count, gauges.waiting_count
+def _vllm_gauges(snapshot: Snapshot, labels: Labels) -> Iterator[Metric]:
+    running, waiting = snapshot.running_count, snapshot.waiting_count
     yield gauge("vllm:num_requests_running", "Requests in execution.", running, labels)
     yield gauge("vllm:num_requests_waiting", "Requests that wait.", waiting, labels)
-    reasons = {"capacity": waiting - gauges.deferred_count, "deferred": gauges.deferred_count}
+    reasons = {"capacity": waiting - snapshot.deferred_count, "deferred": snapshot.deferred_count}
     yield labelled_gauge(
         "vllm:num_requests_waiting_by_reason",
         "Requests that wait, by reason.",
         [({**labels, "reason": reason}, count) for reason, count in reasons.items()],
     )
-    usage = gauges.kv_used - gauges.kv_cached
+    usage = snapshot.kv_used - snapshot.kv_cached
     yield gauge(
         "vllm:kv_cache_usage_perc",
         "Share of the KV memory that running requests use, 0 to 1.",
-        usage / gauges.kv_tokens if gauges.kv_tokens else 0.0,
+        usage / snapshot.kv_tokens if snapshot.kv_tokens else 0.0,
         labels,
     )
 
@@ -107,7 +107,7 @@ def _vllm_histograms(totals: Totals, labels: Labels) -> Iterator[Metric]:
         yield histogram(f"vllm:{name}", about, values, labels)
 
 
-def llamacpp_series(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
+def llamacpp_series(totals: Totals, snapshot: Snapshot) -> Iterator[Metric]:
     """llama-server's metrics: its sixteen series, of its types once `as_llamacpp` has seen them."""
     counters = {
         "prompt_tokens": (totals.prompt_tokens - totals.cached_tokens, "Prompt tokens processed."),
@@ -135,8 +135,8 @@ def llamacpp_series(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
             _rate(totals.completion_tokens, totals.generation_s),
             "Tokens made per second, mean.",
         ),
-        "requests_processing": (gauges.running_count, "Requests that run."),
-        "requests_deferred": (gauges.waiting_count, "Requests that wait."),
+        "requests_processing": (snapshot.running_count, "Requests that run."),
+        "requests_deferred": (snapshot.waiting_count, "Requests that wait."),
         "n_tokens_max": (totals.tokens_longest, "The longest sequence seen, in tokens."),
         "n_busy_slots_per_decode": (
             _rate(totals.entries, totals.ticks),

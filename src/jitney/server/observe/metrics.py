@@ -17,8 +17,7 @@ from prometheus_client.core import Metric
 
 from jitney.core import limits
 from jitney.core.counters import NAMES
-from jitney.core.gauges import Gauges
-from jitney.core.picture import SlotState
+from jitney.core.snapshot import SlotState, Snapshot
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
 from jitney.engine.stats import Stats
@@ -102,9 +101,9 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
         totals = self._measures.copied()
-        gauges = self._engine.gauges()
-        yield from self._own_levels(totals, gauges)
-        yield from _own_totals(totals, gauges)
+        snapshot = self._engine.snapshot()
+        yield from self._own_levels(totals, snapshot)
+        yield from _own_totals(totals, snapshot)
         yield counter(
             "jitney:observer_failures",
             "Times that an observer of the engine, such as these metrics, raised; see the log.",
@@ -117,10 +116,10 @@ class Metrics:
         )
         yield from _own_histograms(totals)
         yield from self._limits()
-        yield from vllm_series(totals, gauges, self._model_name)
-        yield from llamacpp_series(totals, gauges)
+        yield from vllm_series(totals, snapshot, self._model_name)
+        yield from llamacpp_series(totals, snapshot)
 
-    def _own_levels(self, totals: Totals, gauges: Gauges) -> Iterator[Metric]:
+    def _own_levels(self, totals: Totals, snapshot: Snapshot) -> Iterator[Metric]:
         engine = self._engine
         build = {
             "version": version(),
@@ -142,24 +141,26 @@ class Metrics:
             engine.still_s,
         )
         yield from _own_shares(engine.stats())
-        yield gauge("jitney:requests_running", "Sequences that hold a slot.", gauges.running_count)
-        yield gauge("jitney:requests_waiting", "Sequences that wait.", gauges.waiting_count)
+        yield gauge(
+            "jitney:requests_running", "Sequences that hold a slot.", snapshot.running_count
+        )
+        yield gauge("jitney:requests_waiting", "Sequences that wait.", snapshot.waiting_count)
         yield gauge(
             "jitney:requests_deferred",
             "Of the waiting, those who wait for a prefix, window, group, trial or share, not for "
             "room.",
-            gauges.deferred_count,
+            snapshot.deferred_count,
         )
         yield gauge(
             "jitney:requests_paused",
             "Sequences that their callers paused; not among the waiting.",
-            gauges.paused_count,
+            snapshot.paused_count,
         )
-        yield gauge("jitney:queue_tokens", "Tokens known of the waiting.", gauges.waiting_tokens)
+        yield gauge("jitney:queue_tokens", "Tokens known of the waiting.", snapshot.waiting_tokens)
         kv = {
-            "used": gauges.kv_used - gauges.kv_cached,
-            "cached": gauges.kv_cached,
-            "free": gauges.kv_tokens - gauges.kv_used,
+            "used": snapshot.kv_used - snapshot.kv_cached,
+            "cached": snapshot.kv_cached,
+            "free": snapshot.kv_tokens - snapshot.kv_used,
         }
         yield labelled_gauge(
             "jitney:kv_tokens",
@@ -167,9 +168,9 @@ class Metrics:
             [({"state": state}, count) for state, count in kv.items()],
         )
         slots = {
-            SlotState.PREFILLING: gauges.prefilling_count,
-            SlotState.GENERATING: gauges.running_count - gauges.prefilling_count,
-            SlotState.CACHED: gauges.cached_count,
+            SlotState.PREFILLING: snapshot.prefilling_count,
+            SlotState.GENERATING: snapshot.running_count - snapshot.prefilling_count,
+            SlotState.CACHED: snapshot.cached_count,
         }
         yield labelled_gauge(
             "jitney:slots",
@@ -240,7 +241,7 @@ def _own_shares(stats: Stats) -> Iterator[Metric]:
         )
 
 
-def _own_totals(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
+def _own_totals(totals: Totals, snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("jitney:requests_accepted", "Requests taken.", totals.accepted)
     yield labelled_counter(
         "jitney:requests_ended",
@@ -279,7 +280,7 @@ def _own_totals(totals: Totals, gauges: Gauges) -> Iterator[Metric]:
     yield labelled_counter(
         "jitney:events",
         "The scheduler's own counters.",
-        [({"event": name}, gauges.counters.get(name, 0)) for name in NAMES],
+        [({"event": name}, snapshot.counters.get(name, 0)) for name in NAMES],
     )
     yield labelled_counter(
         "jitney:http_responses",

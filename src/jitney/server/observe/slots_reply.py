@@ -1,4 +1,4 @@
-"""Slots as llama-server tells them, from a sight of the engine. Pure; any thread.
+"""Slots as llama-server tells them, from a detail of the engine. Pure; any thread.
 
 As many rows as sequences may run at once, each with the number of a slot of the backend's memory,
 which has a few more for cached prefixes. Of a request that is another's there are numbers and no
@@ -9,9 +9,9 @@ no word for.
 from collections.abc import Callable
 from itertools import islice
 
-from jitney.core.picture import SlotState, SlotView
 from jitney.core.request import RequestId
-from jitney.engine.sight import Sight
+from jitney.core.settings import SchedulerSettings
+from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.server.observe.recorder import Origin
 from jitney.server.observe.viewer import Viewer
 
@@ -27,17 +27,20 @@ class SlotTable:
     """Makes the rows for one who looks."""
 
     def __init__(
-        self, viewer: Viewer, model_len_max: int, origin: Callable[[RequestId], Origin | None]
+        self,
+        viewer: Viewer,
+        settings: SchedulerSettings,
+        origin: Callable[[RequestId], Origin | None],
     ) -> None:
         self._viewer = viewer
-        self._model_len_max = model_len_max
+        self._settings = settings
         self._origin = origin
 
-    def rows(self, sight: Sight) -> list[Value]:
+    def rows(self, detail: Detail) -> list[Value]:
         """One for each slot that runs or could, by number."""
-        views = {view.slot: view for view in sight.picture.slots}
+        views = {view.slot: view for view in detail.slots}
         running = {slot for slot, view in views.items() if view.state is not SlotState.CACHED}
-        slot_count = sight.gauges.slot_count
+        slot_count = self._settings.max_num_seqs
         idle = (slot for slot in range(slot_count) if slot not in running)
         shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
         return [self._row(slot, views.get(slot)) for slot in shown]
@@ -47,7 +50,7 @@ class SlotTable:
         row: Fields = {
             "id": slot,
             "id_task": NOBODY,
-            "n_ctx": self._model_len_max,
+            "n_ctx": self._settings.model_len_max,
             "speculative": False,
             "is_processing": is_running,
             "jitney": {

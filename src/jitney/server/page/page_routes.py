@@ -23,7 +23,7 @@ from jitney.core.request import RequestId
 from jitney.server import limits
 from jitney.server.admission.keys import Caller
 from jitney.server.observe.chrome_trace import trace_slices
-from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.viewer import EVERYONE, Viewer
 from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.page import FILES
@@ -49,7 +49,7 @@ LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of what is so only now."""
 
 
-def make_router(service: Service, lookout: Lookout, state: PageState) -> APIRouter:
+def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
     """The page, what it asks for, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
     # Until it is sent: another one would take as long, and as much memory. One for each key, so
@@ -79,14 +79,14 @@ def make_router(service: Service, lookout: Lookout, state: PageState) -> APIRout
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:
-        viewer, now = viewer_of(service, request), lookout.clock.now()
+        viewer, now = viewer_of(service, request), monitor.clock.now()
         if viewer in tracing:
             raise Refusal(
                 "trace_under_way",
                 "A trace is being made already; try again in a moment.",
                 headers=retry_headers(1.0),
             )
-        slices = trace_slices(lookout.recorder, now, viewer, is_whole=whole)
+        slices = trace_slices(monitor.recorder, now, viewer, is_whole=whole)
         tracing.add(viewer)
         return _Trace(slices, partial(tracing.discard, viewer))
 

@@ -1,7 +1,7 @@
 """What the page and `/slots` show, as plain values for JSON. Event loop only.
 
-Asks the engine for a sight of itself at most every FRESH_S seconds, however many pages are open,
-and never when none is. An engine that is stuck does not answer; then the last sight is shown, and
+Asks the engine for a detail of itself at most every FRESH_S seconds, however many pages are open,
+and never when none is. An engine that is stuck does not answer; then the last one is shown, and
 its age says so. One page's state is made at a time, with a rest after it, however many are open:
 with hundreds of slots it takes milliseconds, and everyone who streams waits for it. Whoever asks
 sees requests of its own by name, and with their text and story; of others it sees that they run or
@@ -13,15 +13,14 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from jitney.core.picture import SlotState, Waiting, WaitReason
 from jitney.core.request import RequestId
+from jitney.core.snapshot import Detail, SlotState, Waiting, WaitReason
 from jitney.engine.engine import EngineState
 from jitney.engine.records import TickRecord
-from jitney.engine.sight import Sight
 from jitney.engine.stats import Stats
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
-from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Loss, Story
 from jitney.server.observe.slots_reply import Fields, SlotTable, Value
 from jitney.server.observe.viewer import Viewer
@@ -61,35 +60,34 @@ class Told:
 class PageState:
     """Makes what the page asks for."""
 
-    def __init__(self, service: Service, lookout: Lookout) -> None:
+    def __init__(self, service: Service, monitor: Monitor) -> None:
         self._service = service
         self._engine = service.engine
-        self._lookout = lookout
-        self._sight: Sight | None = None
-        self._looking: asyncio.Future[Sight] | None = None
+        self._monitor = monitor
+        self._detail: Detail | None = None
+        self._looking: asyncio.Future[Detail] | None = None
         self._turn = asyncio.Lock()
 
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
         """The whole page, in JSON; ticks after the given one, requests only when wanted."""
-        sight = await self._look()
+        detail = await self._look()
         return await self._in_turn(
-            lambda: self._fields(sight, viewer, ticks_after, wants_requests=wants_requests)
+            lambda: self._fields(detail, viewer, ticks_after, wants_requests=wants_requests)
         )
 
     async def slots(self, viewer: Viewer) -> Told | None:
         """Every slot, in llama-server's shape; None when the engine has never answered."""
-        sight = await self._look()
-        if sight is None:
+        detail = await self._look()
+        if detail is None:
             return None
-        length_max = self._engine.settings.model_len_max
-        table = SlotTable(viewer, length_max, self._lookout.recorder.origin)
-        content = await self._in_turn(lambda: table.rows(sight))
-        return Told(content, self._lookout.clock.now() - sight.at)
+        table = SlotTable(viewer, self._engine.settings, self._monitor.recorder.origin)
+        content = await self._in_turn(lambda: table.rows(detail))
+        return Told(content, self._monitor.clock.now() - detail.at)
 
     async def _in_turn(self, make: Callable[[], Value]) -> bytes:
         """What is made, in JSON; one at a time."""
         async with self._turn:
-            clock = self._lookout.clock
+            clock = self._monitor.clock
             began_at = clock.now()
             content = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
             # The next one is made in another round, and half of the time belongs to others.
@@ -97,9 +95,9 @@ class PageState:
         return content
 
     def _fields(
-        self, sight: Sight | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
+        self, detail: Detail | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
     ) -> Fields:
-        now = self._lookout.clock.now()
+        now = self._monitor.clock.now()
         stats = self._engine.stats()
         fields: Fields = {
             "at": now,
@@ -112,41 +110,41 @@ class PageState:
             "rate": self._rate(now, stats.uptime_s),
             "ticks": [_tick(each) for each in self._ticks(ticks_after)],
         }
-        if sight is not None:
-            fields["seen_s_ago"] = now - sight.at
-            fields["slots"] = self._slots(sight, viewer)
+        if detail is not None:
+            fields["seen_s_ago"] = now - detail.at
+            fields["slots"] = self._slots(detail, viewer)
             fields["memory"] = [
-                [each.start, each.end, list(each.slots)] for each in sight.picture.stretches
+                [each.start, each.end, list(each.slots)] for each in detail.stretches
             ]
-            fields["queue"] = [self._waiting(each, viewer, now) for each in sight.picture.waiting]
+            fields["queue"] = [self._waiting(each, viewer, now) for each in detail.waiting]
         if wants_requests:
-            stories = self._lookout.recorder.stories(STORIES_SHOWN, viewer)
+            stories = self._monitor.recorder.stories(STORIES_SHOWN, viewer)
             fields["requests"] = [story_fields(each, now) for each in stories]
             fields["latency"] = self._latency()
         return fields
 
     def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
         """All that is known of one request; None when it is not known (any more), or another's."""
-        story = self._lookout.recorder.story(request_id)
+        story = self._monitor.recorder.story(request_id)
         if story is None or not viewer.may_read(story.tenant):
             return None
         losses: list[Value] = [self._loss(each, story, viewer) for each in story.losses]
-        now = self._lookout.clock.now()
+        now = self._monitor.clock.now()
         return {**story_fields(story, now), **_details(story), "losses": losses}
 
-    async def _look(self) -> Sight | None:
-        now = self._lookout.clock.now()
-        is_fresh = self._sight is not None and now - self._sight.at < FRESH_S
+    async def _look(self) -> Detail | None:
+        now = self._monitor.clock.now()
+        is_fresh = self._detail is not None and now - self._detail.at < FRESH_S
         if is_fresh or self._engine.state is EngineState.STOPPED:
-            return self._sight
+            return self._detail
         if self._looking is None or self._looking.done():
             self._looking = asyncio.wrap_future(self._engine.look(TAIL_CHARACTERS))
         try:
             # Shielded, because several viewers wait for one and the same look.
-            self._sight = await asyncio.wait_for(asyncio.shield(self._looking), LOOK_S_MAX)
+            self._detail = await asyncio.wait_for(asyncio.shield(self._looking), LOOK_S_MAX)
         except TimeoutError:
-            return self._sight
-        return self._sight
+            return self._detail
+        return self._detail
 
     def _health(self, stats: Stats) -> Fields:
         health = self._service.readiness()
@@ -162,10 +160,10 @@ class PageState:
         }
 
     def _ticks(self, after: int) -> list[TickRecord]:
-        return self._lookout.recorder.ticks(after, TICKS_SHOWN)
+        return self._monitor.recorder.ticks(after, TICKS_SHOWN)
 
     def _rate(self, now: float, uptime_s: float) -> Fields:
-        recent = self._lookout.recorder.ticks_since(now - RATE_WINDOW_S)
+        recent = self._monitor.recorder.ticks_since(now - RATE_WINDOW_S)
         made = sum(each.sampled_tokens for each in recent)
         prefilled = sum(each.prefill_tokens for each in recent)
         # Right after the start the window is shorter than it will be.
@@ -173,7 +171,7 @@ class PageState:
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
     def _latency(self) -> Fields:
-        recorder = self._lookout.recorder
+        recorder = self._monitor.recorder
         wholes = recorder.wholes()
         return {
             "first_token": percentiles(recorder.firsts()),
@@ -182,15 +180,15 @@ class PageState:
             "count": len(wholes),
         }
 
-    def _slots(self, sight: Sight, viewer: Viewer) -> list[Value]:
-        views = sight.picture.slots
+    def _slots(self, detail: Detail, viewer: Viewer) -> list[Value]:
+        views = detail.slots
         shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(len(views), 1))
         rows: list[Value] = []
         for view in views:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
             if view.state is not SlotState.CACHED and view.request_id is not None:
-                origin = self._lookout.recorder.origin(view.request_id)
-                tails = sight.tails.get(view.request_id, ())
+                origin = self._monitor.recorder.origin(view.request_id)
+                tails = detail.tails.get(view.request_id, ())
                 index = view.index or 0
                 text = tails[index][-shown:] if index < len(tails) else ""
                 may_read = viewer.may_read(None if origin is None else origin.tenant)
@@ -225,7 +223,7 @@ class PageState:
 
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
         """The request's id, which its caller may have chosen; None when it is another's."""
-        origin = self._lookout.recorder.origin(request_id)
+        origin = self._monitor.recorder.origin(request_id)
         return request_id if viewer.may_read(None if origin is None else origin.tenant) else None
 
 

@@ -18,7 +18,7 @@ from jitney.errors import ContextLengthExceeded
 from jitney.server import limits
 from jitney.server.http.open_files import connections_max
 from jitney.server.observe.measures import Histogram, Measures, token_bounds
-from jitney.server.observe.metrics import Metrics
+from jitney.server.observe.metrics import LIMIT_LABELS, Metrics
 from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
 
 WAIT_S = 60.0
@@ -214,7 +214,8 @@ def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
     for field in fields(watched.engine.settings):
         value = getattr(watched.engine.settings, field.name)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            assert values[f"jitney:limit{{limit={field.name}}}"] == value
+            label = LIMIT_LABELS.get(field.name, field.name)
+            assert values[f"jitney:limit{{limit={label}}}"] == value
     for module in (core_limits, limits):
         for name, value in vars(module).items():
             if name.isupper():

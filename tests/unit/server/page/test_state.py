@@ -7,14 +7,13 @@ from concurrent.futures import Future
 import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.core.picture import Picture, SlotState, SlotView
 from jitney.core.request import RequestId
 from jitney.core.settings import SchedulerSettings
+from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
-from jitney.engine.sight import Sight
 from jitney.server import limits
-from jitney.server.observe.lookout import Lookout
+from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.viewer import EVERYONE
 from jitney.server.page.state import TAIL_CHARACTERS, PageState, Told
 from jitney.server.service import Service
@@ -24,15 +23,15 @@ PAGES = 20
 
 
 def made() -> PageState:
-    """The page of an engine that has ended: nobody waits for a sight of it."""
+    """The page of an engine that has ended: nobody waits for a look at it."""
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100))
     request_factory = RequestFactory(backend, 100, lambda: 0)
     service = Service(engine, request_factory, None, ServerSettings(model_names=("tiny",)))
-    lookout = Lookout(engine, "tiny")
+    monitor = Monitor(engine, "tiny")
     engine.start()
     engine.close(drain_s=0)
-    return PageState(service, lookout)
+    return PageState(service, monitor)
 
 
 def test_one_state_is_made_in_a_round_of_the_loop() -> None:
@@ -65,11 +64,11 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     service = Service(
         engine, RequestFactory(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
     )
-    page = PageState(service, Lookout(engine, "tiny", clock=Still()))
+    page = PageState(service, Monitor(engine, "tiny", clock=Still()))
     looks: list[int] = []
     look = engine.look
 
-    def counted(characters_max: int) -> Future[Sight]:
+    def counted(characters_max: int) -> Future[Detail]:
         looks.append(characters_max)
         return look(characters_max)
 
@@ -113,15 +112,14 @@ def told_of_idle(count: int, length_max: int) -> bytes:
 def test_the_text_of_all_slots_together_is_bounded() -> None:
     """Guards the size of what is told: with many slots each shows the end of its text only."""
     page = made()
-    gauges = page._engine.gauges()
     for count in (1, 16, 512):
         names = [RequestId(str(number)) for number in range(count)]
         slots = tuple(
             SlotView(number, SlotState.GENERATING, name, 0, 5) for number, name in enumerate(names)
         )
         text = "x" * (TAIL_CHARACTERS - 1) + "y"
-        sight = Sight(0.0, gauges, Picture(slots, (), ()), dict.fromkeys(names, (text,)))
-        texts = [str(row["text"]) for row in page._slots(sight, EVERYONE) if isinstance(row, dict)]
+        detail = Detail(0.0, slots, (), (), dict.fromkeys(names, (text,)))
+        texts = [str(row["text"]) for row in page._slots(detail, EVERYONE) if isinstance(row, dict)]
         assert len(texts) == count
         assert all(each.endswith("y") for each in texts)
         assert sum(map(len, texts)) == min(limits.PAGE_TEXT_CHARACTERS, count * TAIL_CHARACTERS)

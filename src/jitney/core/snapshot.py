@@ -1,14 +1,18 @@
-"""A picture of memory and queue in detail, for people to look at: who holds what, who waits why.
+"""How the scheduler stands at one moment: `Snapshot` in numbers, `Detail` for people to look at.
 
-Made on demand on the thread that owns the scheduler; reads everything and changes nothing. The
+A snapshot is taken before and after every batch, from counts and from those who run, never from
+all slots: a turn must not cost more because many slots are kept for their prefixes. The detail,
+who holds what and who waits why, is made on demand on the thread that owns the scheduler. Its
 reasons are those that the next admission would find, in the order in which it would look.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
 from jitney.core import limits
+from jitney.core.cost import Fit
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
 from jitney.core.sequence import Sequence, SequenceState
@@ -16,6 +20,49 @@ from jitney.core.sequences import LiveSequences
 from jitney.core.settings import SchedulerSettings, Strategy
 
 WAITING_SHOWN_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Who runs in a slot."""
+
+    request_id: RequestId
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Levels and counters. Tokens of memory are whole blocks, shared ones once."""
+
+    running_count: int
+    prefilling_count: int
+    """Of the running, those who have more to compute than the token that they made last."""
+    waiting_count: int
+    paused_count: int
+    """Those whose caller paused them; they are not among the waiting."""
+    waiting_tokens: int
+    deferred_count: int
+    """Of the waiting, those who wait for a prefix, window, group, trial or share, not for room."""
+    cached_count: int
+    """Slots in which nobody runs, kept for their prefixes."""
+    kv_tokens: int
+    kv_used: int
+    kv_cached: int
+    slot_count: int
+    """Sequences that may run at once."""
+    fit: Fit | None
+    """What a tick of decodes takes; None while there was none."""
+    counters: Mapping[str, int]
+
+    @property
+    def live_count(self) -> int:
+        """Sequences that have not ended."""
+        return self.running_count + self.waiting_count + self.paused_count
+
+    @property
+    def is_work_due(self) -> bool:
+        """Whether a forward pass is expected: not while all are paused, or are being gathered."""
+        return self.running_count > 0 or self.waiting_count > self.deferred_count
 
 
 class SlotState(StrEnum):
@@ -87,23 +134,26 @@ class SlotView:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Detail:
     """Slots, memory by stretches, and the first of the queue, the next one first."""
 
+    at: float
     slots: tuple[SlotView, ...]
     stretches: tuple[Stretch, ...]
     waiting: tuple[Waiting, ...]
+    tails: Mapping[RequestId, tuple[str, ...]] = field(default_factory=dict)
+    """The last characters of every completion that is under way: the engine adds them."""
 
 
-def draw(live: LiveSequences, settings: SchedulerSettings, now: float) -> Picture:
-    """How things stand."""
+def describe(live: LiveSequences, settings: SchedulerSettings, now: float) -> Detail:
+    """Who holds what, and who waits why. Reads everything and changes nothing."""
     ledger = live.memory.ledger
     block = ledger.block_tokens
     stretches = tuple(
         Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
     )
     slots = tuple(map(_slot_view, sorted(live.memory.holdings.items())))
-    return Picture(slots, stretches, tuple(_waiting(live, settings, now)))
+    return Detail(now, slots, stretches, tuple(_waiting(live, settings, now)))
 
 
 def _slot_view(held: tuple[int, Holding]) -> SlotView:

@@ -27,7 +27,7 @@ class SpanSink(Protocol):
         ...
 
 
-class Lookout:
+class Monitor:
     """The observers of an engine. `close` may wait for spans to be sent."""
 
     def __init__(

@@ -31,12 +31,12 @@ def test_a_look_shows_the_ends_of_texts_that_are_being_made(
     world.tick.submit(make_request("abc", id="a", max_tokens=30), mailbox)
     for _ in range(20):
         world.tick.run()
-    sight = world.tick.look(12)
+    detail = world.tick.look(12)
     world.run_dry()
     assert mailbox.ending is not None
     assert mailbox.ending.answer is not None
     text = mailbox.ending.answer.completions[0].text
-    (tail,) = sight.tails[make_request("x", id="a").id]
+    (tail,) = detail.tails[make_request("x", id="a").id]
     assert len(tail) == 12
     assert tail in text
     assert world.tick.look(0).tails == {}
@@ -49,7 +49,7 @@ def test_an_idle_engine_answers_a_look_and_a_stuck_one_does_not(
 ) -> None:
     """Guards viewers: a look wakes a sleeping engine, and its wait can be bounded."""
     engine = make_engine()
-    assert engine.look(10).result(WAIT_S).gauges.running_count == 0
+    assert engine.look(10).result(WAIT_S).slots == ()
     backend.entered.clear()
     backend.gate.clear()
     engine.send(make_request())
@@ -73,7 +73,7 @@ def test_a_preemption_is_told_with_its_reason_and_its_cause(
     world.run_dry()
     (told,) = (each for each in world.records if isinstance(each, RequestPreempted))
     assert (told.request_id, told.by, told.reason) == ("low", "high", PreemptReason.DISPLACED)
-    assert world.tick.tally.snapshot(world.clock.now()).preemption_count == 1
+    assert world.tick.statistics.stats(world.clock.now()).preemption_count == 1
     assert not any(isinstance(each, KvPressure) for each in world.records), "memory was not short"
 
 
@@ -90,7 +90,7 @@ def test_preemptions_for_memory_are_pressure_and_count_once(
     pressed = [each.preempted_count for each in world.records if isinstance(each, KvPressure)]
     assert told
     assert sum(pressed) == len(told)
-    assert world.tick.tally.snapshot(world.clock.now()).preemption_count == len(told)
+    assert world.tick.statistics.stats(world.clock.now()).preemption_count == len(told)
 
 
 def test_members_that_sample_add_up_to_the_tokens_that_were_made(

@@ -1,12 +1,12 @@
-"""The picture for people: memory by stretches, and a reason for everyone who waits."""
+"""The detail for people: memory by stretches, and a reason for everyone who waits."""
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
-from jitney.core.picture import SlotState, WaitReason
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.core.snapshot import SlotState, WaitReason
 
 
 def make(kv_tokens: int = 400, **settings: int | str | float) -> Scheduler:
@@ -29,7 +29,7 @@ def run(scheduler: Scheduler, now: float) -> Batch:
 
 
 def reasons(scheduler: Scheduler, now: float = 1.0) -> dict[str, WaitReason]:
-    return {each.request_id: each.reason for each in scheduler.picture(now).waiting}
+    return {each.request_id: each.reason for each in scheduler.detail(now).waiting}
 
 
 def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() -> None:
@@ -40,8 +40,8 @@ def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() ->
     run(scheduler, 0.0)
     scheduler.submit(request("b", (*common, 101)), 0.0)
     run(scheduler, 0.0)
-    stretches = scheduler.picture(0.0).stretches
-    assert sum(each.end - each.start for each in stretches) == scheduler.gauges().kv_used
+    stretches = scheduler.detail(0.0).stretches
+    assert sum(each.end - each.start for each in stretches) == scheduler.snapshot().kv_used
     (shared,) = (each for each in stretches if len(each.slots) == 2)
     assert (shared.start, shared.end) == (0, 40)
     for slot in shared.slots:
@@ -55,13 +55,13 @@ def test_a_prompt_is_prefilled_until_its_pass_is_back() -> None:
     scheduler.submit(request("a", tuple(range(40))), 0.0)
     batch = scheduler.plan(0.0)
     assert batch is not None
-    assert [view.state for view in scheduler.picture(0.0).slots] == [SlotState.PREFILLING]
-    assert scheduler.gauges().prefilling_count == 1
+    assert [view.state for view in scheduler.detail(0.0).slots] == [SlotState.PREFILLING]
+    assert scheduler.snapshot().prefilling_count == 1
     samples = tuple(Sample(7 if entry.wants_token else None) for entry in batch.entries)
     scheduler.apply(batch, Outcome(batch.number, samples, 0.01), 0.0)
     scheduler.plan(0.0)
-    assert [view.state for view in scheduler.picture(0.0).slots] == [SlotState.GENERATING]
-    assert scheduler.gauges().prefilling_count == 0
+    assert [view.state for view in scheduler.detail(0.0).slots] == [SlotState.GENERATING]
+    assert scheduler.snapshot().prefilling_count == 0
 
 
 def test_a_full_house_is_told_as_such() -> None:
@@ -93,7 +93,7 @@ def test_one_that_waits_for_a_prefix_lets_others_pass() -> None:
     assert reasons(scheduler) == {"b": WaitReason.PREFIX, "c": WaitReason.NEXT}
     run(scheduler, 0.0)
     assert reasons(scheduler) == {"b": WaitReason.PREFIX}
-    assert scheduler.gauges().deferred_count == 1
+    assert scheduler.snapshot().deferred_count == 1
 
 
 def test_a_group_that_has_not_departed_is_waited_for() -> None:
@@ -110,7 +110,7 @@ def test_drawing_changes_nothing() -> None:
     for name in ("a", "b", "c"):
         scheduler.submit(request(name, (1, 2, 3)), 0.0)
     run(scheduler, 0.0)
-    before = scheduler.gauges()
-    scheduler.picture(1.0)
-    assert scheduler.gauges() == before
+    before = scheduler.snapshot()
+    scheduler.detail(1.0)
+    assert scheduler.snapshot() == before
     scheduler.check()
