@@ -14,6 +14,7 @@ from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
 from jitney.config import (
+    Key,
     Resolved,
     ServeSettings,
     Settings,
@@ -31,7 +32,6 @@ from jitney.server.http.outlet import STDOUT, Outlet, OutletLog
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.observe.monitor import Monitor
 from jitney.server.service import Service
-from jitney.server.settings import Key, ServerSettings, body_bytes_for
 
 _log = logging.getLogger("jitney.server")
 
@@ -69,12 +69,12 @@ def serve(
     log: OutletLog,
 ) -> None:
     """Serve on this socket until told to stop. Raises EngineStopped when the engine gave up."""
-    service = Service(
-        assembly.engine,
-        assembly.request_factory,
-        assembly.template,
-        server_settings(assembly, serving, keys),
+    settings = replace(
+        serving,
+        served_model_name=serving.served_model_name or (assembly.model_name,),
+        allowed_host=allowed_hosts(serving, keys),
     )
+    service = Service(assembly.engine, assembly.request_factory, assembly.template, settings, keys)
     monitor = Monitor(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
     monitor.metrics.attach_log(log)
     # Nobody has to read what is said here either.
@@ -85,27 +85,6 @@ def serve(
     finally:
         monitor.close()
         output.wait_written(limits.LOG_END_S_MAX)
-
-
-def server_settings(
-    assembly: Assembly, serving: ServeSettings, keys: tuple[Key, ...]
-) -> ServerSettings:
-    """What the server runs by, from what people set."""
-    body_bytes_max = serving.body_limit
-    if body_bytes_max is None:
-        body_bytes_max = body_bytes_for(assembly.engine.settings.model_len_max)
-    return ServerSettings(
-        model_names=serving.served_model_name or (assembly.model_name,),
-        keys=keys,
-        cors_origins=serving.cors_origin,
-        allowed_hosts=allowed_hosts(serving, keys),
-        body_bytes_max=body_bytes_max,
-        bodies_bytes_max=max(limits.BODIES_BYTES_MIN, limits.BODIES_MAX * body_bytes_max),
-        shutdown_s=serving.shutdown_timeout,
-        stall_s_max=serving.stall_timeout,
-        send_s_max=serving.read_timeout,
-        ping_s=serving.sse_ping_interval,
-    )
 
 
 def read_keys(serving: ServeSettings) -> tuple[Key, ...]:

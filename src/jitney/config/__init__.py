@@ -4,7 +4,7 @@ Owns every reading of `os.environ`. Nothing below imports this; parts are handed
 need. Called at start-up, from one thread.
 """
 
-from jitney.config.keyfile import check_apart, load_keys
+from jitney.config.keyfile import Key, check_apart, load_keys
 from jitney.config.known import Known
 from jitney.config.machine import cache_folder, environment, usable_cores
 from jitney.config.reference_page import config_reference, default_text
@@ -14,6 +14,7 @@ from jitney.config.settings import KV_TOKENS_DEFAULT, Settings, known_settings
 
 __all__ = [
     "KV_TOKENS_DEFAULT",
+    "Key",
     "Known",
     "Resolved",
     "ServeSettings",

@@ -1,20 +1,22 @@
-"""Reads a file of keys for the server. Called at start-up, from one thread.
+"""The keys of the server's callers, and the file that they are read from.
+
+Called at start-up, from one thread.
 
 `EXAMPLE` shows one, and `FIELDS` says what each field means.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from jitney.config import file as settings_file
 from jitney.config.resolve import nearest
+from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
-from jitney.server.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
-from jitney.server.settings import Key
 
 EXAMPLE = """\
 keys:
@@ -52,6 +54,30 @@ FIELDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What a key may have, and what the reference page says of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """Someone who may call, and how much. None is no limit.
+
+    `scope` is the boundary of prefix reuse: callers share cached prefixes only within one.
+    """
+
+    name: str
+    secret: str = field(repr=False)
+    priority_max: Priority = Priority.CRITICAL
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    scope: str | None = None
+    queue_share: float | None = None
+    running_share: float | None = None
+    """Parts of the queue and of the places that it may hold. None is all of them for the only
+    key, and for one of several what `jitney.core.limits` says."""
+
+    @property
+    def cache_scope(self) -> str:
+        """Its own name unless it was given a scope to share."""
+        return self.name if self.scope is None else self.scope
 
 
 def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:

@@ -145,3 +145,11 @@ GIVE_UP_ATTEMPTS = 5
 GIVE_UP_S = 120.0
 """A backend that failed to start so often in a row, and is gone for so long, is given up. A count
 alone would give up on a machine that has no memory for a few seconds."""
+
+RETRY_AFTER_S_MAX = 600
+"""The longest time that a caller is asked to wait before it tries again."""
+
+QUEUE_SHARE = 0.5
+RUNNING_SHARE = 0.75
+"""What one of several keys may hold of the queue, and of the places to run in: enough to use the
+machine well alone, and others always find some of both."""

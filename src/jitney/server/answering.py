@@ -339,7 +339,7 @@ class EventStream(Response):
 
     async def _watch(self, receive: Receive) -> None:
         """Until the client leaves; meanwhile, a comment when nothing else was sent for long."""
-        ping_s = self._service.settings.ping_s
+        ping_s = self._service.settings.sse_ping_interval
         while True:
             try:
                 async with asyncio.timeout(ping_s):

@@ -69,7 +69,7 @@ def create_app(
     app.openapi = described  # type: ignore[method-assign]
     open_paths = STATE_PATHS | (page.OPEN_PATHS if monitor is not None else frozenset())
     app.add_middleware(Guard, service=service, open_paths=open_paths)
-    origins = service.settings.cors_origins
+    origins = service.settings.cors_origin
     if origins:
         app.add_middleware(
             CORSMiddleware,

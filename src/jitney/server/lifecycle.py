@@ -30,6 +30,7 @@ from jitney.server.http.accepting import Acceptor, listen
 from jitney.server.http.open_files import allow_files
 from jitney.server.http.protocol import GuardedProtocol
 from jitney.server.http.rounds import Rounds
+from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.openai.error_object import Refusal
 from jitney.server.service import Service
 
@@ -63,7 +64,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
-        self._send_s_max = service.settings.send_s_max
+        self._read_timeout = service.settings.read_timeout
         self._rounds: Rounds | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -76,7 +77,7 @@ class _Server(uvicorn.Server):
         """Ten times a second."""
         if counter % _TICKS_PER_LOOK == 0:
             for each in self._connections():
-                each.cut_if_stalled(self._send_s_max)
+                each.cut_if_stalled(self._read_timeout)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -111,7 +112,10 @@ class _Server(uvicorn.Server):
 class Lifecycle:
     """One server from its start to its end. `stop` may be called from signal handlers."""
 
-    def __init__(self, service: Service, app: FastAPI) -> None:
+    def __init__(
+        self, service: Service, app: FastAPI, unsent_bytes_max: int = UNSENT_BYTES_MAX
+    ) -> None:
+        self._unsent_bytes_max = unsent_bytes_max
         self._service = service
         self._app = app
         self._asked: asyncio.Event | None = None
@@ -147,8 +151,7 @@ class Lifecycle:
         self._asked, self._hurried = asyncio.Event(), asyncio.Event()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             self._hear_signals(self._loop)
-        settings = self._service.settings
-        listen(listener, settings.unsent_bytes_max)
+        listen(listener, self._unsent_bytes_max)
         server = self._server = _Server(self._config(), listener, self._service)
         serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())
@@ -195,7 +198,7 @@ class Lifecycle:
         _log.info(
             "asked to stop: finishing what runs, for %g s at most; Ctrl-C or SIGTERM again ends it "
             "at once",
-            self._service.settings.shutdown_s,
+            self._service.settings.shutdown_timeout,
         )
         self._service.drain()
         self._asked.set()
@@ -206,7 +209,7 @@ class Lifecycle:
         _log.error("the engine has stopped, so the server ends")
 
     async def _drain(self) -> None:
-        left_s = self._service.settings.shutdown_s
+        left_s = self._service.settings.shutdown_timeout
         await self._wait_idle(left_s, hurried_s=0.0)
         if self._service.load:
             _log.warning("%d requests were cut short by the shutdown", self._service.load)

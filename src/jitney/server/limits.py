@@ -121,18 +121,12 @@ it is less than half of this by itself."""
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""
 
-SEND_S_MAX = 30.0
-"""A client that takes nothing for so long has left, whatever its socket says."""
-
 UNWRITTEN_BYTES_MAX = 16_384
-"""What we hold for such a client beside that, before its stream waits for it."""
+"""What we hold for a client that does not read, before its stream waits for it."""
 
 UNSENT_BYTES_MAX = 131_072
 """What the system holds for a client that does not read. Left to itself it takes megabytes for
 each, and a reader who has stopped is not noticed before they are full."""
-
-PING_S = 15.0
-"""Between comments on a stream that has nothing to say, so that proxies keep it open."""
 
 HEADERS_WAIT_S = 1.0
 """A stream's status line waits so long for the first token, so that an early failure can still
@@ -154,7 +148,6 @@ REST_BYTES_MAX = 65_536
 kept: most clients send headers and body one after the other, and an early refusal such as a 429
 comes in between."""
 
-RETRY_AFTER_S_MAX = 600
 DOOR_REQUESTS_MAX = 64
 """Calls that may be on their way to the engine beside those that it holds."""
 
@@ -163,11 +156,6 @@ BODY_BYTES_MIN = 2_097_152
 """The largest body where nothing else is set: so much for each token of the model's length, but
 not less. A token is 4 bytes of text, up to 20 of escapes, and 8 as a number; and short prompts may
 come by the hundred."""
-
-QUEUE_SHARE = 0.5
-RUNNING_SHARE = 0.75
-"""What one of several keys may hold of the queue, and of the places to run in: enough to use the
-machine well alone, and others always find some of both."""
 
 DOOR_SMALL_BYTES = 16_384
 """A body up to this size is a small errand at the door: large ones leave a place for these."""

@@ -61,7 +61,7 @@ def taking(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
 def make_router(service: Service) -> APIRouter:
     """All endpoints of the OpenAI interface."""
     router = APIRouter()
-    bytes_max = service.settings.body_bytes_max
+    bytes_max = service.body_limit
 
     @router.post("/v1/completions", openapi_extra=taking(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
@@ -146,7 +146,7 @@ def make_state_router(service: Service) -> APIRouter:
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
         """What is served here."""
-        names = service.settings.model_names
+        names = service.settings.served_model_name
         return {"object": "list", "data": [_model(service, name) for name in names]}
 
     @router.get("/v1/models/{name:path}", openapi_extra={"responses": {"4XX": _ERROR}})

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from jitney.backends.process.client import ProcessBackend
+from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
 from jitney.core.request import Request, RequestId
 from jitney.engine.clock import Clock, SystemClock
@@ -36,7 +37,6 @@ from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.workers import Door, Stay
 from jitney.server.openai.error_object import ClientLeft, Refusal, retry_headers
 from jitney.server.openai.read_body import Intake, wait_leaving
-from jitney.server.settings import ServerSettings
 from jitney.text.chat_template import ChatTemplate
 
 _log = logging.getLogger("jitney.server")
@@ -86,6 +86,11 @@ class Health:
         return self.status == "ok"
 
 
+def body_limit_for(model_len_max: int) -> int:
+    """The largest body that a model of this length has use for."""
+    return max(limits.BODY_BYTES_MIN, limits.BODY_BYTES_PER_TOKEN * model_len_max)
+
+
 class Service:
     """One engine behind HTTP. Made once, handed to the app."""
 
@@ -94,15 +99,20 @@ class Service:
         engine: Engine,
         request_factory: RequestFactory,
         template: ChatTemplate | None,
-        settings: ServerSettings,
+        settings: ServeSettings,
+        keys: tuple[Key, ...] = (),
         clock: Clock | None = None,
     ) -> None:
         self.engine = engine
         self.request_factory = request_factory
         self.template = template
+        assert settings.served_model_name, "a model has a name"
         self.settings = settings
+        self.body_limit = settings.body_limit or body_limit_for(engine.settings.model_len_max)
+        self.bodies_bytes_max = max(limits.BODIES_BYTES_MIN, limits.BODIES_MAX * self.body_limit)
+        """Bytes of bodies that may be held at once, over all requests."""
         self.clock = clock or SystemClock()
-        self.keys = KeyRing(settings.keys, self.clock, engine.settings)
+        self.keys = KeyRing(keys, self.clock, engine.settings)
         self.tickets: dict[RequestId, Ticket] = {}
         self.live_calls = LiveCalls()
         self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
@@ -123,7 +133,7 @@ class Service:
         )
         self._waiting: set[RequestId] = set()
         self._live_count = 0
-        self._door = Door(has_several_callers=len(settings.keys) > 1)
+        self._door = Door(has_several_callers=len(keys) > 1)
         engine.observe(self._take)
         engine.observe(self._charge)
 
@@ -140,7 +150,7 @@ class Service:
     @property
     def model_name(self) -> str:
         """What replies call the model."""
-        return self.settings.model_names[0]
+        return self.settings.served_model_name[0]
 
     @property
     def load(self) -> int:
@@ -242,7 +252,7 @@ class Service:
             free = min(count, spared)
             spared -= free
             count -= free
-            if self._body_bytes + count > self.settings.bodies_bytes_max:
+            if self._body_bytes + count > self.bodies_bytes_max:
                 raise Refusal(
                     "too_many_bytes",
                     "The server holds as many bytes of requests as it may; try again later.",
@@ -296,7 +306,7 @@ class Service:
         if not self.engine.is_backend_ready:
             return Health("restarting", "The backend was lost and is being started again.")
         still_s = self.engine.still_s
-        if still_s > self.settings.stall_s_max:
+        if still_s > self.settings.stall_timeout:
             return Health(
                 "stalled",
                 f"No forward pass has ended for {still_s:.0f} s, "

@@ -4,9 +4,9 @@ import threading
 from typing import Any
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendCrashed
-from jitney.server.settings import ServerSettings
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
 
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
@@ -68,7 +68,7 @@ def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
         made.append(Fragile(backend))
         return made[0]
 
-    settings = ServerSettings(model_names=(MODEL,), stall_s_max=0.2)
+    settings = ServeSettings(served_model_name=(MODEL,), stall_timeout=0.2)
     with running(World(wrap=wrap, settings=settings)) as server:
         fragile = made[0]
         fragile.may_run.clear()

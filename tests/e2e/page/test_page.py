@@ -17,7 +17,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import Browser, Page, Request, ViewportSize, expect, sync_playwright
 
 from jitney.backends.fake.backend import FakeSettings
-from jitney.server.settings import Key, ServerSettings
+from jitney.config import Key
 from tests.e2e.server.harness import MODEL, Running, World, running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -280,8 +280,7 @@ def test_text_of_strangers_is_shown_as_text(server: Running, open_page: Open) ->
 def test_with_keys_the_page_asks_for_one_and_keeps_it(open_page: Open) -> None:
     """Guards the way in: nothing is shown without a key, and a wrong one is told."""
     keys = (Key(name="one", secret="first-key"), Key(name="two", secret="second-key"))
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    with running(World(backend=SLOW, settings=settings)) as server:
+    with running(World(backend=SLOW, keys=keys)) as server:
         page = open_page(server)
         expect(page.locator("#key-dialog")).to_be_visible()
         page.fill("#key-input", "no-such-key")
@@ -299,9 +298,8 @@ def test_with_keys_the_page_asks_for_one_and_keeps_it(open_page: Open) -> None:
 def test_another_keys_text_is_not_shown(open_page: Open) -> None:
     """Guards tenants against each other: that something runs may be seen, what it says may not."""
     keys = (Key(name="one", secret="first-key"), Key(name="two", secret="second-key"))
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
     with (
-        running(World(backend=SLOW, settings=settings)) as server,
+        running(World(backend=SLOW, keys=keys)) as server,
         load(server, 2, authorization="Bearer second-key"),
     ):
         page = open_page(server)

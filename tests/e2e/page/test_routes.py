@@ -10,14 +10,13 @@ import pytest
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.cli.trace import count_events, fetch_trace
+from jitney.config import Key
 from jitney.errors import ConfigError, SetupError
 from jitney.server.observe.chrome_trace import trace_slices
 from jitney.server.observe.recorder import Recorder
 from jitney.server.observe.viewer import Viewer
 from jitney.server.page import FILES
-from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.harness import (
-    MODEL,
     WAIT_S,
     Running,
     World,
@@ -40,8 +39,9 @@ def server() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Running]:
     """A server with a key."""
-    settings = ServerSettings(model_names=(MODEL,), keys=(Key(name="one", secret=KEY),))
-    with running(World(backend=FakeSettings(eos_period=0), settings=settings)) as made:
+    with running(
+        World(backend=FakeSettings(eos_period=0), keys=(Key(name="one", secret=KEY),))
+    ) as made:
         yield made
 
 

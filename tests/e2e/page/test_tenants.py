@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key
 from jitney.core.settings import Policy
-from jitney.server.settings import Key, ServerSettings
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running, wait_until
+from tests.e2e.server.harness import WAIT_S, Running, World, check_error, running, wait_until
 
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
@@ -24,8 +24,7 @@ def headers(name: str) -> dict[str, str]:
 def server() -> Iterator[Running]:
     """One slot, and two keys."""
     keys = tuple(Key(name=name, secret=secret) for name, secret in KEYS.items())
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    world = World(backend=SLOW, settings=settings, sequences=1, policy=Policy.PRIORITY)
+    world = World(backend=SLOW, keys=keys, sequences=1, policy=Policy.PRIORITY)
     with running(world) as made:
         yield made
 

@@ -7,22 +7,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 from fastapi import FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.config import Key, ServeSettings
 from jitney.core.settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
 from jitney.server.app import create_app
 from jitney.server.lifecycle import Lifecycle
+from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.observe.monitor import Monitor
 from jitney.server.service import Service
-from jitney.server.settings import ServerSettings
 from jitney.text.chat_template import ChatTemplate
 
 MODEL = "fake"
@@ -44,9 +45,14 @@ class World:
     model_len: int = 4096
     policy: Policy = Policy.FIFO
     template: str | None = None
-    settings: ServerSettings = field(
-        default_factory=lambda: ServerSettings(model_names=(MODEL, "other-name"))
+    settings: ServeSettings = field(
+        default_factory=lambda: ServeSettings(served_model_name=(MODEL, "other-name"))
     )
+    keys: tuple[Key, ...] = ()
+    body_limit: int = 10_000_000
+    bodies_bytes_max: int | None = None
+    """Bytes of all bodies together; None is what the server would take."""
+    unsent_bytes_max: int = UNSENT_BYTES_MAX
     wrap: Callable[[FakeBackend], Any] = lambda backend: backend
 
 
@@ -219,12 +225,14 @@ def running(world: World) -> Iterator[Running]:
         engine,
         RequestFactory(wrapped, limits.model_len_max, lambda: next(numbers)),
         template,
-        world.settings,
+        replace(world.settings, body_limit=world.body_limit),
+        world.keys,
     )
+    service.bodies_bytes_max = world.bodies_bytes_max or service.bodies_bytes_max
     monitor = Monitor(engine, service.model_name)
     engine.start()
     app = create_app(service, monitor)
-    lifecycle = Lifecycle(service, app)
+    lifecycle = Lifecycle(service, app, world.unsent_bytes_max)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     host, port = listener.getsockname()

@@ -11,14 +11,13 @@ import httpx
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key
 from jitney.core import limits as core_limits
 from jitney.core.backend import Text
 from jitney.core.params import Constraint
 from jitney.server import limits
-from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
-    MODEL,
     WAIT_S,
     World,
     check_error,
@@ -211,8 +210,7 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
         Key(name="a", secret=SECRET, queue_share=1.0, running_share=1.0),
         Key(name="b", secret=SECRET + "b", requests_per_min=1),
     )
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    server = start(World(wrap=door[0], sequences=1, queue=1, settings=settings))
+    server = start(World(wrap=door[0], sequences=1, queue=1, keys=keys))
     door[1][0].is_open.clear()
     connections = [server.connect() for _ in range(3)]
     for connection in connections:
@@ -237,8 +235,7 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
 def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
     """Guards token rates: leaving before the end is no way around them."""
     keys = (Key(name="a", secret=SECRET, tokens_per_min=10),)
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    server = start(World(backend=SLOW, settings=settings))
+    server = start(World(backend=SLOW, keys=keys))
     connection = server.connect()
     key = f"Authorization: Bearer {SECRET}"
     body = {"prompt": "a", "max_tokens": 90, "stream": streams}
@@ -253,8 +250,7 @@ def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
 def test_who_never_ran_pays_nothing(start: Start) -> None:
     """Guards token rates the other way: a prompt that only waited was not computed."""
     keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", tokens_per_min=50))
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    server = start(World(backend=SLOW, sequences=1, settings=settings))
+    server = start(World(backend=SLOW, sequences=1, keys=keys))
     running, waiting = server.connect(), server.connect()
     running.sendall(request_bytes("/v1/completions", LONG, f"Authorization: Bearer {SECRET}"))
     wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")
@@ -323,10 +319,7 @@ def test_a_flood_after_a_request_ends_the_connection(start: Start) -> None:
 
 def test_bodies_are_bounded_all_together(start: Start) -> None:
     """Guards memory: many bodies that are each fine may be too much at once."""
-    settings = ServerSettings(
-        model_names=(MODEL,), body_bytes_max=100_000, bodies_bytes_max=140_000
-    )
-    server = start(World(settings=settings))
+    server = start(World(body_limit=100_000, bodies_bytes_max=140_000))
     big = {"prompt": "a" * 90_000}
     connection = server.connect()
     connection.sendall(request_bytes("/v1/completions", big)[:-1])
@@ -422,8 +415,7 @@ def test_work_of_a_caller_who_left_is_given_up(
 def test_a_key_with_a_hundred_prompts_does_not_hold_up_another(start: Start, door: Doors) -> None:
     """Guards the door's places: one key's work, however much, leaves one of them to the others."""
     keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"))
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    server = start(World(wrap=door[0], queue=512, settings=settings))
+    server = start(World(wrap=door[0], queue=512, keys=keys))
     door[1][0].is_open.clear()
     connections = [server.connect() for _ in range(100)]
     for connection in connections:
@@ -448,8 +440,7 @@ def test_calls_of_one_key_do_not_take_every_place_of_the_server(
     """Guards the way in before the engine: calls that are on their way are counted by key, too."""
     monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 2)
     keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"))
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    server = start(World(wrap=door[0], sequences=4, queue=4, settings=settings))
+    server = start(World(wrap=door[0], sequences=4, queue=4, keys=keys))
     door[1][0].is_open.clear()
     # Two that may wait, three that may run, and one on its way.
     connections = [server.connect() for _ in range(6)]

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import h11
 import pytest
 
+from jitney.config import Key
 from jitney.server import limits
 from jitney.server.http.rounds import Rounds
-from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
-    MODEL,
     Running,
     World,
     read_all,
@@ -36,7 +35,7 @@ NO_KEY = CHUNKED.replace(b"the-secret", b"another")
 def locked() -> Iterator[Running]:
     """A server that wants a key."""
     keys = (Key(name="one", secret="the-secret"),)
-    with running(World(settings=ServerSettings(model_names=(MODEL,), keys=keys))) as made:
+    with running(World(keys=keys)) as made:
         yield made
 
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.stats import Stats
-from jitney.server.settings import Key, ServerSettings
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, wait_until
+from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
 
 Start = Callable[[World], Running]
 
@@ -103,7 +103,7 @@ def processing(server: Running) -> list[Any]:
 def test_another_keys_slots_have_numbers_and_no_name(start: Start) -> None:
     """Guards tenants: neither id nor text of a request is told to whom it is not."""
     keys = tuple(Key(name=name, secret=secret) for name, secret in KEYS.items())
-    server = start(World(backend=SLOW, settings=ServerSettings(model_names=(MODEL,), keys=keys)))
+    server = start(World(backend=SLOW, keys=keys))
     for path in ("/slots", "/stats"):
         assert server.get(path).status_code == 401, path
     with ExitStack() as stack:

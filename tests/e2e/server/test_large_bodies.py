@@ -8,10 +8,8 @@ import pytest
 
 from jitney.server import limits
 from jitney.server.openai import read_body
-from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
-    MODEL,
     WAIT_S,
     Running,
     World,
@@ -95,8 +93,7 @@ def test_who_leaves_is_not_parsed(start: Start, gate: Gate) -> None:
 
 def test_values_are_bounded_by_what_a_body_may_be(start: Start) -> None:
     """Guards the interpreter: it reads numbers by the million for seconds."""
-    settings = ServerSettings(model_names=(MODEL,), body_bytes_max=2_097_152)
-    server = start(World(settings=settings))
+    server = start(World(body_limit=2_097_152))
     error = check_error(server.complete([1] * (limits.VALUES_MAX + 1)), 400)
     assert error["code"] == "invalid_json"
     error = check_error(server.complete([1] * (limits.VALUES_MAX - 10)), 400)

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from jitney.server.settings import Key, ServerSettings
-from tests.e2e.server.harness import MODEL, World, running, wait_until
+from jitney.config import Key
+from tests.e2e.server.harness import World, running, wait_until
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -14,8 +14,7 @@ def test_a_line_names_the_key_the_reply_and_its_tokens(
 ) -> None:
     """Guards the way from a slow line to the page: who asked, for what, and how much it was."""
     caplog.set_level(logging.INFO, "jitney.server")
-    settings = ServerSettings(model_names=(MODEL,), keys=(Key(name="shop", secret="a-key"),))
-    with running(World(settings=settings)) as server:
+    with running(World(keys=(Key(name="shop", secret="a-key"),))) as server:
         body = {"prompt": "hello", "max_tokens": 5, "request_id": "order-7", "stream": streams}
         headers = {"authorization": "Bearer a-key", "x-request-id": "http-1"}
         assert server.post("/v1/completions", body, **headers).status_code == 200

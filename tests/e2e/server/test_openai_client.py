@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from jitney.server.settings import Key, ServerSettings
+from jitney.config import Key
 from tests.e2e.server.harness import MODEL, Running, World, running, wait_until
 
 SECRET = "a-secret-of-the-tests"
@@ -39,8 +39,7 @@ SCHEMA: Any = {
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Running]:
-    settings = ServerSettings(model_names=(MODEL,), keys=(Key(name="one", secret=SECRET),))
-    with running(World(settings=settings)) as made:
+    with running(World(keys=(Key(name="one", secret=SECRET),))) as made:
         yield made
 
 

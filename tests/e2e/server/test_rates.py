@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
-from jitney.server.settings import Key, ServerSettings
+from jitney.config import Key
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import MODEL, Running, World, check_error, request_bytes, wait_until
+from tests.e2e.server.harness import Running, World, check_error, request_bytes, wait_until
 
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 SECRET = "a-secret-of-the-tests"
@@ -20,8 +20,7 @@ HEADER = {"authorization": f"Bearer {SECRET}"}
 def rated(start: Start, tokens_per_min: float, sequences: int = 32) -> Running:
     """A server with one key, which has this rate."""
     keys = (Key(name="a", secret=SECRET, tokens_per_min=tokens_per_min),)
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    return start(World(backend=SLOW, sequences=sequences, settings=settings))
+    return start(World(backend=SLOW, sequences=sequences, keys=keys))
 
 
 def ask(server: Running, prompt: Any = "a", **fields: Any) -> httpx.Response:
@@ -81,8 +80,16 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
     server.get("/v1/models")
     for error in ("invalid_value", "ContextLengthExceeded", "missing_api_key"):
         assert sample(server, f'jitney:http_refusals_total{{error="{error}"}}') == 1, error
-    for name in ("body_bytes_max", "bodies_bytes_max", "shutdown_s", "stall_s_max", "send_s_max"):
-        value = getattr(server.service.settings, name)
+    service, settings = server.service, server.service.settings
+    for name, value in (
+        ("body_bytes_max", service.body_limit),
+        ("bodies_bytes_max", service.bodies_bytes_max),
+        ("shutdown_s", settings.shutdown_timeout),
+        ("stall_s_max", settings.stall_timeout),
+        ("send_s_max", settings.read_timeout),
+        ("ping_s", settings.sse_ping_interval),
+        ("sequences_max", service.engine.settings.max_num_seqs),
+    ):
         assert sample(server, f'jitney:limit{{limit="{name}"}}') == value, name
     assert sample(server, "jitney:ready") == 1
     server.service.drain()
@@ -93,8 +100,7 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
 
 def keyed(start: Start, *keys: Key, sequences: int = 4, queue: int = 64) -> Running:
     """A server whose fake model is slow, with these keys."""
-    settings = ServerSettings(model_names=(MODEL,), keys=keys)
-    return start(World(backend=SLOW, sequences=sequences, queue=queue, settings=settings))
+    return start(World(backend=SLOW, sequences=sequences, queue=queue, keys=keys))
 
 
 def test_completions_are_what_the_rate_of_requests_counts(start: Start) -> None:

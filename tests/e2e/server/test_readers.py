@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from jitney.config import ServeSettings
 from jitney.core import limits
 from jitney.engine.collector import NEGLECTED
 from jitney.server import lifecycle
-from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -31,12 +31,12 @@ LARGE = request_bytes(
 VERSION = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-def world(send_s_max: float) -> World:
+def world(read_timeout: float) -> World:
     """A server whose system holds little for those who do not read."""
-    settings = ServerSettings(
-        model_names=(MODEL,), send_s_max=send_s_max, unsent_bytes_max=16_384, shutdown_s=0.1
+    settings = ServeSettings(
+        served_model_name=(MODEL,), read_timeout=read_timeout, shutdown_timeout=0.1
     )
-    return World(settings=settings)
+    return World(settings=settings, unsent_bytes_max=16_384)
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def is_stuck(server: Running) -> bool:
 def test_answers_that_nobody_takes_are_given_up(start: Start, count: int) -> None:
     """Guards places and memory: an answer that is no stream has a limit too, and so has the rest
     of one that is complete."""
-    server = start(world(send_s_max=0.5))
+    server = start(world(read_timeout=0.5))
     with silent(server, LARGE * count) as connection:
         wait_until(lambda: is_cut(connection), "it was kept")
     server.check_idle()
@@ -84,7 +84,7 @@ def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
     """Guards memory: logprobs of a stream may come to 100 MB until its connection is cut. Whoever
     comes back in time is told why it ended."""
     monkeypatch.setattr(limits, "UNREAD_S_MAX", 0.0)
-    server = start(world(send_s_max=3600.0))
+    server = start(world(read_timeout=3600.0))
     body = {"prompt": "a", "max_tokens": 4000, "logprobs": 5, "ignore_eos": True, "stream": True}
     with silent(server, request_bytes("/v1/completions", body)) as connection:
         engine = server.service.engine
@@ -104,7 +104,7 @@ def test_nobody_waits_for_them_after_a_second_signal(
     though everything else would wait for it."""
     monkeypatch.setattr(lifecycle, "TOLD_S_MAX", 3600.0)
     # The server ends before its client leaves.
-    with contextlib.ExitStack() as clients, running(world(send_s_max=3600.0)) as server:
+    with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
         clients.enter_context(silent(server, LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
         server.lifecycle.stop()
@@ -116,7 +116,7 @@ def test_nobody_waits_for_them_after_a_second_signal(
 def test_nobody_waits_for_long_after_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the same where nobody hurries: they are cut when their time is over."""
     monkeypatch.setattr(lifecycle, "TOLD_S_MAX", 1.0)
-    with contextlib.ExitStack() as clients, running(world(send_s_max=3600.0)) as server:
+    with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
         connection = clients.enter_context(silent(server, LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
         server.lifecycle.stop()
@@ -128,7 +128,7 @@ def test_another_protocol_is_answered_in_this_one(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards the operator's log: no client can make it tell them to install something."""
-    server = start(world(send_s_max=30.0))
+    server = start(world(read_timeout=30.0))
     upgrade = VERSION.replace(b"close", b"close, upgrade").replace(
         b"Host", b"Upgrade: websocket\r\nHost"
     )
@@ -139,7 +139,7 @@ def test_another_protocol_is_answered_in_this_one(
 def test_a_request_behind_a_stream_is_answered_after_it(start: Start) -> None:
     """Guards pipelining and kept connections: a stream leaves its connection in order, though its
     pieces go past the layers that keep count."""
-    server = start(world(send_s_max=30.0))
+    server = start(world(read_timeout=30.0))
     body = {"prompt": "a", "max_tokens": 8, "stream": True}
     first = request_bytes("/v1/completions", body, close=False)
     with server.connect() as connection:

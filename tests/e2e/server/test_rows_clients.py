@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Delta
 from jitney.server import limits
 from jitney.server.answering import Answering
 from jitney.server.http.protocol import GuardedProtocol
-from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -70,8 +70,14 @@ def test_row_44_readers_that_stop(start: Start) -> None:
     """
     count, long = 8, 8_000
     backend = FakeSettings(slots=32, eos_period=0, kv_tokens=16 * long, model_len_max=2 * long)
-    settings = ServerSettings(model_names=(MODEL,), send_s_max=0.5, unsent_bytes_max=16_384)
-    world = World(backend=backend, settings=settings, sequences=16, model_len=2 * long)
+    settings = ServeSettings(served_model_name=(MODEL,), read_timeout=0.5)
+    world = World(
+        backend=backend,
+        settings=settings,
+        unsent_bytes_max=16_384,
+        sequences=16,
+        model_len=2 * long,
+    )
     server = start(world)
     expected = server.complete("others", temperature=0).json()["choices"][0]["text"]
     body = {"prompt": "a", "max_tokens": long, "stream": True, "logprobs": 10, "ignore_eos": True}
@@ -108,8 +114,10 @@ def test_a_reader_that_stops_and_reads_on_misses_nothing(
         return ways[-1]
 
     monkeypatch.setattr(GuardedProtocol, "write_piece", noted)
-    settings = ServerSettings(model_names=(MODEL,), unsent_bytes_max=16_384, ping_s=0.1)
-    server = start(World(backend=replace(SLOW, tick_s=0.002), settings=settings))
+    settings = ServeSettings(served_model_name=(MODEL,), sse_ping_interval=0.1)
+    server = start(
+        World(backend=replace(SLOW, tick_s=0.002), settings=settings, unsent_bytes_max=16_384)
+    )
     asked = {"max_tokens": 1000, "ignore_eos": True, "temperature": 0}
     expected = server.complete("a", **asked).json()["choices"][0]["text"]
     body = {"prompt": "a", "stream": True, "logprobs": 5, **asked}
@@ -139,8 +147,7 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
         return chunks(answering, placed)
 
     monkeypatch.setattr(Answering, "chunks", counted)
-    settings = ServerSettings(model_names=(MODEL,), unsent_bytes_max=16_384)
-    server = start(World(backend=replace(SLOW, tick_s=0.002), settings=settings))
+    server = start(World(backend=replace(SLOW, tick_s=0.002), unsent_bytes_max=16_384))
     body = {"prompt": "a", "stream": True, "logprobs": 5, "max_tokens": 1000, "ignore_eos": True}
     body["n"] = 4
     with socket.socket() as connection:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from jitney.cli.serve import allowed_hosts
-from jitney.config import ServeSettings
-from jitney.server.settings import Key, ServerSettings
+from jitney.config import Key, ServeSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import MODEL, Running, World, check_error, read_all, running
 from tests.e2e.server.test_service import served
@@ -31,7 +30,7 @@ def locked() -> Iterator[Running]:
         Key(name="three", secret=SECRET + "-3", scope="team"),
         Key(name="four", secret=SECRET + "-4", scope="team"),
     )
-    with running(World(settings=ServerSettings(model_names=(MODEL,), keys=keys))) as made:
+    with running(World(keys=keys)) as made:
         yield made
 
 
@@ -142,10 +141,10 @@ def test_row_39_other_origins(server: Running, start: Start) -> None:
     with server.client() as client:
         response = client.options("/v1/chat/completions", headers=preflight)
     assert "access-control-allow-origin" not in response.headers
-    settings = ServerSettings(
-        model_names=(MODEL,),
-        cors_origins=("http://good.example",),
-        allowed_hosts=("127.0.0.1", "localhost"),
+    settings = ServeSettings(
+        served_model_name=(MODEL,),
+        cors_origin=("http://good.example",),
+        allowed_host=("127.0.0.1", "localhost"),
     )
     choosy = start(World(settings=settings))
     with choosy.client() as client:
@@ -163,7 +162,7 @@ def test_row_39_other_origins(server: Running, start: Start) -> None:
 @pytest.mark.parametrize("allowed", ["http://good.example", "*"])
 def test_row_39_any_header_of_an_allowed_origin(start: Start, allowed: str) -> None:
     """Guards OpenAI's client in a browser: it sends headers of its own, and reads ours."""
-    settings = ServerSettings(model_names=(MODEL,), cors_origins=(allowed,))
+    settings = ServeSettings(served_model_name=(MODEL,), cors_origin=(allowed,))
     headers = {
         "origin": "http://good.example",
         "access-control-request-method": "POST",
@@ -190,7 +189,7 @@ def test_row_39_any_header_of_an_allowed_origin(start: Start, allowed: str) -> N
 def test_row_39_names_that_were_made_to_lead_here(start: Start) -> None:
     """Guards a server on one's own machine against pages whose name was pointed at it."""
     hosts = allowed_hosts(ServeSettings(allowed_host=("My.Box",)), ())
-    server = start(World(settings=ServerSettings(model_names=(MODEL,), allowed_hosts=hosts)))
+    server = start(World(settings=ServeSettings(served_model_name=(MODEL,), allowed_host=hosts)))
     good = ("localhost", f"localhost:{server.port}", "127.0.0.1:1", "[::1]", "[::1]:8000", "my.box")
     with server.client() as client:
         for host in good:

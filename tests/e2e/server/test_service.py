@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key, ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.core.request import Priority
-from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -148,7 +148,7 @@ def test_keys_have_rates_and_ceilings(start: Start) -> None:
         Key(name="short", secret=SECRET + "2", tokens_per_min=5),
         Key(name="low", secret=SECRET + "3", priority_max=Priority.NORMAL),
     )
-    server = start(World(settings=ServerSettings(model_names=(MODEL,), keys=keys)))
+    server = start(World(keys=keys))
 
     def ask(number: int, **fields: Any) -> httpx.Response:
         body = {"prompt": "abc", "max_tokens": 8, **fields}
@@ -190,7 +190,7 @@ def test_health_tells_of_a_backend_that_is_stuck(start: Start) -> None:
         made.append(Stuck(backend))
         return made[0]
 
-    settings = ServerSettings(model_names=(MODEL,), stall_s_max=0.2)
+    settings = ServeSettings(served_model_name=(MODEL,), stall_timeout=0.2)
     server = start(World(wrap=wrap, settings=settings))
     assert server.complete().status_code == 200
     made[0].may_go.clear()
@@ -237,7 +237,7 @@ def test_a_drain_lets_streams_finish_and_refuses_the_rest(start: Start) -> None:
 
 def test_what_outlives_the_drain_gets_one_error(start: Start) -> None:
     """Guards the bound on a shutdown: the rest is told so, as an event or as a status."""
-    settings = ServerSettings(model_names=(MODEL,), shutdown_s=0.2)
+    settings = ServeSettings(served_model_name=(MODEL,), shutdown_timeout=0.2)
     server = start(World(backend=SLOW, settings=settings))
     replies: dict[bool, httpx.Response] = {}
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from jitney.config import ServeSettings
 from jitney.server import limits
-from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -71,7 +71,9 @@ def test_the_slowest_gives_way(start: Start, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_drain_does_not_wait_for_bodies(start: Start) -> None:
     """Guards a restart: what has not come yet is new work, and is sent elsewhere at once."""
-    server = start(World(settings=ServerSettings(model_names=(MODEL,), shutdown_s=600.0)))
+    server = start(
+        World(settings=ServeSettings(served_model_name=(MODEL,), shutdown_timeout=600.0))
+    )
     with slow_senders(server, 3) as senders:
         server.lifecycle.stop()
         for sender in senders:
@@ -82,10 +84,7 @@ def test_a_drain_does_not_wait_for_bodies(start: Start) -> None:
 
 def test_large_bodies_leave_room_for_ordinary_ones(start: Start) -> None:
     """Guards everybody else against a few who fill up what may be held."""
-    settings = ServerSettings(
-        model_names=(MODEL,), body_bytes_max=100_000, bodies_bytes_max=100_000
-    )
-    server = start(World(settings=settings))
+    server = start(World(body_limit=100_000, bodies_bytes_max=100_000))
     large = request_bytes("/v1/completions", {"prompt": "a" * 90_000})
     with contextlib.ExitStack() as stack:
         senders = [stack.enter_context(server.connect()) for _ in range(2)]

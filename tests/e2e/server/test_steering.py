@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key
 from jitney.core.request import Priority
 from jitney.core.settings import Policy
-from jitney.server.settings import Key, ServerSettings
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, wait_until
+from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.005, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 400, "stream": True, "temperature": 0}
@@ -23,12 +23,11 @@ KEYS = (
 )
 
 
-def keyed() -> ServerSettings:
-    keys = (
+def keyed() -> tuple[Key, ...]:
+    return (
         Key(name="first", secret="first-secret-of-tests", priority_max=Priority.HIGH),
         Key(name="other", secret="other-secret-of-tests"),
     )
-    return ServerSettings(model_names=(MODEL,), keys=keys)
 
 
 class Stream:
@@ -131,7 +130,7 @@ def test_a_call_is_put_into_another_class(start: Start) -> None:
 @pytest.mark.parametrize("what", ["pause", "resume", "priority"])
 def test_only_ones_own_live_calls_are_found(start: Start, what: str) -> None:
     """Guards callers against each other: another key's call does not exist."""
-    server = start(World(backend=SLOW, settings=keyed(), policy=Policy.PRIORITY))
+    server = start(World(backend=SLOW, keys=keyed(), policy=Policy.PRIORITY))
     first, other = KEYS
     stream = Stream(server, first)
     given = "low" if what == "priority" else None
@@ -156,8 +155,7 @@ def test_what_would_have_no_effect_is_refused(start: Start) -> None:
 def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Start) -> None:
     """Guards everybody else against callers who pause all they have, or do nothing but steer."""
     key = Key(name="first", secret="first-secret-of-tests", requests_per_min=4)
-    settings = ServerSettings(model_names=(MODEL,), keys=(key,))
-    server = start(World(backend=SLOW, queue=4, settings=settings))
+    server = start(World(backend=SLOW, queue=4, keys=(key,)))
     one, two = Stream(server, KEYS[0]), Stream(server, KEYS[0])
     post(server, f"{one.id}/pause", KEYS[0])
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
@@ -195,7 +193,7 @@ def test_a_call_is_found_by_its_own_id_and_by_that_of_its_slot(start: Start) -> 
 
 def test_a_key_stays_below_its_highest_class(start: Start) -> None:
     """Guards `max_priority` of a key against a detour."""
-    server = start(World(backend=SLOW, settings=keyed(), policy=Policy.PRIORITY))
+    server = start(World(backend=SLOW, keys=keyed(), policy=Policy.PRIORITY))
     stream = Stream(server, KEYS[0])
     error = check_error(
         post(server, f"{stream.id}/priority", KEYS[0], priority="critical"), 400, "priority"

@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Answer, Delta
 from jitney.errors import BackendCrashed
 from jitney.server import limits
 from jitney.server.openai.replies import CompletionShape
-from jitney.server.settings import ServerSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -174,7 +174,7 @@ def test_a_waiting_stream_is_pinged_and_told_its_place(
 ) -> None:
     """Guards proxies and people: a stream that waits in the queue is not silent."""
     monkeypatch.setattr(limits, "HEADERS_WAIT_S", 0.05)
-    settings = ServerSettings(model_names=(MODEL,), ping_s=0.1)
+    settings = ServeSettings(served_model_name=(MODEL,), sse_ping_interval=0.1)
     server = start(World(backend=SLOW, sequences=1, settings=settings))
     first = threading.Thread(target=server.complete, args=("a",), kwargs={"max_tokens": 40})
     first.start()

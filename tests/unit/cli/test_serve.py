@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from jitney.cli.serve import allowed_hosts, bind, read_keys, url_of
-from jitney.config import ServeSettings
+from jitney.config import Key, ServeSettings
 from jitney.errors import ConfigError
-from jitney.server.settings import Key
 
 
 def test_a_free_port_is_bound_and_shown() -> None:

@@ -9,12 +9,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.config import ServeSettings
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
 from jitney.server.lifecycle import TOLD_S_MAX
 from jitney.server.observe.metrics import Metrics
-from jitney.server.settings import ServerSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME = re.compile(r"\bjitney:[a-z0-9_]+")
@@ -82,7 +82,7 @@ def test_the_unit_waits_for_the_whole_of_a_shutdown() -> None:
     unit = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
     found = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert found is not None
-    shutdown_s = ServerSettings(model_names=("tiny",)).shutdown_s
+    shutdown_s = ServeSettings().shutdown_timeout
     assert int(found[1]) > shutdown_s + STOP_S + 2 * TOLD_S_MAX + SPANS_S
 
 

@@ -1,13 +1,15 @@
-"""Tests of `jitney.server.service`: what it says of itself when its engine does not run."""
+"""Tests of `jitney.server.service`: what it says of itself when its engine does not run, and the
+largest body that a model has use for."""
 
 import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.config import ServeSettings
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
-from jitney.server.service import Service
-from jitney.server.settings import ServerSettings
+from jitney.server.limits import BODY_BYTES_MIN
+from jitney.server.service import Service, body_limit_for
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def service() -> Service:
     """Over an engine that has stopped."""
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100))
-    settings = ServerSettings(model_names=("tiny",))
+    settings = ServeSettings(served_model_name=("tiny",))
     made = Service(engine, RequestFactory(backend, 100, lambda: 1), None, settings)
     engine.close(0.0)
     return made
@@ -26,3 +28,14 @@ def test_a_stopped_engine_is_not_called_a_shutdown(service: Service) -> None:
     assert service.health().status == service.readiness().status == "stopped"
     service.drain()
     assert service.readiness().status == "draining"
+
+
+@pytest.mark.parametrize(
+    ("model_len_max", "expected"),
+    [(1, BODY_BYTES_MIN), (65_536, BODY_BYTES_MIN), (131_072, 4_194_304), (1_048_576, 33_554_432)],
+)
+def test_the_largest_body_follows_from_the_length_of_the_model(
+    model_len_max: int, expected: int
+) -> None:
+    """Guards the interpreter against bodies that no model here can use, and long prompts."""
+    assert body_limit_for(model_len_max) == expected

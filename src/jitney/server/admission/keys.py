@@ -13,13 +13,14 @@ import hmac
 import threading
 from dataclasses import dataclass
 
+from jitney.config import Key
+from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Share
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.clock import Clock
 from jitney.errors import InvalidRequest
 from jitney.server import limits
 from jitney.server.openai.error_object import Refusal, retry_headers
-from jitney.server.settings import Key
 
 SECRET_BYTES_MAX = 4096
 _CHALLENGE = {"www-authenticate": 'Bearer realm="jitney"'}
@@ -44,7 +45,7 @@ class Bucket:
     @property
     def amount_max(self) -> float:
         """The most that may be taken at once."""
-        return max(self._per_s * limits.RETRY_AFTER_S_MAX, 1.0)
+        return max(self._per_s * RETRY_AFTER_S_MAX, 1.0)
 
     def wait_s(self, amount: float = 1.0) -> float:
         """Seconds until this much may be taken; 0 when it may be."""
@@ -205,8 +206,8 @@ class KeyRing:
 
 def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | None:
     """What a key may hold of this engine; None is everything."""
-    queue = key.queue_share or (1.0 if is_alone else limits.QUEUE_SHARE)
-    running = key.running_share or (1.0 if is_alone else limits.RUNNING_SHARE)
+    queue = key.queue_share or (1.0 if is_alone else QUEUE_SHARE)
+    running = key.running_share or (1.0 if is_alone else RUNNING_SHARE)
     if queue == running == 1.0:
         return None
     return Share(

@@ -111,7 +111,7 @@ class Guard:
             return
         service = self._service
         try:
-            _check_host(header(scope, b"host"), service.settings.allowed_hosts)
+            _check_host(header(scope, b"host"), service.settings.allowed_host)
             if scope["path"] not in self._open_paths:
                 caller = service.keys.caller(header(scope, b"authorization"))
                 scope["state"]["caller"] = caller

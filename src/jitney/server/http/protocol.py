@@ -6,7 +6,7 @@ A connection is always in one of these states, and each has an end:
     HEAD     the headers of a request                  HEADER_S_MAX               408
     BODY     the rest of its body                      BODY_S_MAX                 408 by its reader
     ANSWER   the answer to what was read whole         the client takes nothing   being cut
-                                                       for SEND_S_MAX
+                                                       for read_timeout
     REST     a short body that was answered early      LINGER_S_MAX               being closed
     IDLE     the next request                          KEEP_ALIVE_S               being closed
     LINGER   the client to read that it was the last   LINGER_S_MAX               being closed

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 
 from jitney.core import limits
 from jitney.core.counters import NAMES
+from jitney.core.settings import SchedulerSettings
 from jitney.core.snapshot import SlotState, Snapshot
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
@@ -186,11 +187,20 @@ class Metrics:
                 if name.isupper() and isinstance(value, int | float):
                     in_force[name.lower()] = value
         # After the constants: some are only what a setting is when nobody sets it.
-        for settings in (self._engine.settings, None if service is None else service.settings):
-            for name in getattr(settings, "__slots__", ()):
-                value = getattr(settings, name)
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    in_force[LIMIT_LABELS.get(name, name)] = value
+        settings = self._engine.settings
+        for name in SchedulerSettings.__slots__:
+            value = getattr(settings, name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                in_force[LIMIT_LABELS.get(name, name)] = value
+        if service is not None:
+            in_force |= {
+                "body_bytes_max": service.body_limit,
+                "bodies_bytes_max": service.bodies_bytes_max,
+                "shutdown_s": service.settings.shutdown_timeout,
+                "stall_s_max": service.settings.stall_timeout,
+                "send_s_max": service.settings.read_timeout,
+                "ping_s": service.settings.sse_ping_interval,
+            }
         in_force |= {
             "kv_tokens": traits.kv_tokens,
             "slots": traits.slots_max,

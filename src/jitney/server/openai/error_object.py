@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jitney import errors
-from jitney.server.limits import RETRY_AFTER_S_MAX
+from jitney.core import limits
 
 INVALID = "invalid_request_error"
 AUTHENTICATION = "authentication_error"
@@ -187,7 +187,7 @@ def refusal_of(error: Refusal | errors.JitneyError) -> Refusal:
 
 def retry_headers(seconds: float) -> dict[str, str]:
     """When to come back, in the header of HTTP and in that of OpenAI's clients."""
-    bounded = min(max(seconds, 0.05), float(RETRY_AFTER_S_MAX))
+    bounded = min(max(seconds, 0.05), float(limits.RETRY_AFTER_S_MAX))
     return {
         "retry-after": str(max(1, math.ceil(bounded))),
         "retry-after-ms": str(math.ceil(bounded * 1e3)),

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from jitney.core.limits import PAUSE_S_MAX
+from jitney.config import ServeSettings
+from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server import limits
 from jitney.server.openai.error_object import CODES
 from jitney.server.openai.fields import (
@@ -75,8 +76,8 @@ wants `Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file 
 name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
-Where there are several keys, each may hold a share of the server: {limits.QUEUE_SHARE:.0%} of the
-queue, in requests and in tokens, and {limits.RUNNING_SHARE:.0%} of the places to run in, unless
+Where there are several keys, each may hold a share of the server: {QUEUE_SHARE:.0%} of the
+queue, in requests and in tokens, and {RUNNING_SHARE:.0%} of the places to run in, unless
 the file says otherwise (`queue_share`, `running_share`). What would take it beyond its share of the
 queue is refused with 429, and what finds its places taken waits for one of its own to end while
 others pass. A key with nothing waiting may always bring one request. Keys take turns at being
@@ -88,7 +89,7 @@ Tokens are set aside when a call is let in: those of its prompts, and the most t
 which is `n` times `max_tokens`, or times the rest of the context where there is none; what was
 not used is given back when it ends. A call that may take more than a minute's worth is let in
 when nothing of the last minute's is used; one that may take more than
-{limits.RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
+{RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
 when the call would be let in if nothing else came.
 
 ## Headers of answers
@@ -109,9 +110,9 @@ Events are `data: ` and a JSON object; the first of a chat has the role, the las
 its `finish_reason`, and `data: [DONE]` ends a stream that went well. The status line waits for the
 first token, for {limits.HEADERS_WAIT_S:g} s at most, so that early failures have a status. A
 failure after that is one event with an `error`, and no `[DONE]`. A stream that has nothing to say
-for {limits.PING_S:g} s (`--sse-ping-interval`) says `: ping`. A client that has
+for {ServeSettings().sse_ping_interval:g} s (`--sse-ping-interval`) says `: ping`. A client that has
 left so much of an answer unread, stream or not, that the buffers in between are full, and takes
-nothing for {limits.SEND_S_MAX:g} s (`--read-timeout`), is cut.
+nothing for {ServeSettings().read_timeout:g} s (`--read-timeout`), is cut.
 
 A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
 

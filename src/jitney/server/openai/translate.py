@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jitney.config import Key
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId, Share, read_priority
@@ -29,7 +30,6 @@ from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat,
 from jitney.server.openai.conversation import chat_segments, switches_of
 from jitney.server.openai.error_object import Refusal
 from jitney.server.service import Service, now_s
-from jitney.server.settings import Key
 from jitney.text.detokenizer import Detokenizer
 
 COMPLETION_TOKENS_DEFAULT = 16
@@ -87,7 +87,7 @@ class Visit:
 
 def check_model(service: Service, name: str | None) -> None:
     """Refuse the name of a model that is not served here."""
-    if name is not None and name not in service.settings.model_names:
+    if name is not None and name not in service.settings.served_model_name:
         raise Refusal(
             "model_not_found",
             f"The model {name[:80]!r} does not exist here; "

@@ -5,8 +5,10 @@ import json
 from concurrent.futures import Future
 
 import pytest
+from jitney.core.picture import SlotState, SlotView
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.config import ServeSettings
 from jitney.core.request import RequestId
 from jitney.core.settings import SchedulerSettings
 from jitney.core.snapshot import Detail, SlotState, SlotView
@@ -17,7 +19,6 @@ from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.viewer import EVERYONE
 from jitney.server.page.state import TAIL_CHARACTERS, PageState, Told
 from jitney.server.service import Service
-from jitney.server.settings import ServerSettings
 
 PAGES = 20
 
@@ -27,7 +28,7 @@ def made() -> PageState:
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100))
     request_factory = RequestFactory(backend, 100, lambda: 0)
-    service = Service(engine, request_factory, None, ServerSettings(model_names=("tiny",)))
+    service = Service(engine, request_factory, None, ServeSettings(served_model_name=("tiny",)))
     monitor = Monitor(engine, "tiny")
     engine.start()
     engine.close(drain_s=0)
@@ -62,7 +63,10 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100, max_num_seqs=4))
     service = Service(
-        engine, RequestFactory(backend, 100, lambda: 0), None, ServerSettings(model_names=("tiny",))
+        engine,
+        RequestFactory(backend, 100, lambda: 0),
+        None,
+        ServeSettings(served_model_name=("tiny",)),
     )
     page = PageState(service, Monitor(engine, "tiny", clock=Still()))
     looks: list[int] = []
