@@ -5,7 +5,6 @@ import json
 from concurrent.futures import Future
 
 import pytest
-from jitney.core.picture import SlotState, SlotView
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import ServeSettings
