@@ -1,6 +1,9 @@
 """What a caller may ask of the sampler: `SamplingParams`, with the names of vLLM's offline API.
 
-Frozen, checked once at construction; everything below trusts it. The meaning of each field is
+`PARAMETERS` is the table of them: type, help and range by name. HTTP bodies, the reference page and
+the command line go through it, so a new parameter is a row, a field, and a step in the sampler.
+
+Frozen, checked at construction; everything below trusts it. The meaning of each parameter is
 written out in `jitney.sampling.reference`.
 """
 
@@ -121,6 +124,88 @@ def _sized(kind: ConstraintKind, text: str) -> Constraint:
     return Constraint(kind, text)
 
 
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A row of the table. Numbers have a range; with `is_above`, `lowest` is outside of it."""
+
+    type: Any  # Any: a type, or a union of them
+    about: str
+    lowest: float | None = None
+    highest: float | None = None
+    is_above: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Raise InvalidRequest for a number that is out of range, or no number."""
+        if self.lowest is None or self.highest is None:
+            return
+        if self.type is float:
+            _number(name, value, self.lowest, self.highest)
+        elif self.type is int or value is not None:
+            _integer(name, value, int(self.lowest), int(self.highest))
+        if self.is_above and value == self.lowest:
+            raise InvalidRequest(
+                f"{name} must be above {self.lowest:g} and at most {self.highest:g}, "
+                f"and got {value}.",
+                name,
+            )
+
+
+_PENALTY = Parameter(float, "-2 to 2.", -limits.PENALTY_MAX, limits.PENALTY_MAX)
+_LOGPROBS = Parameter(
+    int | None,
+    f"0 to {limits.LOGPROBS_MAX} alternatives for each token.",
+    0,
+    limits.LOGPROBS_MAX,
+)
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "n": Parameter(
+        int, f"1 to {limits.COMPLETIONS_MAX} completions of a prompt.", 1, limits.COMPLETIONS_MAX
+    ),
+    "max_tokens": Parameter(
+        int | None, "Tokens of a completion; None is all the room there is.", 1, limits.TOKENS_MAX
+    ),
+    "min_tokens": Parameter(
+        int,
+        "No end token before so many tokens; a stop string still ends it.",
+        0,
+        limits.TOKENS_MAX,
+    ),
+    "temperature": Parameter(float, "0 to 2; 0 is greedy. Default: 1.", 0, limits.TEMPERATURE_MAX),
+    "top_p": Parameter(float, "Above 0, up to 1.", 0, 1, is_above=True),
+    "top_k": Parameter(int, "Only the k likeliest tokens; 0 and -1 are all.", -1, limits.TOP_K_MAX),
+    "min_p": Parameter(
+        float, "Only tokens at least so likely as this share of the likeliest.", 0, 1
+    ),
+    "presence_penalty": _PENALTY,
+    "frequency_penalty": _PENALTY,
+    "repetition_penalty": Parameter(
+        float,
+        "0.01 to 10; 1 is none.",
+        limits.REPETITION_PENALTY_MIN,
+        limits.REPETITION_PENALTY_MAX,
+    ),
+    "logit_bias": Parameter(Mapping, "Token ids as keys, -100 to 100 as values; at most 1024."),
+    "seed": Parameter(
+        int | None,
+        "A whole number of 64 bits: the same seed gives the same text.",
+        -limits.SEED_MAX - 1,
+        limits.SEED_MAX,
+    ),
+    "stop": Parameter(str | list | tuple, "A string or up to 16, each of 1 to 256 characters."),
+    "stop_token_ids": Parameter(list | tuple, "Up to 256 token ids that end a completion."),
+    "ignore_eos": Parameter(bool, "Go on after the model's own end token."),
+    "include_stop_str_in_output": Parameter(bool, "Keep the stop string in the text."),
+    "skip_special_tokens": Parameter(bool, "Leave control tokens out of the text. Default: true."),
+    "logprobs": _LOGPROBS,
+    "prompt_logprobs": _LOGPROBS,
+    "structured_outputs": Parameter(
+        StructuredOutputsParams, "Exactly one of `json`, `regex`, `choice` and `grammar`."
+    ),
+}
+"""Every sampling parameter by its name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the tokens of a completion are chosen, and when it ends."""
@@ -153,7 +238,13 @@ class SamplingParams:
     completion."""
 
     def __post_init__(self) -> None:
-        self._check_ranges()
+        for name, row in PARAMETERS.items():
+            row.check(name, getattr(self, name))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens}).",
+                "min_tokens",
+            )
         self._check_lists()
         stop = (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
         object.__setattr__(self, "stop_strings", stop)
@@ -174,32 +265,6 @@ class SamplingParams:
                 "together with min_tokens or ignore_eos.",
                 "structured_outputs",
             )
-
-    def _check_ranges(self) -> None:
-        _integer("n", self.n, 1, limits.COMPLETIONS_MAX)
-        _number("temperature", self.temperature, 0.0, limits.TEMPERATURE_MAX)
-        _number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0.0:
-            raise InvalidRequest("top_p must be above 0 and at most 1, and got 0.", "top_p")
-        _integer("top_k", self.top_k, -1, limits.TOP_K_MAX)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        lowest, highest = limits.REPETITION_PENALTY_MIN, limits.REPETITION_PENALTY_MAX
-        _number("repetition_penalty", self.repetition_penalty, lowest, highest)
-        for name in ("frequency_penalty", "presence_penalty"):
-            _number(name, getattr(self, name), -limits.PENALTY_MAX, limits.PENALTY_MAX)
-        if self.seed is not None:
-            _integer("seed", self.seed, -limits.SEED_MAX - 1, limits.SEED_MAX)
-        _integer("min_tokens", self.min_tokens, 0, limits.TOKENS_MAX)
-        if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, limits.TOKENS_MAX)
-            if self.min_tokens > self.max_tokens:
-                raise InvalidRequest(
-                    f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens}).",
-                    "min_tokens",
-                )
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), 0, limits.LOGPROBS_MAX)
 
     def _check_lists(self) -> None:
         # Copied, so that nobody can change what was checked.

@@ -13,7 +13,6 @@ from jitney.server import limits
 from jitney.server.admission.workers import Stay
 from jitney.server.answering import Answering
 from jitney.server.http.paths import instead_of
-from jitney.server.openai import fields
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.conversation import chat_segments
@@ -66,7 +65,7 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/v1/completions", openapi_extra=taking(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
-        body = await read_body(request, CompletionBody, fields.COMPLETION, bytes_max)
+        body = await read_body(request, CompletionBody, bytes_max)
         check_model(service, body.model)
         visit = _visit(request, body)
         make = partial(completion_asked, service, body, visit)
@@ -76,7 +75,7 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
-        body = await read_body(request, ChatBody, fields.CHAT, bytes_max)
+        body = await read_body(request, ChatBody, bytes_max)
         check_model(service, body.model)
         visit = _visit(request, body)
         make = partial(chat_asked, service, body, visit)
@@ -86,7 +85,7 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or of a conversation."""
-        body = await read_body(request, TokenizeBody, fields.TOKENIZE, bytes_max)
+        body = await read_body(request, TokenizeBody, bytes_max)
         check_model(service, body.model)
         stay = _stay(request)
         make = partial(_tokens_of, service, body, stay.waits)
@@ -102,7 +101,7 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/detokenize", openapi_extra=taking(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        body = await read_body(request, DetokenizeBody, {}, bytes_max)
+        body = await read_body(request, DetokenizeBody, bytes_max)
         check_model(service, body.model)
         count = len(service.vocabulary.pieces)
         strange = next((token for token in body.tokens if token >= count), None)

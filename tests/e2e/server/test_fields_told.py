@@ -1,29 +1,22 @@
 """Every row of the tables of fields, asked of a server: it does what the reference page says."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from jitney.server.openai.fields import (
-    CHAT,
-    COMPLETION,
-    TOKENIZE,
-    Accepted,
-    Field,
-    Refused,
-    Supported,
-)
+from jitney.server.openai.bodies import CompletionBody, Strict
+from jitney.server.openai.chat_body import ChatBody, TokenizeBody
+from jitney.server.openai.refused_fields import RefusedField
 from tests.e2e.server.harness import Running, check_error
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-TABLES: dict[str, tuple[Mapping[str, Field], dict[str, Any]]] = {
-    "/v1/chat/completions": (CHAT, {"messages": MESSAGES, "temperature": 0, "max_tokens": 4}),
-    "/v1/completions": (COMPLETION, {"prompt": "a", "temperature": 0, "max_tokens": 4}),
-    "/tokenize": (TOKENIZE, {"messages": MESSAGES}),
+TABLES: dict[str, tuple[type[Strict], dict[str, Any]]] = {
+    "/v1/chat/completions": (ChatBody, {"messages": MESSAGES, "temperature": 0, "max_tokens": 4}),
+    "/v1/completions": (CompletionBody, {"prompt": "a", "temperature": 0, "max_tokens": 4}),
+    "/tokenize": (TokenizeBody, {"messages": MESSAGES}),
 }
-"""For each path its table, and a body to which one field is added."""
+"""For each path its kind of body, and one to which a field is added."""
 
 STRANGE = {"strange": [[None]]}
 """No field's value: whoever reads one refuses it."""
@@ -88,7 +81,16 @@ WITH: dict[str, dict[str, Any]] = {
 }
 """Fields that need, or exclude, another one."""
 
-ROWS = [(path, name, field) for path, (table, _) in TABLES.items() for name, field in table.items()]
+TAKEN = [
+    (path, name, name in kind.without_effect)
+    for path, (kind, _) in TABLES.items()
+    for name in kind.model_fields
+]
+REFUSED = [
+    (path, name, field)
+    for path, (kind, _) in TABLES.items()
+    for name, field in kind.refused.items()
+]
 
 
 def asked(path: str, name: str) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def asked(path: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [(path, name) for path, name, field in ROWS if isinstance(field, Supported)]
+    ("path", "name"), [(path, name) for path, name, is_idle in TAKEN if not is_idle]
 )
 def test_what_is_supported_is_taken_and_read(server: Running, path: str, name: str) -> None:
     """Guards the page: such a field is answered, and not passed over whatever it holds."""
@@ -108,7 +110,7 @@ def test_what_is_supported_is_taken_and_read(server: Running, path: str, name: s
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [(path, name) for path, name, field in ROWS if isinstance(field, Accepted)]
+    ("path", "name"), [(path, name) for path, name, is_idle in TAKEN if is_idle]
 )
 def test_what_has_no_effect_has_none_and_is_read(server: Running, path: str, name: str) -> None:
     """Guards both halves of the promise: the same answer, and no value of any kind or size."""
@@ -119,11 +121,9 @@ def test_what_has_no_effect_has_none_and_is_read(server: Running, path: str, nam
     assert error["param"].startswith(name)
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "field"), [row for row in ROWS if isinstance(row[2], Refused)]
-)
+@pytest.mark.parametrize(("path", "name", "field"), REFUSED)
 def test_what_is_refused_is_refused_with_its_reason(
-    server: Running, path: str, name: str, field: Refused
+    server: Running, path: str, name: str, field: RefusedField
 ) -> None:
     """Guards the sentence on the page, which callers get; what asks for nothing passes."""
     body = TABLES[path][1]

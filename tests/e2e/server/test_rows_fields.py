@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from jitney.config import Settings
-from jitney.server.openai import fields
+from jitney.server.openai.bodies import CompletionBody
+from jitney.server.openai.chat_body import ChatBody
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, bait, check_error, events
 
@@ -213,7 +214,9 @@ def test_rows_36_and_49_what_is_not_there_is_said_to_be_missing(server: Running)
     """Guards the reasons above: whoever adds either finds that its row has no test yet."""
     for path in ("/v1/batches", "/v1/files"):
         check_error(server.post(path, {}), 404)
-    names = {*fields.COMPLETION, *fields.CHAT, *Settings.__dataclass_fields__}
+    bodies = (CompletionBody, ChatBody)
+    names = {name for body in bodies for name in (*body.model_fields, *body.refused)}
+    names |= {*Settings.__dataclass_fields__}
     assert not [name for name in names if "draft" in name or "specul" in name]
 
 

@@ -1,12 +1,14 @@
 """Bodies of /v1/completions, /tokenize and /detokenize, and what they share with those of chat.
 
 Strict: no value is turned into another type, every range is checked, and a field that is not
-here is refused. What each field means, and which ones are refused by name, is told in
-`jitney.server.openai.fields`. Pure; any thread. The only modules that know pydantic are this one,
-`wire_chat` and `body`.
+here is refused. A body says all there is to say of its fields: type, range, a note for the
+reference page, which of them change nothing, and which are refused by name. Sampling parameters
+come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
+are this one, `chat_body` and `read_body`.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -15,13 +17,22 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    create_model,
 )
 
 from jitney.core import limits as engine_limits
+from jitney.core.params import PARAMETERS
 from jitney.server import limits
+from jitney.server.openai.refused_fields import OF_COMPLETIONS, RefusedField
 
 NO_LIMIT = -1
 """As max_tokens: all the room there is, as llama-server has it."""
+
+MODEL_NOTE = "A name from /v1/models; without it, the model that is served."
+
+CONVERTED = ("max_tokens", "logit_bias", "logprobs", "prompt_logprobs", "structured_outputs")
+PASSED_ON = tuple(name for name in PARAMETERS if name not in CONVERTED)
+"""Sampling parameters that are the field of the same name, as it is."""
 
 
 def _counted(value: int) -> int:
@@ -32,11 +43,6 @@ def _counted(value: int) -> int:
 
 Tokens = Annotated[int, Field(ge=NO_LIMIT, le=engine_limits.TOKENS_MAX), AfterValidator(_counted)]
 TokenId = Annotated[int, Field(ge=0, le=engine_limits.TOKENS_MAX)]
-Penalty = Annotated[float, Field(ge=-engine_limits.PENALTY_MAX, le=engine_limits.PENALTY_MAX)]
-RepetitionPenalty = Annotated[
-    float,
-    Field(ge=engine_limits.REPETITION_PENALTY_MIN, le=engine_limits.REPETITION_PENALTY_MAX),
-]
 StopString = Annotated[
     str, StringConstraints(min_length=1, max_length=engine_limits.STOP_STRING_CHARACTERS_MAX)
 ]
@@ -51,10 +57,38 @@ PriorityName = Literal["low", "normal", "high", "critical"]
 Alternatives = Annotated[int, Field(ge=0, le=engine_limits.LOGPROBS_MAX)]
 
 
+def note(text: str) -> Any:  # Any: what pydantic makes a field from
+    """A field that may be left out, with its note for the reference page."""
+    return Field(None, description=text)
+
+
 class Strict(BaseModel):
     """The manners of every body."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are checked and then left alone: no answer would differ."""
+    refused: ClassVar[Mapping[str, RefusedField]] = {}
+    """Fields that are refused by name."""
+
+
+Body = TypeVar("Body", bound=Strict)
+
+
+def with_parameters(kind: type[Body]) -> type[Body]:
+    """The same body with the other sampling parameters that are passed on."""
+    made: dict[str, Any] = {}  # Any: types, and what pydantic makes a field from
+    for name in PASSED_ON:
+        if name in kind.model_fields:
+            continue
+        row = PARAMETERS[name]
+        lower: dict[str, Any] = {"gt" if row.is_above else "ge": row.lowest}
+        field = Field(None, description=row.about, le=row.highest, **lower)
+        made[name] = (row.type | None, field)
+    return create_model(
+        kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **made
+    )
 
 
 class StreamOptions(Strict):
@@ -78,56 +112,67 @@ class StructuredOutputs(Strict):
     grammar: str | None = None
 
 
+@with_parameters
 class SamplingFields(Strict):
     """What completions and chat have in common."""
 
-    model: Name | None = None
-    n: Annotated[int, Field(ge=1, le=engine_limits.COMPLETIONS_MAX)] | None = None
-    max_tokens: Tokens | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=engine_limits.TOKENS_MAX)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=engine_limits.TEMPERATURE_MAX)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=engine_limits.TOP_K_MAX)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    repeat_penalty: RepetitionPenalty | None = None
+    model: Name | None = note(MODEL_NOTE)
+    max_tokens: Tokens | None = note(
+        "At least 1. More than the context has room for means all the room there is, and so does "
+        "-1. Default: 16 for completions, the room left for chat."
+    )
+    repeat_penalty: float | None = Field(
+        None,
+        description="llama-server's name for repetition_penalty; only one of the two.",
+        ge=engine_limits.REPETITION_PENALTY_MIN,
+        le=engine_limits.REPETITION_PENALTY_MAX,
+    )
     logit_bias: (
         Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]
         | None
-    ) = None
-    seed: (
-        Annotated[int, Field(ge=-engine_limits.SEED_MAX - 1, le=engine_limits.SEED_MAX)] | None
-    ) = None
+    ) = note(PARAMETERS["logit_bias"].about)
     stop: (
         StopString
         | Annotated[
             list[StopString], Field(fail_fast=True, max_length=engine_limits.STOP_STRINGS_MAX)
         ]
         | None
-    ) = None
+    ) = note(PARAMETERS["stop"].about)
     stop_token_ids: (
         Annotated[list[TokenId], Field(fail_fast=True, max_length=engine_limits.STOP_TOKENS_MAX)]
         | None
-    ) = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    structured_outputs: StructuredOutputs | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: Name | None = None
-    priority: PriorityName | Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    ) = note(PARAMETERS["stop_token_ids"].about)
+    structured_outputs: StructuredOutputs | None = note(PARAMETERS["structured_outputs"].about)
+    stream: bool | None = note("Server-sent events.")
+    stream_options: StreamOptions | None = note(
+        "`include_usage` adds a last chunk with the usage. `include_obfuscation` may be false."
+    )
+    user: Name | None = note(
+        "Whose request it is: a label in the line of the server's log, and the tenant of the "
+        "policy `fair` where no key is needed."
+    )
+    priority: PriorityName | Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = note(
+        "`low`, `normal`, `high` or `critical`; or a number as vLLM has them, lower first: "
+        "0 is normal, -1 high, below that critical, above 0 low. In Python numbers count up, from "
+        "0 for `Priority.LOW` to 3 for `Priority.CRITICAL`. Matters under the policy `priority`."
+    )
     cache_salt: (
         Annotated[
             str, StringConstraints(min_length=1, max_length=engine_limits.TENANT_CHARACTERS_MAX)
         ]
         | None
-    ) = None
-    cache_prompt: bool | None = None
-    request_id: RequestIdText | None = None
-    deadline_ms: Annotated[float, Field(gt=0, le=limits.DEADLINE_MS_MAX)] | None = None
+    ) = note("Prefixes are shared only under equal salts (and keys' scopes).")
+    cache_prompt: bool | None = note(
+        "False: nothing of the prompt is taken from cached prefixes, or found in them later. "
+        "Default: true."
+    )
+    request_id: RequestIdText | None = note(
+        "Becomes part of the reply's id, and names the call for `/v1/requests/ID/...` while it "
+        "waits: 1 to 64 letters, digits and `.`, `_`, `:`, `-`."
+    )
+    deadline_ms: Annotated[float, Field(gt=0, le=limits.DEADLINE_MS_MAX)] | None = note(
+        "Milliseconds from arrival; past them the request ends with 408."
+    )
 
 
 def _bounded(value: Any) -> Any:  # Any: not yet checked
@@ -147,7 +192,7 @@ def _bounded(value: Any) -> Any:  # Any: not yet checked
 
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=limits.TOKENS_LISTED_MAX)]
-Prompt = Annotated[
+PromptForms = Annotated[
     str
     | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=limits.PROMPTS_MAX)]
     | Annotated[TokenIds, Field(min_length=1)]
@@ -162,10 +207,20 @@ Prompt = Annotated[
 class CompletionBody(SamplingFields):
     """POST /v1/completions."""
 
-    prompt: Prompt
-    logprobs: Alternatives | None = None
-    echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=engine_limits.COMPLETIONS_MAX)] | None = None
+    refused = OF_COMPLETIONS
+
+    prompt: PromptForms = Field(
+        description="A string, a list of up to 128 strings, a list of token ids, or a list of "
+        "such lists. An empty string is refused unless the model begins every text with a token."
+    )
+    logprobs: Alternatives | None = note("0 to 20 alternatives for each token.")
+    echo: bool | None = note(
+        "The prompt comes before the completion, with its logprobs where they are asked for "
+        "(those not together with stream)."
+    )
+    best_of: Annotated[int, Field(ge=1, le=engine_limits.COMPLETIONS_MAX)] | None = note(
+        "Only the value of n."
+    )
 
 
 class DetokenizeBody(Strict):

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from jitney.server import limits
-from jitney.server.openai.bodies import Alternatives, Name, SamplingFields, Strict, Tokens
+from jitney.server.openai.bodies import (
+    MODEL_NOTE,
+    Alternatives,
+    Name,
+    SamplingFields,
+    Strict,
+    Tokens,
+    note,
+)
+from jitney.server.openai.refused_fields import OF_CHAT, OF_TOKENIZE
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
 JsonObject = dict[str, Any]  # Any: a JSON schema, or arguments of a tool
@@ -170,31 +179,69 @@ Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=limits.TOOLS_MAX)
 class ChatBody(SamplingFields):
     """POST /v1/chat/completions."""
 
-    messages: Messages
-    max_completion_tokens: Tokens | None = None
-    logprobs: bool | None = None
-    top_logprobs: Alternatives | None = None
-    response_format: ResponseFormat | None = None
-    tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
-    parallel_tool_calls: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: TemplateOptions | None = None
-    reasoning_effort: Effort | None = None
-    metadata: Metadata | None = None
-    store: bool | None = None
-    prompt_cache_key: Name | None = None
-    safety_identifier: Name | None = None
+    without_effect = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "store"})
+    refused = OF_CHAT
+
+    messages: Messages = Field(
+        description="Text, from system, developer, user, assistant and tool. Several parts of "
+        "text in one message are joined with a line break between them."
+    )
+    max_completion_tokens: Tokens | None = note("As max_tokens; only one of the two.")
+    logprobs: bool | None = note("Whether to give the logprob of each token.")
+    top_logprobs: Alternatives | None = note("0 to 20 alternatives for each token; needs logprobs.")
+    response_format: ResponseFormat | None = note(
+        "`text`, `json_object` or `json_schema`, always enforced; see JSON above."
+    )
+    tools: Tools | None = note(
+        "Up to 128 functions. A schema that cannot be enforced is refused whatever `tool_choice` "
+        "says; `strict` changes nothing: `tool_choice` decides what is enforced."
+    )
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = note(
+        "`none`, `auto`, `required`, or one function by name; the last two are enforced."
+    )
+    parallel_tool_calls: bool | None = note("False keeps it to one call. Default: true.")
+    add_generation_prompt: bool | None = note(
+        "False leaves out the beginning of the assistant's turn. Default: true, unless the last "
+        "message is continued."
+    )
+    continue_final_message: bool | None = note(
+        "True: the prompt ends with the text of the last message, and the answer goes on from "
+        "there, without it. Not together with add_generation_prompt. Default: false, and a last "
+        "message of the assistant is followed by a new turn."
+    )
+    chat_template_kwargs: TemplateOptions | None = note("`enable_thinking` and nothing else.")
+    reasoning_effort: Effort | None = note(
+        "`none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, handed to the chat template "
+        "by this name; `none` is `enable_thinking: false` as well. A template that reads neither "
+        "writes the same prompt."
+    )
+    metadata: Metadata | None = note(
+        f"Up to {limits.METADATA_ENTRIES_MAX} strings of {limits.METADATA_VALUE_CHARACTERS_MAX} "
+        f"characters under names of {limits.METADATA_KEY_CHARACTERS_MAX}; nothing is stored that "
+        "they could be kept with."
+    )
+    store: bool | None = note(
+        "Nothing is stored, whatever it says: an answer cannot be asked for again later."
+    )
+    prompt_cache_key: Name | None = note(
+        f"Up to {limits.NAME_CHARACTERS_MAX} characters; prefixes are found by their tokens, and "
+        "`cache_salt` keeps them apart."
+    )
+    safety_identifier: Name | None = note(
+        f"Up to {limits.NAME_CHARACTERS_MAX} characters; there is no abuse monitoring, and `user` "
+        "says who it is."
+    )
 
 
 class TokenizeBody(Strict):
     """POST /tokenize: a prompt, or messages."""
 
-    model: Name | None = None
-    prompt: str | None = None
-    add_special_tokens: bool | None = None
-    messages: Messages | None = None
-    tools: Tools | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    refused = OF_TOKENIZE
+
+    model: Name | None = note(MODEL_NOTE)
+    prompt: str | None = note("A text.")
+    add_special_tokens: bool | None = note("False: without the token that begins every text.")
+    messages: Messages | None = note("A conversation, instead of a prompt.")
+    tools: Tools | None = note("As in a chat; with messages.")
+    add_generation_prompt: bool | None = note("As in a chat; with messages.")
+    continue_final_message: bool | None = note("As in a chat; with messages.")

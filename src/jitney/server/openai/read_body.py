@@ -6,7 +6,7 @@ of it is kept. A request is counted among those that are served once its body is
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +20,6 @@ from starlette.types import Message, Receive
 
 from jitney.errors import Draining
 from jitney.server import limits
-from jitney.server.openai import fields
 from jitney.server.openai.bodies import Strict
 from jitney.server.openai.error_object import ClientLeft, Refusal
 from jitney.server.openai.parse import parse_object
@@ -46,39 +45,29 @@ _OBJECT_TYPES = frozenset({"dict_type", "model_type", "model_attributes_type"})
 """What pydantic calls it when something is no object."""
 
 
-async def read_body(
-    request: Request, kind: type[Body], table: Mapping[str, fields.Field], bytes_max: int
-) -> Body:
+async def read_body(request: Request, kind: type[Body], bytes_max: int) -> Body:
     """The checked body of a request. Raises Refusal, and what a place that is not there raises."""
     _check_type(request)
     content = await _read(request, bytes_max)
     request.state.begin()
     values_max = max(limits.VALUES_MAX, bytes_max // limits.VALUE_BYTES_USUAL)
     if len(content) <= limits.INLINE_BYTES_MAX:
-        return check_body(content, kind, table, values_max)
+        return check_body(content, kind, values_max)
     intake: Intake = request.state.intake
-    return await intake.parse(
-        partial(check_body, content, kind, table, values_max), request.receive
-    )
+    return await intake.parse(partial(check_body, content, kind, values_max), request.receive)
 
 
-def check_body(
-    content: bytes,
-    kind: type[Body],
-    table: Mapping[str, fields.Field],
-    values_max: int = limits.VALUES_MAX,
-) -> Body:
+def check_body(content: bytes, kind: type[Body], values_max: int = limits.VALUES_MAX) -> Body:
     """The body in these bytes. Raises Refusal with status 400."""
     given = parse_object(content, values_max)
-    name = fields.refusal_among(given, table)
-    if name is not None:
-        refused = table[name]
-        assert isinstance(refused, fields.Refused), name
-        raise Refusal(
-            "unsupported_parameter", f"{name} is not supported: {refused.reason}.", param=name
-        )
+    for name in [each for each in given if each in kind.refused]:
+        refused = kind.refused[name]
+        if not refused.passes(given.pop(name)):
+            raise Refusal(
+                "unsupported_parameter", f"{name} is not supported: {refused.reason}.", param=name
+            )
     try:
-        return kind.model_validate(fields.without_refused(given, table))
+        return kind.model_validate(given)
     except ValidationError as error:
         raise _explained(error, kind) from None
     except RecursionError:

@@ -5,17 +5,10 @@ from collections.abc import Mapping
 from jitney.config import ServeSettings
 from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server import limits
+from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
+from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.error_object import CODES
-from jitney.server.openai.fields import (
-    CHAT,
-    COMPLETION,
-    OTHERS,
-    SAMPLING,
-    TOKENIZE,
-    Accepted,
-    Field,
-    Supported,
-)
+from jitney.server.openai.refused_fields import OF_OTHERS, RefusedField
 
 _HEAD = f"""\
 # HTTP interface
@@ -140,38 +133,44 @@ schema that could not be enforced is refused there too.
 
 def api_reference() -> str:
     """The whole page, in Markdown."""
-    shared = {*SAMPLING, *OTHERS}
-    chat = {name: field for name, field in CHAT.items() if name not in shared}
-    completion = {name: field for name, field in COMPLETION.items() if name not in shared}
     return "\n".join(
         (
             _HEAD,
-            _table("Fields of both", SAMPLING),
-            _table("Fields of /v1/chat/completions", chat),
-            _table("Fields of /v1/completions", completion),
-            _table("Names of llama-server and vLLM, on both", OTHERS),
-            _table("Fields of /tokenize", TOKENIZE),
+            _table("Fields of both", _rows(SamplingFields)),
+            _table("Fields of /v1/chat/completions", _rows(ChatBody, SamplingFields)),
+            _table("Fields of /v1/completions", _rows(CompletionBody, SamplingFields)),
+            _table("Names of llama-server and vLLM, on both", _refusals(OF_OTHERS)),
+            _table("Fields of /tokenize", _rows(TokenizeBody)),
             _errors(),
         )
     )
 
 
-def _table(title: str, table: Mapping[str, Field]) -> str:
-    rows = [_row(name, field) for name, field in table.items()]
+def _table(title: str, rows: list[str]) -> str:
     head = ("| field | | meaning or reason |", "| --- | --- | --- |")
     return "\n".join((f"## {title}", "", *head, *rows, ""))
 
 
-def _row(name: str, field: Field) -> str:
-    if isinstance(field, Supported):
-        return f"| `{name}` | supported | {field.note} |"
-    if isinstance(field, Accepted):
-        return f"| `{name}` | accepted, without effect | {field.note} |"
-    reason = field.reason[0].upper() + field.reason[1:] + "."
-    if field.allows:
-        values = ", ".join(f"`{_json(value)}`" for value in field.allows)
-        reason += f" Passes as {values}."
-    return f"| `{name}` | refused | {reason} |"
+def _rows(kind: type[Strict], base: type[Strict] = Strict) -> list[str]:
+    """The fields of a body, without those of its base and those that both endpoints refuse."""
+    rows = []
+    for name, field in kind.model_fields.items():
+        if name not in base.model_fields:
+            status = "accepted, without effect" if name in kind.without_effect else "supported"
+            rows.append(f"| `{name}` | {status} | {field.description} |")
+    own = {name: each for name, each in kind.refused.items() if name not in OF_OTHERS}
+    return rows + _refusals(own)
+
+
+def _refusals(refused: Mapping[str, RefusedField]) -> list[str]:
+    rows = []
+    for name, field in refused.items():
+        reason = field.reason[0].upper() + field.reason[1:] + "."
+        if field.allows:
+            values = ", ".join(f"`{_json(value)}`" for value in field.allows)
+            reason += f" Passes as {values}."
+        rows.append(f"| `{name}` | refused | {reason} |")
+    return rows
 
 
 def _json(value: object) -> str:

@@ -25,7 +25,7 @@ from jitney.server import limits
 from jitney.server.admission.keys import Caller
 from jitney.server.admission.workers import Stay
 from jitney.server.openai import tools
-from jitney.server.openai.bodies import NO_LIMIT, CompletionBody, SamplingFields
+from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.server.openai.conversation import chat_segments, switches_of
 from jitney.server.openai.error_object import Refusal
@@ -34,13 +34,6 @@ from jitney.text.detokenizer import Detokenizer
 
 COMPLETION_TOKENS_DEFAULT = 16
 """As OpenAI has it for /v1/completions."""
-
-_PASSED_ON = (
-    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty"),
-    *("frequency_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos"),
-    *("include_stop_str_in_output", "skip_special_tokens"),
-)
-"""Fields that are a sampling parameter by the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +91,6 @@ def check_model(service: Service, name: str | None) -> None:
 
 def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> Asked:
     """What a body of /v1/completions asks for."""
-    count = body.n or 1
-    if body.best_of not in (None, count):
-        raise InvalidRequest(
-            "best_of must be equal to n: completions are not ranked here.", "best_of"
-        )
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
         raise InvalidRequest(
@@ -118,6 +106,10 @@ def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> As
         prompt_logprobs=body.logprobs if echoes else None,
         structured=_structured(body),
     )
+    if body.best_of not in (None, params.n):
+        raise InvalidRequest(
+            "best_of must be equal to n: completions are not ranked here.", "best_of"
+        )
     return _Order(service, body, visit, "cmpl").asked(prompts, params)
 
 
@@ -257,10 +249,10 @@ def _params(
     structured: StructuredOutputsParams | None,
 ) -> SamplingParams:
     given: dict[str, Any] = {  # Any: of each field's own type, checked by the body
-        name: getattr(body, name) for name in _PASSED_ON if getattr(body, name) is not None
+        name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None
     }
     if body.repeat_penalty is not None:
-        if body.repetition_penalty is not None:
+        if "repetition_penalty" in given:
             raise InvalidRequest(
                 "repeat_penalty and repetition_penalty are one thing; give one of them.",
                 "repeat_penalty",

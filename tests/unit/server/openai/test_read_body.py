@@ -13,7 +13,6 @@ from jitney.server.limits import TOKENS_LISTED_MAX
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.error_object import Refusal
-from jitney.server.openai.fields import CHAT, COMPLETION
 from jitney.server.openai.read_body import check_body
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -21,7 +20,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
 
 def refused(**fields: Any) -> Refusal:
     with pytest.raises(Refusal) as caught:
-        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody, CHAT)
+        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody)
     return caught.value
 
 
@@ -84,7 +83,7 @@ def test_our_own_names_for_fields_are_nobody_elses(fields: dict[str, Any]) -> No
 def test_what_is_missing_is_said() -> None:
     """Guards the one field that must be there."""
     with pytest.raises(Refusal) as caught:
-        check_body(b"{}", CompletionBody, COMPLETION)
+        check_body(b"{}", CompletionBody)
     assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
 
 
@@ -92,7 +91,7 @@ def test_what_is_missing_is_said() -> None:
 def test_a_prompt_to_tokenize_is_a_string(prompt: Any) -> None:
     """Guards /tokenize: it named the forms of a completion's prompt, which had been sent."""
     with pytest.raises(Refusal) as caught:
-        check_body(json.dumps({"prompt": prompt}).encode(), TokenizeBody, {})
+        check_body(json.dumps({"prompt": prompt}).encode(), TokenizeBody)
     assert caught.value.message == "prompt must be a string."
     assert (caught.value.code, caught.value.param) == ("invalid_type", "prompt")
 
@@ -100,7 +99,7 @@ def test_a_prompt_to_tokenize_is_a_string(prompt: Any) -> None:
 def test_too_many_prompts_are_said_once() -> None:
     """Guards the sentence: the field stands before it already."""
     with pytest.raises(Refusal) as caught:
-        check_body(json.dumps({"prompt": ["a"] * 129}).encode(), CompletionBody, COMPLETION)
+        check_body(json.dumps({"prompt": ["a"] * 129}).encode(), CompletionBody)
     assert caught.value.message == "prompt: there are 129 prompts; the limit is 128 in one call."
 
 
@@ -150,7 +149,7 @@ def test_null_is_the_same_as_nothing() -> None:
     """Guards clients that write out every field they know."""
     names = [name for name in ChatBody.model_fields if name != "messages"]
     nothing = {**dict.fromkeys(names), "metadata": None, "audio": None}
-    body = check_body(json.dumps({"messages": MESSAGES, **nothing}).encode(), ChatBody, CHAT)
+    body = check_body(json.dumps({"messages": MESSAGES, **nothing}).encode(), ChatBody)
     assert body == ChatBody.model_validate({"messages": MESSAGES})
 
 
@@ -159,7 +158,7 @@ def test_no_body_is_too_strange(fields: dict[str, Any]) -> None:
     """Guards against mistakes of ours: any object is a body or a refusal."""
     status = 200
     try:
-        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody, CHAT)
+        check_body(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatBody)
     except Refusal as refusal:
         status = refusal.status
     assert status in (200, 400)

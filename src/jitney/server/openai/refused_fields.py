@@ -1,0 +1,120 @@
+"""Fields that bodies refuse by name, each with the reason and what to use instead.
+
+Bodies name those that concern them, and the reference page is made from the bodies. Pure; any
+thread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedField:
+    """Why a field is refused; values in `allows` ask for nothing, and pass. So does null."""
+
+    reason: str
+    allows: tuple[Any, ...] = ()  # Any: JSON values
+
+    def passes(self, value: Any) -> bool:
+        """Whether the value asks for nothing."""
+        # To Python 0 is False, and to a caller it is not.
+        return value is None or any(
+            type(value) is type(each) and value == each for each in self.allows
+        )
+
+
+_ONE_WAY = "tokens are chosen in one order here; use temperature, top_p, top_k and min_p"
+_OFF = (0, 0.0)
+
+OF_OTHERS: Mapping[str, RefusedField] = {
+    # llama-server's.
+    "n_predict": RefusedField("it is max_tokens here; use that"),
+    "grammar": RefusedField(
+        'use structured_outputs, as {"grammar": ...}, with the same text', ("",)
+    ),
+    "json_schema": RefusedField('use structured_outputs, as {"json": ...}, with the same schema'),
+    "n_probs": RefusedField("use logprobs", _OFF),
+    "post_sampling_probs": RefusedField("logprobs are those of the model; leave it out", (False,)),
+    "t_max_predict_ms": RefusedField("use deadline_ms, which counts from arrival", (0, -1)),
+    "repeat_last_n": RefusedField("repetition_penalty counts all tokens; leave it out", (-1,)),
+    "samplers": RefusedField(_ONE_WAY, ([],)),
+    "typical_p": RefusedField(_ONE_WAY, (1, 1.0)),
+    "top_n_sigma": RefusedField(_ONE_WAY, (-1, -1.0)),
+    "mirostat": RefusedField(_ONE_WAY, _OFF),
+    "dynatemp_range": RefusedField(_ONE_WAY, _OFF),
+    "dry_multiplier": RefusedField(_ONE_WAY, _OFF),
+    "xtc_probability": RefusedField(_ONE_WAY, _OFF),
+    **dict.fromkeys(
+        (
+            *("mirostat_tau", "mirostat_eta", "dynatemp_exponent", "dry_base"),
+            *("dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+            *("xtc_threshold", "min_keep"),
+        ),
+        RefusedField(_ONE_WAY),
+    ),
+    "id_slot": RefusedField("slots are given out by the scheduler; leave it out", (-1,)),
+    "n_keep": RefusedField("a prompt is never cut; leave it out", _OFF),
+    "n_cache_reuse": RefusedField("prefixes are found by their tokens; leave it out", _OFF),
+    "lora": RefusedField("this server has no adapters; leave it out", ([],)),
+    "return_tokens": RefusedField("use logprobs, which names the tokens, or /tokenize", (False,)),
+    "return_progress": RefusedField("streams begin with the first token; leave it out", (False,)),
+    "timings_per_token": RefusedField("use the headers x-jitney-..., or /metrics", (False,)),
+    # vLLM's.
+    "guided_json": RefusedField('use structured_outputs, as {"json": ...}'),
+    "guided_regex": RefusedField('use structured_outputs, as {"regex": ...}'),
+    "guided_choice": RefusedField('use structured_outputs, as {"choice": ...}'),
+    "guided_grammar": RefusedField('use structured_outputs, as {"grammar": ...}'),
+    "use_beam_search": RefusedField("there is no beam search; use n", (False,)),
+    "length_penalty": RefusedField("there is no beam search; leave it out", (1, 1.0)),
+    "bad_words": RefusedField("use logit_bias to forbid tokens", ([],)),
+    "allowed_token_ids": RefusedField("use logit_bias, or structured_outputs"),
+    "truncate_prompt_tokens": RefusedField("a prompt is never cut; shorten it"),
+    "prompt_logprobs": RefusedField("use /v1/completions with echo and logprobs"),
+    "return_tokens_as_token_ids": RefusedField("logprobs names tokens by their text", (False,)),
+    "return_token_ids": RefusedField("use /tokenize for the tokens of a text", (False,)),
+    "session_id": RefusedField("prefixes are found by their tokens; leave it out"),
+    "vllm_xargs": RefusedField("this server has no extensions; leave it out", ({},)),
+    "kv_transfer_params": RefusedField("prefixes stay on this server; leave it out"),
+}
+"""Names that clients of other servers send, with what to use instead; defaults pass."""
+
+OF_COMPLETIONS: Mapping[str, RefusedField] = {
+    **OF_OTHERS,
+    "suffix": RefusedField("no model here fills in the middle; leave suffix out", ("",)),
+    "messages": RefusedField("conversations go to /v1/chat/completions"),
+    "response_format": RefusedField("use structured_outputs, or /v1/chat/completions"),
+    "add_special_tokens": RefusedField("a prompt always begins as the model wants it", (True,)),
+}
+
+OF_CHAT: Mapping[str, RefusedField] = {
+    **OF_OTHERS,
+    "audio": RefusedField("this server makes text only; leave audio out"),
+    "chat_template": RefusedField("the chat template is the model's own; leave chat_template out"),
+    "function_call": RefusedField("it was replaced by tool_choice; use that"),
+    "functions": RefusedField("they were replaced by tools; use those", ([],)),
+    "modalities": RefusedField("this server makes text only", (["text"],)),
+    "moderation": RefusedField("this server does not moderate; leave it out"),
+    "prediction": RefusedField("predicted output is not supported; leave it out"),
+    "prompt_cache_options": RefusedField("prefixes are kept while there is room; leave it out"),
+    "prompt_cache_retention": RefusedField(
+        "prefixes are kept while there is room; leave it out", ("in_memory",)
+    ),
+    "service_tier": RefusedField("there are no tiers; use priority", ("auto", "default")),
+    "verbosity": RefusedField("no model here has levels of verbosity; leave it out", ("medium",)),
+    "web_search_options": RefusedField("this server does not search the web; leave it out"),
+    "prompt": RefusedField("use messages, or /v1/completions"),
+    "echo": RefusedField("the messages are not repeated; leave it out", (False,)),
+    "documents": RefusedField("put their text into messages", ([],)),
+    "add_special_tokens": RefusedField("the chat template writes them; leave it out", (False,)),
+    "include_reasoning": RefusedField("what the model writes is told as it is", (True,)),
+    "reasoning_format": RefusedField("what the model writes is told as it is", ("none",)),
+}
+
+OF_TOKENIZE: Mapping[str, RefusedField] = {
+    "content": RefusedField("the text goes into prompt; use that"),
+    "add_special": RefusedField("it is add_special_tokens here; use that"),
+    "parse_special": RefusedField("names of control tokens in a prompt are those tokens", (True,)),
+    "with_pieces": RefusedField("use /detokenize for the text of tokens", (False,)),
+    "return_token_strs": RefusedField("use /detokenize for the text of tokens", (False,)),
+}
