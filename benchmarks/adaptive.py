@@ -76,17 +76,17 @@ def departures(load: Load) -> list[Departure]:
     while now < SECONDS:
         while arrivals[-1].arrived_at <= now:
             scheduler.submit(arrivals.pop().request, now)
-        batch = scheduler.plan(now)
+        planned = scheduler.plan(now)
         if scheduler.counters["groups_departed"] > len(found):
             found.append(Departure(now))
-        if batch is None:
+        if planned is None:
             wake_at = scheduler.wake_at(now)
             next_at = arrivals[-1].arrived_at
             now = next_at if wake_at is None else min(wake_at, next_at)
             continue
-        outcome = backend.execute(batch)
+        outcome = backend.execute(planned.batch)
         now += outcome.seconds
-        events = scheduler.apply(batch, outcome, now)
+        events = scheduler.apply(planned, outcome, now)
         if found:
             found[-1].size += sum(isinstance(event, StartEvent) for event in events)
     return found

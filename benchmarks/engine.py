@@ -129,14 +129,15 @@ def _scheduler_cost(count: int) -> float:
     spent_s, ticks = 0.0, 0
     while ticks < 200:
         started = time.perf_counter()
-        batch = core.plan(0.0)
-        planned = time.perf_counter()
-        assert batch is not None
+        planned = core.plan(0.0)
+        planned_at = time.perf_counter()
+        assert planned is not None
+        batch = planned.batch
         outcome = backend.execute(batch)
         executed = time.perf_counter()
-        core.apply(batch, outcome, 0.0)
+        core.apply(planned, outcome, 0.0)
         if batch.token_count == count == len(batch.entries):
-            spent_s += planned - started + time.perf_counter() - executed
+            spent_s += planned_at - started + time.perf_counter() - executed
             ticks += 1
     return spent_s / ticks / count * 1e6
 

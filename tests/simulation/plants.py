@@ -335,7 +335,7 @@ OF_FLIGHTS = (
     planted(
         "a batch under way that nobody wants is not waited for",
         "ending",
-        (_TICK, "bool(self._collectors or self._ended or self._flights)", "bool(self._collectors)"),
+        (_TICK, "self._ended or self._in_flight)", "self._collectors)"),
     ),
     planted(
         "memory is taken from one whose batch is under way",

@@ -8,8 +8,9 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.scheduler import Scheduler
-from jitney.core.snapshot import Detail, Occupant, Snapshot
+from jitney.core.scheduler import PlannedBatch, Scheduler
+from jitney.core.sequence import Sequence
+from jitney.core.snapshot import Detail, Snapshot
 from jitney.errors import JitneyError
 from tests.simulation.seen import Detailed, Happened, Planned, Submitted, Tell
 
@@ -45,10 +46,6 @@ class Watch:
         is_steady = self._scheduler.is_steady
         self._is_in_haste = self._hastes and not is_steady
         return self._hastes or is_steady
-
-    def occupants(self) -> dict[int, Occupant]:
-        """As the scheduler says."""
-        return self._scheduler.occupants()
 
     def wake_at(self, now: float) -> float | None:
         """As the scheduler says."""
@@ -99,22 +96,27 @@ class Watch:
             raise
         self._tell(Submitted(now, request, count, tokens))
 
-    def plan(self, now: float) -> Batch | None:
+    def plan(self, now: float) -> PlannedBatch | None:
         """Tell the batch and how things stand after it was planned."""
-        batch = self._scheduler.plan(now)
-        occupants = self._scheduler.occupants().items()
-        owners = {slot: (each.request_id, each.index) for slot, each in occupants}
+        planned = self._scheduler.plan(now)
+        batch = None if planned is None else planned.batch
+        owners = {
+            each.slot: (each.request.id, each.index)
+            for each in self._scheduler.running
+            if each.slot is not None
+        }
         self._tell(Planned(now, batch, owners, self._scheduler.snapshot(), self._is_in_haste))
         self._is_in_haste = False
-        return batch
+        return planned
 
-    def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
+    def apply(self, planned: PlannedBatch, outcome: Outcome, now: float) -> list[Event]:
         """Tell the events."""
-        return self._told(now, "apply", self._scheduler.apply(batch, outcome, now), batch)
+        events = self._scheduler.apply(planned, outcome, now)
+        return self._told(now, "apply", events, planned.batch)
 
-    def fail(self, message: str, now: float, *, blames: bool = True) -> list[Event]:
+    def fail(self, message: str, now: float, suspects: tuple[Sequence, ...] = ()) -> list[Event]:
         """Tell the events."""
-        return self._told(now, "fail", self._scheduler.fail(message, now, blames=blames))
+        return self._told(now, "fail", self._scheduler.fail(message, now, suspects))
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """Tell the events."""

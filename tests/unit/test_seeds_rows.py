@@ -56,16 +56,16 @@ class Line:
     def tick(self) -> Batch | None:
         """One turn; the time is the number of ticks so far."""
         now = float(len(self.batches))
-        batch = self.scheduler.plan(now)
-        if batch is None:
+        planned = self.scheduler.plan(now)
+        if planned is None:
             return None
-        self.batches.append(batch)
-        for event in self.scheduler.apply(batch, self.backend.execute(batch), now):
+        self.batches.append(planned.batch)
+        for event in self.scheduler.apply(planned, self.backend.execute(planned.batch), now):
             if isinstance(event, FinishEvent):
                 self.ended[event.request_id] = len(self.batches)
                 self.reasons[event.request_id] = event.reason
         self.scheduler.check()
-        return batch
+        return planned.batch
 
     def run_dry(self) -> None:
         while self.tick() is not None:
@@ -73,7 +73,7 @@ class Line:
         assert not self.scheduler.has_work
 
     def running(self) -> set[str]:
-        return {str(each.request_id) for each in self.scheduler.occupants().values()}
+        return {str(each.request.id) for each in self.scheduler.running}
 
 
 def line(**settings: object) -> Line:
@@ -348,10 +348,10 @@ def test_a_slot_belongs_to_one_request_from_start_to_end() -> None:
     """Guards against the pseudo code, whose sequence number is a place in the list of the day."""
     one = line(max_num_seqs=3)
     one.submit(request("a", 2), request("b", 9), request("c", 9))
-    slots: dict[str, set[int]] = {}
+    slots: dict[str, set[int | None]] = {}
     while one.tick() is not None:
-        for slot, who in one.scheduler.occupants().items():
-            slots.setdefault(str(who.request_id), set()).add(slot)
+        for each in one.scheduler.running:
+            slots.setdefault(str(each.request.id), set()).add(each.slot)
     assert all(len(each) == 1 for each in slots.values()), slots
 
 
@@ -408,9 +408,9 @@ def test_a_token_is_told_in_the_tick_that_made_it() -> None:
     """Guards streaming: the event of a token comes with the outcome of its own pass."""
     one = line()
     one.submit(request("a", 3))
-    batch = one.scheduler.plan(0.0)
-    assert batch is not None
-    events = one.scheduler.apply(batch, one.backend.execute(batch), 0.0)
+    planned = one.scheduler.plan(0.0)
+    assert planned is not None
+    events = one.scheduler.apply(planned, one.backend.execute(planned.batch), 0.0)
     assert sum(isinstance(event, TokenEvent) for event in events) == 1
 
 

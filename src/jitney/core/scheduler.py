@@ -6,12 +6,11 @@ memory is known here.
 
     submit, cancel, finish, expire,
     pause, resume, reprioritise         what the world wants
-    plan(now) -> Batch                  what the backend shall do
-    apply(batch, outcome) -> events     what it did; `fail` when it could not
+    plan(now) -> PlannedBatch           what the backend shall do, and for whom
+    apply(planned, outcome) -> events   what it did; `fail` when it could not
     check()                             invariants 2, 3 and 7, recomputed from scratch
 """
 
-from collections import deque
 from dataclasses import dataclass
 
 from jitney.core import limits
@@ -27,7 +26,7 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
 from jitney.core.sequences import LiveSequences
 from jitney.core.settings import SchedulerSettings
-from jitney.core.snapshot import Detail, Occupant, Snapshot, describe
+from jitney.core.snapshot import Detail, Snapshot, describe
 from jitney.errors import Draining, InvalidRequest
 
 RETRY_SHARE = 0.25
@@ -35,8 +34,8 @@ RETRY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
-    """A batch that has not returned, and whose sequence each of its entries is."""
+class PlannedBatch:
+    """A batch, and the sequence of each of its entries, in their order."""
 
     batch: Batch
     sequences: tuple[Sequence, ...]
@@ -56,9 +55,9 @@ class Scheduler:
         self._live = LiveSequences(settings, traits, self.counters)
         self._cost = CostModel()
         self._composer = Composer(settings, self._live, self._cost, traits)
-        self._flights: deque[Flight] = deque()
         self._deadlines = Deadlines(settings)
         self._batch_number = 0
+        self._returned_number = 0
         self._drains = False
         self._is_released = False
 
@@ -145,7 +144,7 @@ class Scheduler:
         """Let those who wait now depart without waiting for others: nobody else will come."""
         self._live.hurry()
 
-    def plan(self, now: float) -> Batch | None:
+    def plan(self, now: float) -> PlannedBatch | None:
         """The work of one tick, or None when there is nothing to do.
 
         There is no prefill phase and no decode phase. Every sequence has tokens known and tokens
@@ -174,8 +173,7 @@ class Scheduler:
         operations = self._live.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
         assert batch.token_count <= self._settings.max_num_batched_tokens, batch.token_count
-        self._flights.append(Flight(batch, tuple(sequences)))
-        return batch
+        return PlannedBatch(batch, tuple(sequences))
 
     @property
     def is_steady(self) -> bool:
@@ -193,18 +191,19 @@ class Scheduler:
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
-    def apply(self, batch: Batch, outcome: Outcome, now: float) -> list[Event]:
+    def apply(self, planned: PlannedBatch, outcome: Outcome, now: float) -> list[Event]:
         """Take in what came back: the only place where tokens are appended or become computed.
 
         The events of planning (starts, preemptions) come out here too.
         """
-        flight = self._flights.popleft()
-        assert flight.batch is batch, "outcomes come back in the order of their batches"
+        batch = planned.batch
+        self._returned_number += 1
+        assert batch.number == self._returned_number, "outcomes come in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
         assert len(outcome.samples) == len(batch.entries), len(outcome.samples)
         events = self._live.take_events()
         pairs = zip(batch.entries, outcome.samples, strict=True)
-        for sequence, (entry, sample) in zip(flight.sequences, pairs, strict=True):
+        for sequence, (entry, sample) in zip(planned.sequences, pairs, strict=True):
             # Not one that was cancelled, or ended by its text, while the batch was under way.
             if sequence.state is SequenceState.RUNNING:
                 self._settle(sequence, entry, sample, now, events)
@@ -213,20 +212,19 @@ class Scheduler:
         self._live.gate.observe(outcome.seconds)
         return events
 
-    def fail(self, message: str, now: float, *, blames: bool = True) -> list[Event]:
+    def fail(self, message: str, now: float, suspects: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
 
-        The sequences of the batch that failed are struck. From a number of strikes on, a suspect
-        stands alone in its batch, so that the one that brings the backend down again and again
-        ends alone (invariant 10). Nobody is to blame when the batch never reached the backend.
+        No batch that was planned comes back. The suspects are the sequences of the batch that
+        failed, and each gets a strike. From a number of strikes on, a suspect stands alone in its
+        batch, so that the one that brings the backend down again and again ends alone
+        (invariant 10).
         """
         self.counters.add("backend_failures")
-        # Outcomes come back in order, so it is the oldest batch that failed.
-        struck = self._flights[0].sequences if self._flights and blames else ()
-        self._flights.clear()
+        self._returned_number = self._batch_number
         self._live.lose_memory()
         events = self._live.take_events()
-        for sequence in struck:
+        for sequence in suspects:
             if sequence.state is not SequenceState.WAITING:
                 continue
             sequence.strikes += 1
@@ -280,13 +278,10 @@ class Scheduler:
         self._live.complaints.clear()
         return complaints
 
-    def occupants(self) -> dict[int, Occupant]:
-        """Who runs in which slot."""
-        return {
-            sequence.slot: Occupant(sequence.request.id, sequence.index)
-            for sequence in self._live.running
-            if sequence.slot is not None
-        }
+    @property
+    def running(self) -> list[Sequence]:
+        """Those who run, the most senior first; to be read, not changed."""
+        return self._live.running
 
     def detail(self, now: float) -> Detail:
         """Who holds which memory and why the waiting wait; made only when somebody looks."""

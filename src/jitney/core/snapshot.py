@@ -22,14 +22,6 @@ from jitney.core.settings import SchedulerSettings, Strategy
 WAITING_SHOWN_MAX = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """Who runs in a slot."""
-
-    request_id: RequestId
-    index: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Levels and counters. Tokens of memory are whole blocks, shared ones once."""

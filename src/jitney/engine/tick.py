@@ -30,7 +30,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector, NotRead
-from jitney.engine.in_flight import Flights, Launch, Lost
+from jitney.engine.in_flight import InFlight, LostBatch, members_of
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.records import (
@@ -50,7 +50,6 @@ from jitney.engine.recovery import Recovery
 from jitney.engine.stats import Statistics
 from jitney.errors import (
     BackendCrashed,
-    BackendFailed,
     EngineError,
     EngineStopped,
     InvalidRequest,
@@ -76,7 +75,7 @@ class Tick:
         self._clock = clock
         self._observers = observers
         self._recovery = Recovery(backend)
-        self._flights = Flights(backend)
+        self._in_flight = InFlight(backend)
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
         self._held: set[RequestId] = set()
@@ -97,7 +96,7 @@ class Tick:
     @property
     def has_work(self) -> bool:
         """Whether any request lives, or a batch is under way that nobody wants any more."""
-        return bool(self._collectors or self._ended or self._flights)
+        return bool(self._collectors or self._ended or self._in_flight)
 
     def submit(
         self,
@@ -182,24 +181,24 @@ class Tick:
         started_at = self._clock.now()
         self._collect(self._scheduler.expire(started_at), started_at)
         self._deliver(started_at)
-        if not self._flights and not self._launch(started_at):
+        if not self._in_flight and not self._send(started_at):
             self._measure()
             # Planning may have ended a group whose answers were held back.
             self._deliver(started_at)
             return False
-        launched, begun_at = self._flights.oldest, self._flights.begun_at
-        outcome = self._land(intake)
+        outcome = self._receive(intake)
         intake()
         now = self._clock.now()
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, LostBatch):
             self._lose(outcome, now)
             return True
-        self._flights.note_landed(now)
-        members = launched.members(outcome, self._collectors)
-        self._collect(self._scheduler.apply(launched.batch, outcome, now), now)
+        begun_at = self._in_flight.begun_at
+        planned = self._in_flight.finish_oldest(now)
+        members = members_of(planned, outcome)
+        self._collect(self._scheduler.apply(planned, outcome, now), now)
         turn = Turn(begun_at, now, self._preempted_count, members)
         self._preempted_count = 0
-        self._tell(record_tick(launched.batch, outcome, self._measure(), turn))
+        self._tell(record_tick(planned.batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
 
@@ -210,7 +209,7 @@ class Tick:
         try:
             self._backend.check()
         except Exception as error:
-            self._lose(Lost(error), self._clock.now())
+            self._lose(LostBatch(error), self._clock.now())
 
     def look(self, characters_max: int) -> Detail:
         """How everything stands, with the last characters of every text that is being made."""
@@ -258,46 +257,38 @@ class Tick:
         collector = self._collectors.get(request_id)
         return collector is not None and mailbox not in (None, collector.mailbox)
 
-    def _launch(self, now: float) -> bool:
+    def _send(self, now: float) -> bool:
         """Plan a batch and send it; whether there was one."""
-        batch = self._scheduler.plan(now) if self._recover(now) else None
-        if batch is None:
+        planned = self._scheduler.plan(now) if self._recover(now) else None
+        if planned is None:
             return False
-        occupants = self._scheduler.occupants()
         # Before the pass, which may take long: nobody is to be seen where they were.
         self._measure()
-        collectors = {slot: self._collectors[each.request_id] for slot, each in occupants.items()}
-        self._flights.launch(Launch(batch, occupants, collectors, now))
+        self._in_flight.send(planned, now)
         return True
 
-    def _land(self, intake: Callable[[], None]) -> Outcome | Lost:
+    def _receive(self, intake: Callable[[], None]) -> Outcome | LostBatch:
         """The outcome of the oldest batch under way; before it comes, the next may be sent."""
-        batch = self._flights.oldest.batch
-        landed, spare_s = None, self._flights.spare_s(self._clock.now())
+        outcome, spare_s = None, self._in_flight.spare_s(self._clock.now())
         if spare_s is not None:
-            landed = self._flights.land(spare_s)
-            if landed is None:
+            outcome = self._in_flight.receive(spare_s)
+            if outcome is None:
                 intake()
                 if self._scheduler.is_steady:
-                    self._launch(self._clock.now())
-        if landed is None:
-            landed = self._flights.land()
-        assert landed is not None, "without a limit something comes back"
-        if isinstance(landed, Lost):
-            return landed
-        if landed.number != batch.number or len(landed.samples) != len(batch.entries):
-            reason = f"The backend answered batch {batch.number} with another one's outcome."
-            return Lost(BackendFailed(reason))
-        return landed
+                    self._send(self._clock.now())
+        if outcome is None:
+            outcome = self._in_flight.receive()
+        assert outcome is not None, "without a limit something comes back"
+        return outcome
 
-    def _lose(self, lost: Lost, now: float) -> None:
+    def _lose(self, lost: LostBatch, now: float) -> None:
         said = "the backend was lost, and what ran, if anything, will be resumed: %s"
         message = _sentence(lost.error)
         _log.log(_level(lost.error, logging.WARNING), said, message)
-        self._flights.forget()
+        self._in_flight.clear()
         self._recovery.lose(now)
         self._tell(BackendLost(at=now, error=message, restarts_failed=0))
-        events = self._scheduler.fail(message, now, blames=lost.was_reached)
+        events = self._scheduler.fail(message, now, lost.suspects)
         self._collect(events, now)
         self._measure()
         self._deliver(now)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.batch import Outcome, Sample
 from jitney.core.deadlines import ENDED_KEPT
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import STRIKES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.scheduler import Scheduler
+from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.sequences import LOOKAHEAD
 from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
@@ -31,12 +31,13 @@ def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), tenant: str = "") ->
     return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, tenant=tenant)
 
 
-def outcome(batch: Batch, token: int = 5) -> Outcome:
-    samples = tuple(Sample(token if entry.wants_token else None) for entry in batch.entries)
-    return Outcome(batch.number, samples, 0.01)
+def outcome(planned: PlannedBatch, token: int = 5) -> Outcome:
+    entries = planned.batch.entries
+    samples = tuple(Sample(token if entry.wants_token else None) for entry in entries)
+    return Outcome(planned.batch.number, samples, 0.01)
 
 
-def planned(one: Scheduler, now: float = 0.0) -> Batch:
+def planned(one: Scheduler, now: float = 0.0) -> PlannedBatch:
     batch = one.plan(now)
     assert batch is not None
     return batch
@@ -66,8 +67,8 @@ def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
         batch = one.plan(float(turn))
         if batch is None:
             break
-        if any(66 in entry.tokens for entry in batch.entries):
-            events = one.fail("the backend died.", float(turn))
+        if any(66 in entry.tokens for entry in batch.batch.entries):
+            events = one.fail("the backend died.", float(turn), batch.sequences)
         else:
             events = one.apply(batch, outcome(batch), float(turn))
         one.check()
@@ -98,7 +99,7 @@ def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
         one.submit(replace(request(str(number)), priority=Priority.HIGH), 0.0)
     one.fail("the backend died.", 0.0)
     planned(one)
-    assert [each.request_id for each in one.occupants().values()] == ["member"]
+    assert [each.request.id for each in one.running] == ["member"]
     assert one.snapshot().deferred_count == 2 * LOOKAHEAD
 
 
@@ -107,15 +108,15 @@ def test_a_batch_can_be_planned_before_the_last_one_returned() -> None:
     one = scheduler()
     one.submit(request("a"), 0.0)
     first, second = planned(one), planned(one)
-    assert second.entries[0].continues
-    assert (second.entries[0].start, second.entries[0].tokens) == (3, ())
+    assert second.batch.entries[0].continues
+    assert (second.batch.entries[0].start, second.batch.entries[0].tokens) == (3, ())
     one.apply(first, outcome(first), 0.0)
     one.apply(second, outcome(second), 0.0)
     one.check()
-    assert planned(one).entries[0].start == 4
+    assert planned(one).batch.entries[0].start == 4
 
 
-def running(one: Scheduler, count: int) -> Batch:
+def running(one: Scheduler, count: int) -> PlannedBatch:
     """The batch under way of so many requests that have a token each."""
     for at in range(count):
         one.submit(request(str(at)), 0.0)
@@ -215,7 +216,7 @@ def test_a_crash_takes_nobodys_fair_share() -> None:
     one = Scheduler(settings, TRAITS, (9,))
     one.submit(request("long", tuple(range(10, 70)), "greedy"), 0.0)
     one.submit(request("next", (1, 2), "modest"), 0.0)
-    assert planned(one).token_count == 60
+    assert planned(one).batch.token_count == 60
     one.fail("the backend died.", 0.0)
     batch = planned(one)
     assert started(one.apply(batch, outcome(batch), 0.0)) == {"next"}
@@ -231,7 +232,7 @@ def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
     one.submit(request("long", tuple(range(500))), 0.0)
     planned(one)
     one.submit(request("short", (1, 2, 3)), 0.0)
-    assert planned(one).token_count == 16 + 3
+    assert planned(one).batch.token_count == 16 + 3
 
 
 def test_deadlines_of_ended_requests_are_forgotten() -> None:
@@ -252,7 +253,7 @@ def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:
     one.submit(request("innocent"), 0.0)
     for _ in range(STRIKES_MAX + 1):
         planned(one)
-        assert not any(isinstance(e, FinishEvent) for e in one.fail("gone", 0.0, blames=False))
+        assert not any(isinstance(e, FinishEvent) for e in one.fail("gone", 0.0))
     assert one.counters["struck_out"] == 0
 
 
@@ -271,6 +272,6 @@ def test_what_was_generated_is_computed_again_as_it_was(
     seen = []
     for _ in spans:
         batch = planned(one)
-        seen.append(batch.entries[0].length)
+        seen.append(batch.batch.entries[0].length)
         one.apply(batch, outcome(batch), 0.0)
     assert seen == spans

@@ -42,7 +42,7 @@ def request(name: str, tenant: str, n: int = 1, share: Share | None = SHARE) -> 
 
 
 def running(one: Scheduler) -> list[str]:
-    return sorted(each.request_id for each in one.occupants().values())
+    return sorted(each.request.id for each in one.running)
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -175,12 +175,13 @@ def tight(kv_tokens: int, batch_tokens: int = 2048) -> Scheduler:
 
 def tick(one: Scheduler, now: float = 0.0) -> Batch | None:
     """One batch, of which every entry that wants a token gets one."""
-    batch = one.plan(now)
-    if batch is not None:
-        samples = tuple(Sample(token=5 if entry.wants_token else None) for entry in batch.entries)
-        one.apply(batch, Outcome(batch.number, samples, 0.01), now)
+    planned = one.plan(now)
+    if planned is not None:
+        entries = planned.batch.entries
+        samples = tuple(Sample(token=5 if entry.wants_token else None) for entry in entries)
+        one.apply(planned, Outcome(planned.batch.number, samples, 0.01), now)
     one.check()
-    return batch
+    return None if planned is None else planned.batch
 
 
 def test_a_tenant_that_fills_a_tick_does_not_keep_others_out() -> None:

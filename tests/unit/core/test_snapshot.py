@@ -21,11 +21,12 @@ def request(name: str, prompt: tuple[int, ...]) -> Request:
 
 
 def run(scheduler: Scheduler, now: float) -> Batch:
-    batch = scheduler.plan(now)
-    assert batch is not None
-    samples = tuple(Sample(7 if entry.wants_token else None) for entry in batch.entries)
-    scheduler.apply(batch, Outcome(batch.number, samples, 0.01), now)
-    return batch
+    planned = scheduler.plan(now)
+    assert planned is not None
+    entries = planned.batch.entries
+    samples = tuple(Sample(7 if entry.wants_token else None) for entry in entries)
+    scheduler.apply(planned, Outcome(planned.batch.number, samples, 0.01), now)
+    return planned.batch
 
 
 def reasons(scheduler: Scheduler, now: float = 1.0) -> dict[str, WaitReason]:
@@ -53,12 +54,13 @@ def test_a_prompt_is_prefilled_until_its_pass_is_back() -> None:
     """Guards what people see of a pass that takes long: planned is not computed."""
     scheduler = make()
     scheduler.submit(request("a", tuple(range(40))), 0.0)
-    batch = scheduler.plan(0.0)
-    assert batch is not None
+    planned = scheduler.plan(0.0)
+    assert planned is not None
     assert [view.state for view in scheduler.detail(0.0).slots] == [SlotState.PREFILLING]
     assert scheduler.snapshot().prefilling_count == 1
-    samples = tuple(Sample(7 if entry.wants_token else None) for entry in batch.entries)
-    scheduler.apply(batch, Outcome(batch.number, samples, 0.01), 0.0)
+    entries = planned.batch.entries
+    samples = tuple(Sample(7 if entry.wants_token else None) for entry in entries)
+    scheduler.apply(planned, Outcome(planned.batch.number, samples, 0.01), 0.0)
     scheduler.plan(0.0)
     assert [view.state for view in scheduler.detail(0.0).slots] == [SlotState.GENERATING]
     assert scheduler.snapshot().prefilling_count == 0

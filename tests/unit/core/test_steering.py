@@ -34,17 +34,18 @@ def request(name: str, prompt_length: int = 3, **others: Any) -> Request:
 
 def turn(one: Scheduler, now: float = 0.0) -> tuple[Batch | None, list[Event]]:
     """Plan, and let the backend answer at once."""
-    batch = one.plan(now)
-    if batch is None:
+    planned = one.plan(now)
+    if planned is None:
         return None, []
+    batch = planned.batch
     samples = tuple(Sample(5 if entry.wants_token else None) for entry in batch.entries)
-    events = one.apply(batch, Outcome(batch.number, samples, 0.01), now)
+    events = one.apply(planned, Outcome(batch.number, samples, 0.01), now)
     one.check()
     return batch, events
 
 
 def runs(one: Scheduler) -> set[str]:
-    return {str(each.request_id) for each in one.occupants().values()}
+    return {str(each.request.id) for each in one.running}
 
 
 def test_a_paused_request_leaves_its_place_and_comes_back() -> None:
@@ -74,12 +75,12 @@ def test_a_request_that_is_in_a_batch_is_paused_when_it_has_returned() -> None:
     """Guards a pause in mid-flight: the token that is under way is not lost."""
     one = scheduler()
     one.submit(request("a"), 0.0)
-    batch = one.plan(0.0)
-    assert batch is not None
+    planned = one.plan(0.0)
+    assert planned is not None
     one.pause(A, 0.0)
     assert not one.is_steady
     assert one.plan(0.0) is None
-    events = one.apply(batch, Outcome(batch.number, (Sample(5),), 0.01), 0.0)
+    events = one.apply(planned, Outcome(planned.batch.number, (Sample(5),), 0.01), 0.0)
     assert len(events) == 2
     assert one.plan(0.0) is None
     assert runs(one) == set()
