@@ -26,7 +26,7 @@ from jitney.core.backend import Backend
 from jitney.core.batch import Open, Release
 from jitney.errors import SetupError
 from jitney.models.gguf import read_header
-from jitney.tokenizers.tokenizer import Tokenizer
+from jitney.tokenizers.tokenizer import read_tokenizer
 from tests.conformance.driver import Driver, greedy
 from tests.families_for_tests import FAMILIES, write_family
 
@@ -65,7 +65,7 @@ def tiny_case(folder: Path, name: str) -> Case:
 
 def real_case(model: Path, text: str) -> Case:
     """A model that somebody has, asked about beginnings of a text."""
-    tokenizer = Tokenizer(model)
+    tokenizer = read_tokenizer(model)
     tokens = tuple(tokenizer.encode(text, special=False))
     first = (tokenizer.vocabulary.bos_token,) if tokenizer.vocabulary.adds_bos else ()
     begins = tuple(token for token in first if token is not None)

@@ -6,10 +6,10 @@ from jitney.models.tiny import (
     MERGES,
     TinyShape,
     add_vocabulary,
-    byte_characters,
     finish,
     write_tiny_gguf,
 )
+from jitney.models.token_names import byte_characters
 
 __all__ = [
     "CHAT_TEMPLATE",

@@ -25,7 +25,7 @@ from jitney.models import embedded
 from jitney.models.gguf_vocabulary import read_vocabulary as read_stored
 from jitney.tokenizers.byte_pairs import BytePairs
 from jitney.tokenizers.splits import SPLITS
-from jitney.tokenizers.tokenizer import Tokenizer
+from jitney.tokenizers.tokenizer import ModelTokenizer, read_tokenizer
 from tests.vocabularies_for_tests import (
     BYTE,
     CONTROL,
@@ -105,7 +105,7 @@ class Pair:
     """The same file under llama.cpp and without it."""
 
     model: Model
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
 
     def check(self, text: str) -> None:
         data = text.encode()
@@ -123,7 +123,7 @@ class Windowed:
 
 
 def opened(path: Path) -> Pair:
-    return Pair(Model(path, gpu_layers=0, extra_kernels=False), Tokenizer(path))
+    return Pair(Model(path, gpu_layers=0, extra_kernels=False), read_tokenizer(path))
 
 
 def byte_pairs(pre: str | None) -> StoredTokens:

@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from jitney.models.token_names import byte_characters
+
 CONTROL_NAMES = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>")
 MERGES = ("t h", "th e", "i n", "Ġ the", "a n", "e r", "Ġ a", "o n")
 CHAT_TEMPLATE = (
@@ -32,13 +34,6 @@ class TinyShape:
     architecture: str = "llama"
     packed: bool = False
     """Whether its matrices are of the type Q8_0, as those of most real models are."""
-
-
-def byte_characters() -> list[str]:
-    """The character that stands for each byte in vocabularies of the GPT-2 kind."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    shifted = iter(range(256, 512))
-    return [chr(byte if byte in plain else next(shifted)) for byte in range(256)]
 
 
 def write_tiny_gguf(

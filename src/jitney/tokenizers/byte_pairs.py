@@ -4,7 +4,7 @@ Owns the native tokenizer, which may be called from any thread. Tokens are those
 looks a merged word up by its name only at the end: a merge may make what is no token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import BPE
@@ -13,37 +13,11 @@ from tokenizers.pre_tokenizers import Split as SplitByExpression
 
 from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary
+from jitney.models.token_names import byte_characters
 from jitney.tokenizers.splits import Split
 
 WINDOW_CHARACTERS = 65_536
 WORDS_REPEATED = 4
-
-
-def byte_characters() -> list[str]:
-    """The character that stands for each byte: itself where it can be seen, else one above 255."""
-    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
-
-
-class ByteNames:
-    """Names of tokens in characters that stand for bytes."""
-
-    def __init__(self) -> None:
-        self._byte_of = {ord(each): chr(byte) for byte, each in enumerate(byte_characters())}
-        self._known = frozenset(byte_characters())
-
-    def text_of(self, token: str) -> bytes:
-        """The bytes of a token by its name; a character that stands for none is spelled out."""
-        if self._known.issuperset(token):
-            return token.translate(self._byte_of).encode("latin-1")
-        parts = []
-        for character in token:
-            if character in self._known:
-                parts.append(character.translate(self._byte_of).encode("latin-1"))
-            else:
-                parts.append(f"[UNK_BYTE_0x{character.encode().hex()}{token}]".encode())
-        return b"".join(parts)
 
 
 class BytePairs:
@@ -53,8 +27,6 @@ class BytePairs:
         self, stored: GgufVocabulary, split: Split, *, window: int = WINDOW_CHARACTERS
     ) -> None:
         self._window = window
-        self._characters = byte_characters()
-        self._names = ByteNames()
         self._tokens_of_missing: dict[int, tuple[int, ...]] = {}
         ids = {token: at for at, token in enumerate(stored.tokens)}
         merges = dict.fromkeys(_merges(stored.merges))
@@ -85,23 +57,23 @@ class BytePairs:
         for left, right in merges:
             for name in (left, right, left + right):
                 ids.setdefault(name, len(ids))
-        for name in self._characters:
+        for name in byte_characters():
             ids.setdefault(name, len(ids))
         for name, token in list(ids.items())[count:]:
             found = (ids.get(each, count) for each in name if each.isascii())
             self._tokens_of_missing[token] = tuple(each for each in found if each < count)
 
-    def text_of(self, token: str) -> bytes:
-        """The bytes of a normal token."""
-        return self._names.text_of(token)
-
     def encode(self, text: str) -> list[int]:
         """The tokens of a text that holds no special one."""
         tokens = encode_in_windows(self._tokenizer, text, self._window, WORDS_REPEATED)
-        missing = self._tokens_of_missing
-        if not missing or missing.keys().isdisjoint(tokens):
-            return tokens
-        return [each for token in tokens for each in missing.get(token, (token,))]
+        return with_replacements(tokens, self._tokens_of_missing)
+
+
+def with_replacements(tokens: list[int], replacements: Mapping[int, tuple[int, ...]]) -> list[int]:
+    """The tokens, with other ones in the place of those that have a replacement."""
+    if replacements.keys().isdisjoint(tokens):
+        return tokens
+    return [each for token in tokens for each in replacements.get(token, (token,))]
 
 
 def encode_in_windows(

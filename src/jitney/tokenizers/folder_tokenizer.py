@@ -5,7 +5,6 @@ bytes: byte-level merging, and merging with a token for each byte to fall back t
 read with limits, and anything missing or damaged is a ModelError of one sentence.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,28 @@ from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.models.folder import read_json, read_text
 from jitney.models.gguf_vocabulary import TOKENS_MAX
+from jitney.models.token_names import (
+    SPACE_MARK,
+    byte_characters,
+    byte_name,
+    bytes_of_characters,
+    bytes_without_marks,
+    named_byte,
+)
 from jitney.tokenizers.byte_pairs import (
     WINDOW_CHARACTERS,
     WORDS_REPEATED,
-    ByteNames,
-    byte_characters,
     encode_in_windows,
+    with_replacements,
 )
-from jitney.tokenizers.roles import SPACE_MARK, is_structure
+from jitney.tokenizers.texts import checked_bytes
+from jitney.tokenizers.token_roles import is_structure
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_BYTES_MAX = 128 << 20
 TOKENIZER_CONFIG_BYTES_MAX = 16 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
 
-_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PREFIXING = frozenset({"Metaspace", "Prepend"})
 """Steps that put a space before the text, and would put one before each window of it."""
 
@@ -39,7 +45,7 @@ Json = Mapping[str, Any]  # Any: whatever a file says
 
 
 class FolderTokenizer:
-    """Implements `jitney.tokenizers.tokenizer.Tokenizer` for an exported folder."""
+    """Text to tokens, and what the tokens are, for an exported folder."""
 
     vocabulary: Vocabulary
 
@@ -57,27 +63,32 @@ class FolderTokenizer:
         added = self._special.get_added_tokens_decoder()
         names = {token: name for name, token in self._special.get_vocab().items()}
         _check(path, stored, names, is_byte_level=is_byte_level)
-        facts = _Facts(folder, self._special, names)
+        config_files = _ConfigFiles(folder, self._special, names)
         control = {token for token, each in added.items() if each.special}
-        control |= {token for token in facts.endings if token in added}
+        control |= {token for token in config_files.endings if token in added}
         # Some exports call these ordinary, and a user's text must not be able to write them.
         control |= {token for token in added if is_structure(names[token])}
         unknown = _unknown_token(stored, self._special)
         control |= set() if unknown is None else {unknown}
-        pieces = [b""] * facts.count
-        texts = _Texts(is_byte_level=is_byte_level)
+        pieces = [b""] * config_files.count
         for token, name in names.items():
-            pieces[token] = name.encode() if token in added else texts.text_of(name)
+            if token in added:
+                pieces[token] = name.encode()
+            elif is_byte_level:
+                pieces[token] = bytes_of_characters(name)
+            else:
+                pieces[token] = named_byte(name) or bytes_without_marks(name)
         self.vocabulary = Vocabulary(
             pieces=tuple(pieces),
             control=frozenset(control),
-            eos_tokens=tuple(sorted(facts.endings)),
-            bos_token=facts.bos,
-            adds_bos=facts.adds_bos,
-            chat_template=facts.chat_template,
+            eos_tokens=tuple(sorted(config_files.endings)),
+            bos_token=config_files.bos,
+            adds_bos=config_files.adds_bos,
+            chat_template=config_files.chat_template,
         )
         ids = {name: token for token, name in names.items() if token not in control}
-        self._spelled = {token: texts.spell(names[token], ids) for token in control}
+        spell = _bytes_of if is_byte_level else _characters_of
+        self._spelled = {token: spell(names[token], ids) for token in control}
         if unknown is not None:
             self._spelled[unknown] = ()
         self._words_repeated = max([WORDS_REPEATED, *(len(names[token]) + 1 for token in added)])
@@ -87,43 +98,29 @@ class FolderTokenizer:
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        checked_bytes(text)
         tokenizer = self._special if special else self._plain
         tokens = encode_in_windows(tokenizer, text, self._window, self._words_repeated)
-        spelled = self._spelled
-        if special or spelled.keys().isdisjoint(tokens):
-            return tokens
-        # The vocabulary itself has a name that is also that of a control token.
-        return [each for token in tokens for each in spelled.get(token, (token,))]
+        # The vocabulary itself may have a name that is also that of a control token.
+        return tokens if special else with_replacements(tokens, self._spelled)
 
 
-class _Texts:
-    """From names of tokens to their bytes, and from bytes to the smallest tokens."""
-
-    def __init__(self, *, is_byte_level: bool) -> None:
-        self._names = ByteNames() if is_byte_level else None
-        self._characters = byte_characters()
-
-    def text_of(self, name: str) -> bytes:
-        """The bytes of a normal token."""
-        if self._names is not None:
-            return self._names.text_of(name)
-        found = _BYTE_NAME.fullmatch(name)
-        return name.replace(SPACE_MARK, " ").encode() if found is None else bytes.fromhex(found[1])
-
-    def spell(self, text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
-        """The tokens of a text character by character, or byte by byte."""
-        if self._names is not None:
-            found = [ids.get(self._characters[byte]) for byte in text.encode()]
-        else:
-            found = []
-            for character in text.replace(" ", SPACE_MARK):
-                whole = ids.get(character)
-                parts = [ids.get(f"<0x{byte:02X}>") for byte in character.encode()]
-                found += parts if whole is None else [whole]
-        return tuple(token for token in found if token is not None)
+def _bytes_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
+    """The tokens of a text byte by byte, of a byte-level vocabulary."""
+    characters = byte_characters()
+    return tuple(ids[name] for byte in text.encode() if (name := characters[byte]) in ids)
 
 
-class _Facts:
+def _characters_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
+    """The tokens of a text character by character; those of its bytes where one has none."""
+    tokens: list[int] = []
+    for each in text.replace(" ", SPACE_MARK):
+        names = [each] if each in ids else map(byte_name, each.encode())
+        tokens += [ids[name] for name in names if name in ids]
+    return tuple(tokens)
+
+
+class _ConfigFiles:
     """What the files beside tokenizer.json say."""
 
     def __init__(
@@ -180,12 +177,12 @@ def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level:
     model = stored.get("model")
     falls_back = isinstance(model, dict) and model.get("byte_fallback") is True
     known = set(names.values())
-    if falls_back and not all(f"<0x{byte:02X}>" in known for byte in range(256)):
+    if falls_back and not all(byte_name(byte) in known for byte in range(256)):
         raise ModelError(f"{path} has no token for some byte; export the model again.")
     if not is_byte_level and not falls_back:
         raise ModelError(
-            f"{path} is neither of the byte-level kind nor falls back to bytes, and the openvino "
-            "backend knows no other; use a GGUF of the model with the llama.cpp backend."
+            f"{path} is neither of the byte-level kind nor falls back to bytes, and no other kind "
+            "is known; use a GGUF of the model with the llama.cpp backend."
         )
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary, read_vocabulary
+from jitney.models.token_names import bytes_of_characters, bytes_without_marks
 from jitney.tokenizers.byte_pairs import BytePairs
-from jitney.tokenizers.roles import CONTROL, UNKNOWN, USER_DEFINED, assign_roles, describe
 from jitney.tokenizers.scored_pairs import ScoredPairs
 from jitney.tokenizers.splits import SPLITS
+from jitney.tokenizers.texts import checked_bytes
+from jitney.tokenizers.token_roles import CONTROL, UNKNOWN, USER_DEFINED, assign_roles, describe
 
 _BEGINNING = 5
 """Characters of a name that are looked for first."""
@@ -22,7 +24,7 @@ _STRIPPING = ("phi-3", "phi3")
 _NEVER_STRIPPING = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
-class _Names:
+class _NamedTokens:
     """Special tokens with their names, in the order in which a text is searched for them."""
 
     def __init__(self, names: list[tuple[int, str]]) -> None:
@@ -38,7 +40,7 @@ class _Names:
 
 
 class GgufTokenizer:
-    """Implements `jitney.tokenizers.tokenizer.Tokenizer` for a GGUF."""
+    """Text to tokens, and what the tokens are, for a GGUF."""
 
     vocabulary: Vocabulary
 
@@ -55,15 +57,15 @@ class GgufTokenizer:
                 raise ModelError(f"{path} has no merges, which its tokenizer needs.")
             self._merging = BytePairs(stored, split)
             roles = assign_roles(stored, bos=11, eos=11)
-            adds_bos = split.adds_bos
+            bytes_of, adds_bos = bytes_of_characters, split.adds_bos
         elif stored.model == "llama":
             self._merging = ScoredPairs(stored)
             self._adds_space_prefix = stored.adds_space_prefix is not False
             roles = assign_roles(stored, bos=1, eos=2)
-            adds_bos = True
+            bytes_of, adds_bos = bytes_without_marks, True
         else:
             raise _unsupported(stored, f"the tokenizer {stored.model!r}")
-        self.vocabulary = describe(stored, roles, adds_bos=adds_bos, text_of=self._merging.text_of)
+        self.vocabulary = describe(stored, roles, adds_bos=adds_bos, bytes_of=bytes_of)
         special = sorted(
             (
                 (token, stored.tokens[token])
@@ -72,8 +74,8 @@ class GgufTokenizer:
             ),
             key=lambda item: -len(item[1].encode()),
         )
-        self._special = _Names(special)
-        self._user_defined = _Names(
+        self._special = _NamedTokens(special)
+        self._user_defined = _NamedTokens(
             [each for each in special if roles.kinds[each[0]] == USER_DEFINED]
         )
         self._stripping: frozenset[int] = frozenset()
@@ -84,6 +86,7 @@ class GgufTokenizer:
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        checked_bytes(text)
         tokens: list[int] = []
         follows_text = False
         for part in self._parts(text, self._special if special else self._user_defined):
@@ -96,7 +99,7 @@ class GgufTokenizer:
                 follows_text = True
         return tokens
 
-    def _parts(self, text: str, names: _Names) -> list[str | int]:
+    def _parts(self, text: str, names: _NamedTokens) -> list[str | int]:
         """The text cut at the names: special tokens, and texts that are not empty between them."""
         parts: list[str | int] = [text] if text else []
         for token, name in names.written_in(text):
@@ -117,6 +120,6 @@ class GgufTokenizer:
 
 def _unsupported(stored: GgufVocabulary, what: str) -> ModelError:
     return ModelError(
-        f"{stored.path} has {what}, which the openvino backend does not know; "
+        f"{stored.path} has {what}, which jitney's own tokenizer does not know; "
         "the llamacpp backend can run it."
     )

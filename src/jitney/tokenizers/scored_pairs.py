@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 
 from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary
-from jitney.tokenizers.roles import SPACE_MARK
+from jitney.models.token_names import SPACE_MARK, byte_name
 
 WORDS_KEPT_MAX = 16_384
 WORD_KEPT_CHARACTERS_MAX = 64
@@ -35,7 +35,7 @@ class ScoredPairs:
         self._remembered = lru_cache(maxsize=WORDS_KEPT_MAX)(self._merge)
 
     def _byte_token(self, stored: GgufVocabulary, byte: int) -> int:
-        token = self._ids.get(f"<0x{byte:02X}>")
+        token = self._ids.get(byte_name(byte))
         if token is None and byte < 128:
             token = self._ids.get(chr(byte))
         if token is None:
@@ -44,10 +44,6 @@ class ScoredPairs:
                 "convert the model again."
             )
         return token
-
-    def text_of(self, token: str) -> bytes:
-        """The bytes of a normal token."""
-        return token.replace(SPACE_MARK, " ").encode()
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text that holds no special one."""

@@ -11,7 +11,7 @@ pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.errors import InvalidRequest, ModelError
 from jitney.tokenizers import folder_tokenizer
-from jitney.tokenizers.tokenizer import Tokenizer
+from jitney.tokenizers.tokenizer import ModelTokenizer, read_tokenizer
 from tests.folders_for_tests import write_folder
 from tests.models_for_tests import CHAT_TEMPLATE, TinyShape, byte_characters, write_tiny_gguf
 
@@ -54,15 +54,15 @@ def test_tokens_are_those_of_the_gguf(
     folder: Path, source: Path, text: str, *, special: bool
 ) -> None:
     """Guards prompts: the same model must read the same tokens whichever way it came."""
-    tokenizer = Tokenizer(folder)
-    assert tokenizer.encode(text, special=special) == Tokenizer(source).encode(
+    tokenizer = read_tokenizer(folder)
+    assert tokenizer.encode(text, special=special) == read_tokenizer(source).encode(
         text, special=special
     )
 
 
 def test_the_vocabulary_is_that_of_the_gguf(folder: Path, source: Path) -> None:
     """Guards bytes, control tokens, endings and the template."""
-    assert Tokenizer(folder).vocabulary == Tokenizer(source).vocabulary
+    assert read_tokenizer(folder).vocabulary == read_tokenizer(source).vocabulary
 
 
 def test_long_texts_have_the_tokens_of_the_whole(
@@ -70,11 +70,11 @@ def test_long_texts_have_the_tokens_of_the_whole(
 ) -> None:
     """Guards the windows that long texts are read in, and names cut by their edges."""
     text = "".join(f"the {number}  \n man<|im_end|>in\n" for number in range(60))
-    whole = Tokenizer(folder)
+    whole = read_tokenizer(folder)
     expected = {special: whole.encode(text, special=special) for special in (True, False)}
     for size in (7, 40, 64):
         monkeypatch.setattr(folder_tokenizer, "WINDOW_CHARACTERS", size)
-        cut = Tokenizer(folder)
+        cut = read_tokenizer(folder)
         for special, tokens in expected.items():
             assert cut.encode(text, special=special) == tokens
 
@@ -91,7 +91,7 @@ def test_special_tokens_that_the_vocabulary_would_make_are_spelled_out(folder: P
     merges = [[*pair] for pair in zip((characters[0], *grown), characters[1:], strict=False)]
     change(path, model={**model, "merges": merges}, pre_tokenizer=byte_level(use_regex=False))
     change(folder / "config.json", vocab_size=len(vocabulary))
-    tokenizer = Tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     tokens = tokenizer.encode(f"a{STOP}", special=False)
     assert not tokenizer.vocabulary.control & set(tokens)
     assert b"".join(tokenizer.vocabulary.pieces[each] for each in tokens) == f"a{STOP}".encode()
@@ -101,13 +101,13 @@ def test_added_tokens_are_text_unless_they_are_special(folder: Path) -> None:
     """Guards what stands inside a name: as text it merges like any other."""
     path = folder / "tokenizer.json"
     added = json.loads(path.read_text())["added_tokens"]
-    count = len(Tokenizer(folder).vocabulary.pieces)
+    count = len(read_tokenizer(folder).vocabulary.pieces)
     usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added.append({"id": count, "content": "<the>", "special": True, **usual})
     added.append({"id": count + 1, "content": "a tool…", "special": False, **usual})
     change(path, added_tokens=added)
     change(folder / "config.json", vocab_size=count + 2)
-    tokenizer = Tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     assert shown(tokenizer, "<the>a tool…") == [b"<", b"the", b">", "a tool…".encode()]
     assert tokenizer.encode("<the>a tool…", special=True) == [count, count + 1]
     assert {count, count + 1} & tokenizer.vocabulary.control == {count}
@@ -129,9 +129,9 @@ def test_the_library_does_not_cut_or_fill_up(folder: Path) -> None:
         "pad_token": END,
     }
     cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-    before = Tokenizer(folder).encode("the man in the", special=False)
+    before = read_tokenizer(folder).encode("the man in the", special=False)
     change(folder / "tokenizer.json", padding=padding, truncation=cut)
-    assert Tokenizer(folder).encode("the man in the", special=False) == before
+    assert read_tokenizer(folder).encode("the man in the", special=False) == before
 
 
 def scored(**extra: Any) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def scored(**extra: Any) -> dict[str, Any]:
     }
 
 
-def shown(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[bytes]:
+def shown(tokenizer: ModelTokenizer, text: str, *, special: bool = False) -> list[bytes]:
     pieces = tokenizer.vocabulary.pieces
     return [pieces[token] for token in tokenizer.encode(text, special=special)]
 
@@ -168,7 +168,7 @@ def shown(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[byt
 def test_marked_spaces_and_bytes_to_fall_back_to(folder: Path) -> None:
     """Guards the other kind: Llama 2 and its kin."""
     (folder / "tokenizer.json").write_text(json.dumps(scored()))
-    tokenizer = Tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     assert shown(tokenizer, "ab é") == [b" ab", b" ", b"\xc3", b"\xa9"]
     assert tokenizer.encode("</s>", special=True) == [2]
     assert not tokenizer.vocabulary.control & set(tokenizer.encode("</s>", special=False))
@@ -177,26 +177,24 @@ def test_marked_spaces_and_bytes_to_fall_back_to(folder: Path) -> None:
 
 def test_endings_are_those_that_any_file_names(folder: Path) -> None:
     """Guards against answers that do not end."""
-    assert Tokenizer(folder).vocabulary.eos_tokens == (0, 2)
+    assert read_tokenizer(folder).vocabulary.eos_tokens == (0, 2)
     (folder / "generation_config.json").unlink()
     change(folder / "config.json", eos_token_id=1)
-    assert Tokenizer(folder).vocabulary.eos_tokens == (1, 2)
+    assert read_tokenizer(folder).vocabulary.eos_tokens == (1, 2)
     change(folder / "config.json", eos_token_id=[0, 1, 99_999, "a"])
-    assert Tokenizer(folder).vocabulary.eos_tokens == (0, 1, 2)
+    assert read_tokenizer(folder).vocabulary.eos_tokens == (0, 1, 2)
     (folder / "tokenizer_config.json").unlink()
     change(folder / "config.json", eos_token_id=None)
-    assert Tokenizer(folder).vocabulary.eos_tokens == ()
+    assert read_tokenizer(folder).vocabulary.eos_tokens == ()
 
 
 def test_the_first_token_is_added_where_a_file_or_the_tokenizer_says_so(folder: Path) -> None:
     """Guards models that answer badly without it, or with two."""
     told, path = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    assert (Tokenizer(folder).vocabulary.bos_token, Tokenizer(folder).vocabulary.adds_bos) == (
-        1,
-        False,
-    )
+    vocabulary = read_tokenizer(folder).vocabulary
+    assert (vocabulary.bos_token, vocabulary.adds_bos) == (1, False)
     change(told, add_bos_token=True)
-    assert Tokenizer(folder).vocabulary.adds_bos
+    assert read_tokenizer(folder).vocabulary.adds_bos
     template = {
         "type": "TemplateProcessing",
         "single": [
@@ -208,56 +206,56 @@ def test_the_first_token_is_added_where_a_file_or_the_tokenizer_says_so(folder: 
     }
     change(path, post_processor=template)
     change(told, add_bos_token=None)
-    tokenizer = Tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     assert tokenizer.vocabulary.adds_bos
     assert tokenizer.encode("the", special=True) == [shown_token(tokenizer, b"the")]
     change(told, add_bos_token=False)
-    assert not Tokenizer(folder).vocabulary.adds_bos
+    assert not read_tokenizer(folder).vocabulary.adds_bos
     change(told, add_bos_token=True, bos_token=None)
     change(folder / "config.json", bos_token_id=None)
-    vocabulary = Tokenizer(folder).vocabulary
+    vocabulary = read_tokenizer(folder).vocabulary
     assert (vocabulary.bos_token, vocabulary.adds_bos) == (None, False)
 
 
-def shown_token(tokenizer: Tokenizer, piece: bytes) -> int:
+def shown_token(tokenizer: ModelTokenizer, piece: bytes) -> int:
     return tokenizer.vocabulary.pieces.index(piece)
 
 
 def test_the_template_is_found_wherever_exporters_put_it(folder: Path) -> None:
     """Guards chats: without a template they are refused."""
     told = folder / "tokenizer_config.json"
-    assert Tokenizer(folder).vocabulary.chat_template == CHAT_TEMPLATE
+    assert read_tokenizer(folder).vocabulary.chat_template == CHAT_TEMPLATE
     named = [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]
     change(told, chat_template=named)
-    assert Tokenizer(folder).vocabulary.chat_template == "d"
+    assert read_tokenizer(folder).vocabulary.chat_template == "d"
     (folder / "chat_template.jinja").write_text("own")
-    assert Tokenizer(folder).vocabulary.chat_template == "own"
+    assert read_tokenizer(folder).vocabulary.chat_template == "own"
     (folder / "chat_template.jinja").unlink()
     change(told, chat_template=None)
-    assert Tokenizer(folder).vocabulary.chat_template is None
+    assert read_tokenizer(folder).vocabulary.chat_template is None
 
 
 def test_a_model_may_have_more_tokens_than_its_tokenizer(folder: Path) -> None:
     """Guards sampling: logits have a column for each token of the model."""
-    count = len(Tokenizer(folder).vocabulary.pieces)
+    count = len(read_tokenizer(folder).vocabulary.pieces)
     change(folder / "config.json", vocab_size=count + 5)
-    pieces = Tokenizer(folder).vocabulary.pieces
+    pieces = read_tokenizer(folder).vocabulary.pieces
     assert len(pieces) == count + 5
     assert pieces[count:] == (b"",) * 5
     change(folder / "config.json", vocab_size=None)
-    assert len(Tokenizer(folder).vocabulary.pieces) == count
+    assert len(read_tokenizer(folder).vocabulary.pieces) == count
 
 
 def test_half_of_a_surrogate_pair_is_refused(folder: Path) -> None:
     """Guards native code against what is no text."""
     with pytest.raises(InvalidRequest, match="surrogate"):
-        Tokenizer(folder).encode("a\ud800", special=False)
+        read_tokenizer(folder).encode("a\ud800", special=False)
 
 
 def refusal(folder: Path) -> str:
     """One sentence that names the file."""
     with pytest.raises(ModelError) as caught:
-        Tokenizer(folder)
+        read_tokenizer(folder)
     text = str(caught.value)
     assert str(folder) in text
     assert "\n" not in text

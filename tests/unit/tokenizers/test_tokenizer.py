@@ -12,7 +12,7 @@ pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.errors import InvalidRequest, ModelError
 from jitney.tokenizers.splits import SPLITS
-from jitney.tokenizers.tokenizer import Tokenizer
+from jitney.tokenizers.tokenizer import ModelTokenizer, read_tokenizer
 from tests.vocabularies_for_tests import (
     BYTE,
     CONTROL,
@@ -43,13 +43,13 @@ SCORED = StoredTokens(
 )
 
 
-def build(folder: Path, stored: StoredTokens) -> Tokenizer:
+def build(folder: Path, stored: StoredTokens) -> ModelTokenizer:
     path = folder / "tokens.gguf"
     write_tokens(path, stored)
-    return Tokenizer(path)
+    return read_tokenizer(path)
 
 
-def shown(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[bytes]:
+def shown(tokenizer: ModelTokenizer, text: str, *, special: bool = False) -> list[bytes]:
     pieces = tokenizer.vocabulary.pieces
     return [pieces[token] for token in tokenizer.encode(text, special=special)]
 

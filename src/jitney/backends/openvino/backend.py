@@ -31,7 +31,7 @@ from jitney.errors import (
     ModelError,
 )
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.tokenizers.tokenizer import Tokenizer
+from jitney.tokenizers.tokenizer import read_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class OpenVinoBackend:
 
     def __init__(self, settings: OpenVinoSettings) -> None:
         self._settings = settings
-        self._tokenizer = Tokenizer(settings.vocabulary)
+        self._tokenizer = read_tokenizer(settings.vocabulary)
         blocks = settings.kv_tokens // BLOCK_TOKENS
         self._rows_min = settings.rows_min
         self._head_rows_min = settings.head_rows_min

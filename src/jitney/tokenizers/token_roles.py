@@ -4,17 +4,15 @@ Pure functions on plain values, any thread. The rules are those of llama.cpp, wh
 tokens by their names because many files say nothing, or the wrong thing, about them.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary
+from jitney.models.token_names import named_byte
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
-SPACE_MARK = "\u2581"
-"""What stands for a space in vocabularies merged by score."""
 
 _ENDINGS = frozenset(
     {
@@ -24,40 +22,20 @@ _ENDINGS = frozenset(
         *("<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~["),
     }
 )
+
+
+def _filling(word: str, short: str, of_deepseek: str) -> tuple[str, ...]:
+    return (
+        *(f"<|fim_{word}|>", f"<fim-{word}>", f"<fim_{word}>"),
+        *(f"<\uff5cfim\u2581{of_deepseek}\uff5c>", f"<{short}>", f"\u2581<{short}>"),
+        *(f"<|code_{word}|>", f"<|{word}|>"),
+    )
+
+
 _FILLING: Mapping[str, tuple[str, ...]] = {
-    "fim_pre": (
-        *(
-            "<|fim_prefix|>",
-            "<fim-prefix>",
-            "<fim_prefix>",
-            "<\uff5cfim\u2581begin\uff5c>",
-            "<PRE>",
-            "\u2581<PRE>",
-        ),
-        *("<|code_prefix|>", "<|prefix|>"),
-    ),
-    "fim_suf": (
-        *(
-            "<|fim_suffix|>",
-            "<fim-suffix>",
-            "<fim_suffix>",
-            "<\uff5cfim\u2581hole\uff5c>",
-            "<SUF>",
-            "\u2581<SUF>",
-        ),
-        *("<|code_suffix|>", "<|suffix|>"),
-    ),
-    "fim_mid": (
-        *(
-            "<|fim_middle|>",
-            "<fim-middle>",
-            "<fim_middle>",
-            "<\uff5cfim\u2581end\uff5c>",
-            "<MID>",
-            "\u2581<MID>",
-        ),
-        *("<|code_middle|>", "<|middle|>"),
-    ),
+    "fim_pre": _filling("prefix", "PRE", "begin"),
+    "fim_suf": _filling("suffix", "SUF", "hole"),
+    "fim_mid": _filling("middle", "MID", "end"),
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
@@ -67,7 +45,6 @@ _FILLING_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 _SHOWN = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
 _HARMONY = ({"<|return|>"}, {"<|flush|>"})
 _HARMONY_CALLS = {"<|call|>", "<|calls|>"}
-_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,22 +105,22 @@ def _spare_false_endings(
 
 
 def describe(
-    stored: GgufVocabulary, roles: Roles, *, adds_bos: bool, text_of: Callable[[str], bytes]
+    stored: GgufVocabulary, roles: Roles, *, adds_bos: bool, bytes_of: Callable[[str], bytes]
 ) -> Vocabulary:
-    """The vocabulary as the engine wants it; `text_of` gives the bytes of a normal token."""
+    """The vocabulary as the engine wants it; `bytes_of` gives the bytes of a normal token."""
     pieces = []
     for token, kind in zip(stored.tokens, roles.kinds, strict=True):
         if kind == NORMAL:
-            pieces.append(text_of(token))
+            pieces.append(bytes_of(token))
         elif kind in (CONTROL, UNKNOWN, USER_DEFINED):
             pieces.append(token.encode())
         elif kind == BYTE:
-            found = _BYTE_NAME.fullmatch(token)
-            if found is None:
+            byte = named_byte(token)
+            if byte is None:
                 raise ModelError(
                     f"{stored.path} has a damaged vocabulary: {token[:40]!r} is said to be a byte."
                 )
-            pieces.append(bytes.fromhex(found[1]))
+            pieces.append(byte)
         else:
             pieces.append(b"")
     template = (stored.chat_template or "").partition("\0")[0]
