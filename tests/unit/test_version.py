@@ -54,12 +54,12 @@ def test_the_server_of_a_source_tree_without_metadata_is_made(uninstalled: Path)
     program = (
         "from jitney.server import app\n"
         "from jitney.server.openai import replies\n"
-        "from jitney.server.observe.metrics import Metrics\n"
+        "from jitney.server.observe.monitor import Monitor\n"
         "from jitney.backends.fake.backend import FakeBackend, FakeSettings\n"
         "from jitney.core.settings import SchedulerSettings\n"
         "from jitney.engine.engine import Engine\n"
         "engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))\n"
-        "text = Metrics(engine, 'tiny').render().decode()\n"
+        "text = Monitor(engine, 'tiny').metrics.render().decode()\n"
         "engine.close(drain_s=0)\n"
         "print(replies.VERSION, f'version=\"{replies.VERSION}\"' in text)\n"
     )

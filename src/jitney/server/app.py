@@ -14,11 +14,11 @@ from jitney.server.admission import steering
 from jitney.server.http.middleware import Front, Guard, answer, error_headers, told
 from jitney.server.http.origins import EXPOSED, METHODS, Preflight
 from jitney.server.http.shared import Shared
-from jitney.server.observe import inspection
 from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.replies import VERSION
+from jitney.server.page import inspection
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
@@ -86,7 +86,7 @@ def _watching_routers(service: Service, monitor: Monitor) -> list[APIRouter]:
     state = PageState(service, monitor)
     return [
         _metrics_router(monitor),
-        inspection.make_router(service, state),
+        inspection.make_router(service, monitor, state),
         page.make_router(service, monitor, state),
     ]
 

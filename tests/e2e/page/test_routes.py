@@ -13,8 +13,7 @@ from jitney.cli.trace import count_events, fetch_trace
 from jitney.config import Key
 from jitney.errors import ConfigError, SetupError
 from jitney.server.observe.chrome_trace import trace_slices
-from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.viewer import Viewer
+from jitney.server.observe.recorder import Recorder, Viewer
 from jitney.server.page import FILES
 from tests.e2e.server.harness import (
     WAIT_S,

@@ -16,7 +16,7 @@ from tests.e2e.server.harness import Running
 @pytest.mark.parametrize("name", [{}, {"request_id": "mine-1"}, {"request_id": "ab" * 16}])
 def test_a_span_has_the_id_of_the_reply(server: Running, name: dict[str, Any]) -> None:
     """Guards the names that requests have inside, which say more than the reply's id."""
-    exporter, recorder = InMemorySpanExporter(), Recorder()
+    exporter, recorder = InMemorySpanExporter(), Recorder(512)
     spans = Spans(recorder, "fake", exporter)
     watching = (recorder.take, spans.take)
     for observer in watching:

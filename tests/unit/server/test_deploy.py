@@ -14,7 +14,7 @@ from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
 from jitney.server.lifecycle import TOLD_S_MAX
-from jitney.server.observe.metrics import Metrics
+from jitney.server.observe.monitor import Monitor
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME = re.compile(r"\bjitney:[a-z0-9_]+")
@@ -31,7 +31,7 @@ LABEL = re.compile(r'limit="([a-z_]+)"')
 def text() -> str:
     """The metrics of a server that has answered nothing yet."""
     engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))
-    metrics = Metrics(engine, "tiny")
+    metrics = Monitor(engine, "tiny").metrics
     metrics.answered("/v1/models", 200)
     rendered = metrics.render().decode()
     engine.close(drain_s=0)

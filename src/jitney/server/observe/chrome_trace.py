@@ -14,8 +14,8 @@ from jitney.core.request import RequestId
 from jitney.engine.records import Member, TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import explain, phases
-from jitney.server.observe.recorder import Recorder, Story
-from jitney.server.observe.viewer import Viewer
+from jitney.server.observe.recorder import Recorder, Viewer
+from jitney.server.observe.story import Story
 
 ENGINE, REQUESTS = 1, 2
 TICK_LANE = 0
@@ -111,21 +111,22 @@ def _member(member: Member, request_id: RequestId | None) -> tuple[str, Argument
 
 
 def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:
-    for lane, story in enumerate(sorted(stories, key=lambda each: each.arrived_at), start=1):
+    by_arrival = sorted(stories, key=lambda each: each.accepted.arrived_at)
+    for lane, story in enumerate(by_arrival, start=1):
         yield _named("thread_name", REQUESTS, lane, str(story.id))
-        end = story.ended_at if story.ended_at is not None else now
+        accepted = story.accepted
         arguments: Arguments = {
             "why": explain(story, now),
-            "prompt_tokens": story.prompt_tokens,
+            "prompt_tokens": accepted.prompt_tokens,
             "cached_tokens": story.cached_tokens,
             "completion_tokens": story.completion_tokens,
-            "priority": story.priority.name.lower(),
+            "priority": accepted.priority.name.lower(),
             "ending": story.ending,
         }
-        yield _slice(str(story.id), lane, story.arrived_at, end, arguments, REQUESTS)
-        for phase in phases(story, now):
-            start, stop = story.arrived_at + phase.start_s, story.arrived_at + phase.end_s
-            yield _slice(phase.kind, lane, start, stop, {}, REQUESTS)
+        arrived_at, end = accepted.arrived_at, story.until(now)
+        yield _slice(str(story.id), lane, arrived_at, end, arguments, REQUESTS)
+        for kind, start_s, end_s in phases(story, now):
+            yield _slice(kind, lane, arrived_at + start_s, arrived_at + end_s, {}, REQUESTS)
 
 
 def _slice(

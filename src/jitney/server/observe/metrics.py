@@ -2,12 +2,16 @@
 
 `jitney:` is complete; `vllm:` and `llamacpp:` are aliases, bucket for bucket, so that dashboards
 made for those servers show this one. Every limit that is in force stands beside what it bounds
-(invariant 9). Numbers are added up on the engine thread by `measures`; they are
-named and written only when somebody asks, on the asker's thread. The registry is our own: two
-servers in one process do not meet.
+(invariant 9). Numbers are added up elsewhere, and named and written only when somebody asks, on
+the asker's thread. The registry is our own: two servers in one process do not meet.
+
+Truth: `completion_tokens` counts every token that some sequence took, so after a run it equals
+the sum of what `usage` told the callers, and so does `prompt_tokens` for requests that ran.
 """
 
 import inspect
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol
@@ -19,20 +23,21 @@ from jitney.core import limits
 from jitney.core.counters import NAMES
 from jitney.core.settings import SchedulerSettings
 from jitney.core.snapshot import SlotState, Snapshot
-from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine, EngineState
-from jitney.engine.stats import Stats
+from jitney.engine.stats import Stats, Totals
 from jitney.server import limits as server_limits
 from jitney.server.http.open_files import connections_max
 from jitney.server.observe.aliases import as_llamacpp, llamacpp_series, vllm_series
-from jitney.server.observe.measures import Measures, Totals
+from jitney.server.observe.histograms import Histogram, Histograms
 from jitney.server.observe.prometheus_families import (
+    Values,
+    by,
     counter,
+    families,
     gauge,
     histogram,
-    labelled_counter,
-    labelled_gauge,
 )
+from jitney.server.observe.recorder import Recorder
 from jitney.server.service import Service
 from jitney.version import version
 
@@ -66,18 +71,19 @@ class Log(Protocol):
 
 
 class Metrics:
-    """Watches one engine from its making on. `render` and `answered` may be called anywhere."""
+    """Those of one engine and its recorder. `render` and `answered` may be called anywhere."""
 
-    def __init__(self, engine: Engine, model_name: str, clock: Clock | None = None) -> None:
+    def __init__(self, engine: Engine, recorder: Recorder, model_name: str) -> None:
         self._engine = engine
+        self._recorder = recorder
         self._model_name = model_name
         self._service: Service | None = None
         self._log: Log | None = None
-        self._clock = clock or SystemClock()
-        self._measures = Measures(engine.settings.model_len_max)
+        self._lock = threading.Lock()
+        self._answers: Counter[tuple[str, int]] = Counter()
+        self._refusals: Counter[str] = Counter()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        engine.observe(self._measures.take)
 
     def attach(self, service: Service) -> None:
         """Count what this one answers as well, and show how it is and what bounds it."""
@@ -93,7 +99,10 @@ class Metrics:
 
         `route` is a pattern such as /v1/models, never a raw path, and `refused` a word of ours.
         """
-        self._measures.answered(route, status, refused)
+        with self._lock:
+            self._answers[route, status] += 1
+            if refused is not None:
+                self._refusals[refused] += 1
 
     def render(self) -> bytes:
         """All metrics as text, in the format of CONTENT_TYPE."""
@@ -101,85 +110,69 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
-        totals = self._measures.copied()
-        snapshot = self._engine.snapshot()
-        yield from self._own_levels(totals, snapshot)
-        yield from _own_totals(totals, snapshot)
-        yield counter(
-            "jitney:observer_failures",
-            "Times that an observer of the engine, such as these metrics, raised; see the log.",
-            self._engine.observer_failed_count,
+        totals, snapshot = self._engine.totals(), self._engine.snapshot()
+        histograms = self._recorder.histograms()
+        yield from self._state()
+        yield from _levels(snapshot, self._engine.stats())
+        yield from _totals(totals, snapshot)
+        yield from self._answered()
+        yield from _histograms(histograms)
+        yield gauge(
+            "jitney:limit",
+            "Every bound in force; a bound that is not set is not listed.",
+            by("limit", dict(sorted(self._limits().items()))),
         )
-        yield counter(
-            "jitney:log_lines_dropped",
-            "Lines of the log that found no room, because it was not read or could not be written.",
-            0 if self._log is None else self._log.dropped_count,
-        )
-        yield from _own_histograms(totals)
-        yield from self._limits()
-        yield from vllm_series(totals, snapshot, self._model_name)
-        yield from llamacpp_series(totals, snapshot)
+        yield from vllm_series(totals, snapshot, histograms, self._model_name)
+        yield from llamacpp_series(totals, snapshot, histograms)
 
-    def _own_levels(self, totals: Totals, snapshot: Snapshot) -> Iterator[Metric]:
+    def _state(self) -> list[Metric]:
         engine = self._engine
         build = {
             "version": version(),
             "model_name": self._model_name,
             "backend": engine.backend.traits.name,
         }
-        yield labelled_gauge("jitney:build_info", "What runs here; always 1.", [(build, 1)])
-        states = [({"state": state.value}, int(engine.state is state)) for state in EngineState]
-        yield labelled_gauge("jitney:engine_state", "1 for the state the engine is in.", states)
+        states = {state.value: int(engine.state is state) for state in EngineState}
+        table: dict[str, tuple[str, Values]] = {
+            "build_info": ("What runs here; always 1.", [(build, 1)]),
+            "engine_state": ("1 for the state the engine is in.", by("state", states)),
+            "stalled_seconds": (
+                "How long a tick has been due and none has ended; 0 while none is due.",
+                engine.still_s,
+            ),
+        }
         if self._service is not None:
-            yield gauge(
-                "jitney:ready",
+            table["ready"] = (
                 "1 while new work is welcome; /ready says why when it is not.",
                 int(self._service.readiness().is_ok),
             )
-        yield gauge(
-            "jitney:stalled_seconds",
-            "How long a tick has been due and none has ended; 0 while none is due.",
-            engine.still_s,
-        )
-        yield from _own_shares(engine.stats())
-        yield gauge(
-            "jitney:requests_running", "Sequences that hold a slot.", snapshot.running_count
-        )
-        yield gauge("jitney:requests_waiting", "Sequences that wait.", snapshot.waiting_count)
-        yield gauge(
-            "jitney:requests_deferred",
-            "Of the waiting, those who wait for a prefix, window, group, trial or share, not for "
-            "room.",
-            snapshot.deferred_count,
-        )
-        yield gauge(
-            "jitney:requests_paused",
-            "Sequences that their callers paused; not among the waiting.",
-            snapshot.paused_count,
-        )
-        yield gauge("jitney:queue_tokens", "Tokens known of the waiting.", snapshot.waiting_tokens)
-        kv = {
-            "used": snapshot.kv_used - snapshot.kv_cached,
-            "cached": snapshot.kv_cached,
-            "free": snapshot.kv_tokens - snapshot.kv_used,
-        }
-        yield labelled_gauge(
-            "jitney:kv_tokens",
-            "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
-            [({"state": state}, count) for state, count in kv.items()],
-        )
-        slots = {
-            SlotState.PREFILLING: snapshot.prefilling_count,
-            SlotState.GENERATING: snapshot.running_count - snapshot.prefilling_count,
-            SlotState.CACHED: snapshot.cached_count,
-        }
-        yield labelled_gauge(
-            "jitney:slots",
-            "Slots by what they do.",
-            [({"state": state.value}, count) for state, count in slots.items()],
-        )
+        return families(gauge, "jitney", table)
 
-    def _limits(self) -> Iterator[Metric]:
+    def _answered(self) -> list[Metric]:
+        with self._lock:
+            answers, refusals = sorted(self._answers.items()), sorted(self._refusals.items())
+        table: dict[str, tuple[str, Values]] = {
+            "http_responses": (
+                "Answers over HTTP.",
+                [({"route": route, "status": str(code)}, n) for (route, code), n in answers],
+            ),
+            "http_refusals": (
+                "Answers over HTTP that were a refusal, by its error or its code, whoever refused.",
+                by("error", dict(refusals)),
+            ),
+            "observer_failures": (
+                "Times that an observer of the engine, such as these metrics, raised; see the log.",
+                self._engine.observer_failed_count,
+            ),
+            "log_lines_dropped": (
+                "Lines of the log that found no room, because it was not read or could not be "
+                "written.",
+                0 if self._log is None else self._log.dropped_count,
+            ),
+        }
+        return families(counter, "jitney", table)
+
+    def _limits(self) -> dict[str, float]:
         traits, service = self._engine.backend.traits, self._service
         in_force: dict[str, float] = {}
         for constants in (limits, server_limits):
@@ -201,125 +194,122 @@ class Metrics:
                 "send_s_max": service.settings.read_timeout,
                 "ping_s": service.settings.sse_ping_interval,
             }
-        in_force |= {
+        return in_force | {
             "kv_tokens": traits.kv_tokens,
             "slots": traits.slots_max,
             "block_tokens": traits.block_tokens,
             "connections_max": connections_max(),
         }
-        yield labelled_gauge(
-            "jitney:limit",
-            "Every bound in force; a bound that is not set is not listed.",
-            [({"limit": name}, value) for name, value in sorted(in_force.items())],
-        )
 
 
-def _own_shares(stats: Stats) -> Iterator[Metric]:
-    """What the engine's own statistics know and no record tells."""
-    yield gauge("jitney:uptime_seconds", "Since the engine was made.", stats.uptime_s)
-    yield gauge(
-        "jitney:peak_queue_size",
-        "The most sequences that waited at once since the start.",
-        stats.peak_queue_size,
-    )
-    yield gauge(
-        "jitney:idle_slots",
-        "Sequences that could run beside those who run, up to max_num_seqs.",
-        stats.idle_slots,
-    )
+def _levels(snapshot: Snapshot, stats: Stats) -> list[Metric]:
+    kv = {
+        "used": snapshot.kv_used - snapshot.kv_cached,
+        "cached": snapshot.kv_cached,
+        "free": snapshot.kv_tokens - snapshot.kv_used,
+    }
+    slots = {
+        SlotState.PREFILLING.value: snapshot.prefilling_count,
+        SlotState.GENERATING.value: snapshot.running_count - snapshot.prefilling_count,
+        SlotState.CACHED.value: snapshot.cached_count,
+    }
     shares = {
         "prefill": stats.prefill_share,
         "decode": stats.decode_share,
         "idle": stats.idle_share,
     }
-    yield labelled_gauge(
-        "jitney:time_share",
-        "Shares of the time since the start that forward passes spent on prefill and on decodes, "
-        "and the rest; together 1.",
-        [({"kind": kind}, share) for kind, share in shares.items()],
-    )
-    costs = {
-        "fixed": ("C", stats.fixed_cost_ms),
-        "per_sequence": ("c", stats.cost_per_sequence_ms),
+    table: dict[str, tuple[str, Values]] = {
+        "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
+        "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
+        "requests_deferred": (
+            "Of the waiting, those who wait for a prefix, window, group, trial or share, not for "
+            "room.",
+            snapshot.deferred_count,
+        ),
+        "requests_paused": (
+            "Sequences that their callers paused; not among the waiting.",
+            snapshot.paused_count,
+        ),
+        "queue_tokens": ("Tokens known of the waiting.", snapshot.waiting_tokens),
+        "kv_tokens": (
+            "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
+            by("state", kv),
+        ),
+        "slots": ("Slots by what they do.", by("state", slots)),
+        "uptime_seconds": ("Since the engine was made.", stats.uptime_s),
+        "peak_queue_size": (
+            "The most sequences that waited at once since the start.",
+            stats.peak_queue_size,
+        ),
+        "idle_slots": (
+            "Sequences that could run beside those who run, up to max_num_seqs.",
+            stats.idle_slots,
+        ),
+        "time_share": (
+            "Shares of the time since the start that forward passes spent on prefill and on "
+            "decodes, and the rest; together 1.",
+            by("kind", shares),
+        ),
+        "batch_fixed_seconds": _cost("C", stats.fixed_cost_ms),
+        "batch_per_sequence_seconds": _cost("c", stats.cost_per_sequence_ms),
     }
-    for name, (letter, cost_ms) in costs.items():
-        yield labelled_gauge(
-            f"jitney:batch_{name}_seconds",
-            f"{letter} of T(B) = C + B c, what a batch of B decodes takes, as fitted now; "
-            "absent until batches of two sizes were seen.",
-            [] if cost_ms is None else [({}, cost_ms / 1e3)],
-        )
+    return families(gauge, "jitney", table)
 
 
-def _own_totals(totals: Totals, snapshot: Snapshot) -> Iterator[Metric]:
-    yield counter("jitney:requests_accepted", "Requests taken.", totals.accepted)
-    yield labelled_counter(
-        "jitney:requests_ended",
-        "Requests that ended, by how; accepted = ended + live.",
-        [({"reason": reason}, count) for reason, count in totals.ended.items()],
+def _cost(letter: str, cost_ms: float | None) -> tuple[str, Values]:
+    about = (
+        f"{letter} of T(B) = C + B c, what a batch of B decodes takes, as fitted now; "
+        "absent until batches of two sizes were seen."
     )
-    yield labelled_counter(
-        "jitney:requests_refused",
-        "Requests turned away by the engine, by error; not part of accepted.",
-        [({"error": name}, count) for name, count in sorted(totals.refused.items())],
-    )
-    yield counter(
-        "jitney:prompt_tokens", "Prompt tokens of requests that ran.", totals.prompt_tokens
-    )
-    yield counter(
-        "jitney:prompt_tokens_cached", "Of those, found in the cache.", totals.cached_tokens
-    )
-    yield counter("jitney:completion_tokens", "Tokens made.", totals.completion_tokens)
+    return about, [] if cost_ms is None else cost_ms / 1e3
+
+
+def _totals(totals: Totals, snapshot: Snapshot) -> list[Metric]:
     computed = {"prefill": totals.prefill_tokens, "decode": totals.decode_tokens}
-    yield labelled_counter(
-        "jitney:computed_tokens",
-        "Positions that went through a forward pass, recomputed ones included.",
-        [({"kind": kind}, count) for kind, count in computed.items()],
-    )
-    yield labelled_counter(
-        "jitney:preemptions",
-        "Sequences that lost their slot, by what became of their memory.",
-        [({"reason": reason}, count) for reason, count in totals.preempted.items()],
-    )
-    yield counter("jitney:evictions", "Cached prefixes given up for room.", totals.evicted)
-    yield counter(
-        "jitney:backend_losses",
-        "Failures of the backend, and of attempts to start it again.",
-        totals.backend_losses,
-    )
-    yield labelled_counter(
-        "jitney:events",
-        "The scheduler's own counters.",
-        [({"event": name}, snapshot.counters.get(name, 0)) for name in NAMES],
-    )
-    yield labelled_counter(
-        "jitney:http_responses",
-        "Answers over HTTP.",
-        [
-            ({"route": route, "status": status}, count)
-            for (route, status), count in sorted(totals.http.items())
-        ],
-    )
-    yield labelled_counter(
-        "jitney:http_refusals",
-        "Answers over HTTP that were a refusal, by its error or its code, whoever refused.",
-        [({"error": name}, count) for name, count in sorted(totals.http_refused.items())],
-    )
-
-
-def _own_histograms(totals: Totals) -> Iterator[Metric]:
-    described = {
-        "first_token_seconds": (totals.first_token, "From arrival to the first token."),
-        "token_gap_seconds": (totals.token_gap, "Between successive tokens of a completion."),
-        "request_seconds": (totals.whole, "From arrival to the end."),
-        "queue_seconds": (totals.queued, "Waiting for the first slot."),
-        "prefill_seconds": (totals.prefilled, "From the first slot to the first token."),
-        "generation_seconds": (totals.generated, "From the first token to the last."),
-        "tick_seconds": (totals.tick, "One turn of the engine that ran a batch."),
-        "forward_seconds": (totals.forward, "The forward pass of a tick."),
-        "tick_tokens": (totals.tick_tokens, "Positions computed in one tick."),
-        "request_prompt_tokens": (totals.prompt_length, "Prompt tokens of a request."),
-        "request_completion_tokens": (totals.completion_length, "Tokens made for a request."),
+    events = {name: snapshot.counters.get(name, 0) for name in NAMES}
+    table: dict[str, tuple[str, Values]] = {
+        "requests_accepted": ("Requests taken.", totals.accepted),
+        "requests_ended": (
+            "Requests that ended, by how; accepted = ended + live.",
+            by("reason", totals.ended),
+        ),
+        "requests_refused": (
+            "Requests turned away by the engine, by error; not part of accepted.",
+            by("error", dict(sorted(totals.refused.items()))),
+        ),
+        "prompt_tokens": ("Prompt tokens of requests that ran.", totals.started_prompt_tokens),
+        "prompt_tokens_cached": ("Of those, found in the cache.", totals.cached_tokens),
+        "completion_tokens": ("Tokens made.", totals.completion_tokens),
+        "computed_tokens": (
+            "Positions that went through a forward pass, recomputed ones included.",
+            by("kind", computed),
+        ),
+        "preemptions": (
+            "Sequences that lost their slot, by what became of their memory.",
+            by("reason", totals.preempted),
+        ),
+        "evictions": ("Cached prefixes given up for room.", totals.evicted),
+        "backend_losses": (
+            "Failures of the backend, and of attempts to start it again.",
+            totals.backend_losses,
+        ),
+        "events": ("The scheduler's own counters.", by("event", events)),
     }
-    for name, (values, about) in described.items():
-        yield histogram(f"jitney:{name}", about, values)
+    return families(counter, "jitney", table)
+
+
+def _histograms(of: Histograms) -> list[Metric]:
+    table: dict[str, tuple[str, Histogram]] = {
+        "first_token_seconds": ("From arrival to the first token.", of.first_token),
+        "token_gap_seconds": ("Between successive tokens of a completion.", of.token_gap),
+        "request_seconds": ("From arrival to the end.", of.whole),
+        "queue_seconds": ("Waiting for the first slot.", of.queued),
+        "prefill_seconds": ("From the first slot to the first token.", of.prefilled),
+        "generation_seconds": ("From the first token to the last.", of.generated),
+        "tick_seconds": ("One turn of the engine that ran a batch.", of.tick),
+        "forward_seconds": ("The forward pass of a tick.", of.forward),
+        "tick_tokens": ("Positions computed in one tick.", of.tick_tokens),
+        "request_prompt_tokens": ("Prompt tokens of a request.", of.prompt_length),
+        "request_completion_tokens": ("Tokens made for a request.", of.completion_length),
+    }
+    return families(histogram, "jitney", table)

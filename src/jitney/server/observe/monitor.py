@@ -39,8 +39,8 @@ class Monitor:
         otlp_endpoint: str | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.metrics = Metrics(engine, model_name, self.clock)
-        self.recorder = Recorder()
+        self.recorder = Recorder(engine.settings.model_len_max)
+        self.metrics = Metrics(engine, self.recorder, model_name)
         engine.observe(self.recorder.take)
         self._spans: SpanSink | None = None
         if otlp_endpoint is not None:

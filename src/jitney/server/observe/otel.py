@@ -18,7 +18,8 @@ from jitney.core.request import RequestId
 from jitney.engine.clock import epoch_offset_s
 from jitney.engine.records import Record, RequestDone, RequestFailed
 from jitney.server.observe.explain import explain
-from jitney.server.observe.recorder import Recorder, Story
+from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.story import Story
 
 AttributeValue = str | int | float | bool | tuple[str, ...]
 
@@ -55,7 +56,7 @@ class Spans:
         span = self._tracer.start_span(
             f"{_operation(story.id)} {self._model_name}",
             kind=SpanKind.SERVER,
-            start_time=self._nanoseconds(story.arrived_at),
+            start_time=self._nanoseconds(story.accepted.arrived_at),
             attributes=_attributes(story, self._model_name),
         )
         self._add_events(span, story)
@@ -66,13 +67,13 @@ class Spans:
 
     def _add_events(self, span: Span, story: Story) -> None:
         moments: list[tuple[float, str, dict[str, AttributeValue]]] = []
-        if story.started_at is not None:
-            moments.append((story.started_at, "started", {"cached_tokens": story.cached_tokens}))
+        if story.started is not None:
+            moments.append((story.started.at, "started", {"cached_tokens": story.cached_tokens}))
         for each in story.spans:
             moments.append((each.at, "prefilled", {"tick": each.tick, "tokens": each.length}))
         for loss in story.losses:
-            reason = "backend lost" if loss.reason is None else loss.reason.value
-            moments.append((loss.at, "preempted", {"reason": reason, "by": str(loss.by or "")}))
+            about: dict[str, AttributeValue] = {"reason": loss.word, "by": str(loss.by or "")}
+            moments.append((loss.at, "preempted", about))
         for at in story.resumed_at:
             moments.append((at, "resumed", {}))
         if story.first_token_at is not None:
@@ -101,28 +102,29 @@ def _operation(request_id: RequestId) -> str:
 
 def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
     assert story.ended_at is not None, story.id
+    accepted = story.accepted
     found: dict[str, AttributeValue] = {
         "gen_ai.operation.name": _operation(story.id),
         "gen_ai.provider.name": "jitney",
         "gen_ai.request.model": model_name,
         "gen_ai.response.model": model_name,
         "gen_ai.response.id": reply_id(story.id),
-        "gen_ai.request.choice.count": story.completions,
-        "gen_ai.usage.input_tokens": story.prompt_tokens,
+        "gen_ai.request.choice.count": accepted.completions,
+        "gen_ai.usage.input_tokens": accepted.prompt_tokens,
         "gen_ai.usage.output_tokens": story.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": story.cached_tokens,
         "gen_ai.response.finish_reasons": (story.ending or "",),
-        "jitney.priority": story.priority.name.lower(),
-        "jitney.door_seconds": story.sent_at - story.arrived_at,
+        "jitney.priority": accepted.priority.name.lower(),
+        "jitney.door_seconds": accepted.sent_at - accepted.arrived_at,
         "jitney.preempted_count": story.preempted_count,
         "jitney.recomputed_tokens": story.recomputed_tokens,
         "jitney.why": explain(story, story.ended_at),
     }
-    if story.max_tokens is not None:
-        found["gen_ai.request.max_tokens"] = story.max_tokens
-    if story.started_at is not None:
-        found["jitney.queue_seconds"] = story.started_at - story.sent_at
+    if accepted.max_tokens is not None:
+        found["gen_ai.request.max_tokens"] = accepted.max_tokens
+    if story.started is not None:
+        found["jitney.queue_seconds"] = story.started.at - accepted.sent_at
     if story.first_token_at is not None:
-        first_s = story.first_token_at - story.arrived_at
+        first_s = story.first_token_at - accepted.arrived_at
         found["gen_ai.server.time_to_first_token"] = first_s
     return found

@@ -1,6 +1,7 @@
 """Families of metrics in prometheus-client's terms, from plain numbers. Any thread; no state."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -9,35 +10,26 @@ from prometheus_client.core import (
     Metric,
 )
 
-from jitney.server.observe.measures import Histogram
+from jitney.server.observe.histograms import Histogram
 
 Labels = dict[str, str]
+Values = float | Iterable[tuple[Labels, float]]
+"""One number, or one for each set of labels."""
 
 
-def gauge(name: str, about: str, value: float, labels: Labels | None = None) -> Metric:
-    """A level."""
-    return labelled_gauge(name, about, [(labels or {}, value)])
+def by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
+    """A number for each value of a label."""
+    return [({label: name}, value) for name, value in values.items()]
 
 
-def labelled_gauge(name: str, about: str, values: Iterable[tuple[Labels, float]]) -> Metric:
-    """A level for each set of labels."""
-    family = GaugeMetricFamily(name, about)
-    for labels, value in values:
-        family.add_sample(name, labels, value)
-    return family
+def gauge(name: str, about: str, values: Values, labels: Labels | None = None) -> Metric:
+    """A level; `labels` are those of all samples."""
+    return _filled(GaugeMetricFamily(name, about), name, values, labels)
 
 
-def counter(name: str, about: str, value: float, labels: Labels | None = None) -> Metric:
+def counter(name: str, about: str, values: Values, labels: Labels | None = None) -> Metric:
     """A total; its sample is called `name` with `_total` after it."""
-    return labelled_counter(name, about, [(labels or {}, value)])
-
-
-def labelled_counter(name: str, about: str, values: Iterable[tuple[Labels, float]]) -> Metric:
-    """A total for each set of labels."""
-    family = CounterMetricFamily(name, about)
-    for labels, value in values:
-        family.add_sample(f"{name}_total", labels, value)
-    return family
+    return _filled(CounterMetricFamily(name, about), f"{name}_total", values, labels)
 
 
 def histogram(name: str, about: str, values: Histogram, labels: Labels | None = None) -> Metric:
@@ -52,3 +44,23 @@ def histogram(name: str, about: str, values: Histogram, labels: Labels | None = 
     family.add_sample(f"{name}_count", labels, count)
     family.add_sample(f"{name}_sum", labels, values.total)
     return family
+
+
+def _filled(family: Metric, name: str, values: Values, labels: Labels | None) -> Metric:
+    samples = [({}, values)] if isinstance(values, int | float) else values
+    for own, value in samples:
+        family.add_sample(name, {**(labels or {}), **own}, value)
+    return family
+
+
+Given = TypeVar("Given", Values, Histogram)
+
+
+def families(
+    make: Callable[[str, str, Given, Labels | None], Metric],
+    prefix: str,
+    table: Mapping[str, tuple[str, Given]],
+    labels: Labels | None = None,
+) -> list[Metric]:
+    """One family for each name: what it is about, and its values."""
+    return [make(f"{prefix}:{name}", about, of, labels) for name, (about, of) in table.items()]

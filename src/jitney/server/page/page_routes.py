@@ -24,7 +24,7 @@ from jitney.server import limits
 from jitney.server.admission.keys import Caller
 from jitney.server.observe.chrome_trace import trace_slices
 from jitney.server.observe.monitor import Monitor
-from jitney.server.observe.viewer import EVERYONE, Viewer
+from jitney.server.observe.recorder import EVERYONE, Viewer
 from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.page import FILES
 from jitney.server.page.state import PageState

@@ -11,20 +11,22 @@ wait, in numbers. How the server is, the service says.
 import asyncio
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from jitney.core.request import RequestId
-from jitney.core.snapshot import Detail, SlotState, Waiting, WaitReason
+from jitney.core.snapshot import Detail, Waiting, WaitReason
 from jitney.engine.engine import EngineState
 from jitney.engine.records import TickRecord
 from jitney.engine.stats import Stats
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
 from jitney.server.observe.monitor import Monitor
-from jitney.server.observe.recorder import Loss, Story
-from jitney.server.observe.slots_reply import Fields, SlotTable, Value
-from jitney.server.observe.viewer import Viewer
+from jitney.server.observe.recorder import Viewer
+from jitney.server.observe.story import Loss, Story
 from jitney.server.service import Service
+
+# A value that JSON can carry.
+Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+Fields = dict[str, Value]
 
 FRESH_S = 0.2
 LOOK_S_MAX = 1.0
@@ -49,55 +51,38 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """JSON, and how long ago the engine was so."""
-
-    content: bytes
-    seen_s_ago: float
-
-
 class PageState:
     """Makes what the page asks for."""
 
     def __init__(self, service: Service, monitor: Monitor) -> None:
         self._service = service
         self._engine = service.engine
-        self._monitor = monitor
+        self._recorder = monitor.recorder
+        self._clock = monitor.clock
         self._detail: Detail | None = None
         self._looking: asyncio.Future[Detail] | None = None
         self._turn = asyncio.Lock()
 
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
         """The whole page, in JSON; ticks after the given one, requests only when wanted."""
-        detail = await self._look()
-        return await self._in_turn(
+        detail = await self.look()
+        return await self.in_turn(
             lambda: self._fields(detail, viewer, ticks_after, wants_requests=wants_requests)
         )
 
-    async def slots(self, viewer: Viewer) -> Told | None:
-        """Every slot, in llama-server's shape; None when the engine has never answered."""
-        detail = await self._look()
-        if detail is None:
-            return None
-        table = SlotTable(viewer, self._engine.settings, self._monitor.recorder.origin)
-        content = await self._in_turn(lambda: table.rows(detail))
-        return Told(content, self._monitor.clock.now() - detail.at)
-
-    async def _in_turn(self, make: Callable[[], Value]) -> bytes:
+    async def in_turn(self, make: Callable[[], Value]) -> bytes:
         """What is made, in JSON; one at a time."""
         async with self._turn:
-            clock = self._monitor.clock
-            began_at = clock.now()
+            began_at = self._clock.now()
             content = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
             # The next one is made in another round, and half of the time belongs to others.
-            await asyncio.sleep(clock.now() - began_at)
+            await asyncio.sleep(self._clock.now() - began_at)
         return content
 
     def _fields(
         self, detail: Detail | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
     ) -> Fields:
-        now = self._monitor.clock.now()
+        now = self._clock.now()
         stats = self._engine.stats()
         fields: Fields = {
             "at": now,
@@ -108,7 +93,7 @@ class PageState:
             "counts": _counts(stats),
             "cost": _cost(stats),
             "rate": self._rate(now, stats.uptime_s),
-            "ticks": [_tick(each) for each in self._ticks(ticks_after)],
+            "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
         if detail is not None:
             fields["seen_s_ago"] = now - detail.at
@@ -118,22 +103,26 @@ class PageState:
             ]
             fields["queue"] = [self._waiting(each, viewer, now) for each in detail.waiting]
         if wants_requests:
-            stories = self._monitor.recorder.stories(STORIES_SHOWN, viewer)
+            stories = self._recorder.stories(STORIES_SHOWN, viewer)
             fields["requests"] = [story_fields(each, now) for each in stories]
-            fields["latency"] = self._latency()
+            latencies = self._recorder.latencies()
+            fields["latency"] = {name: percentiles(latencies[name]) for name in latencies} | {
+                "count": len(latencies["whole"])
+            }
         return fields
 
     def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
         """All that is known of one request; None when it is not known (any more), or another's."""
-        story = self._monitor.recorder.story(request_id)
-        if story is None or not viewer.may_read(story.tenant):
+        story = self._recorder.story(request_id)
+        if story is None or not viewer.may_read(story.accepted):
             return None
         losses: list[Value] = [self._loss(each, story, viewer) for each in story.losses]
-        now = self._monitor.clock.now()
+        now = self._clock.now()
         return {**story_fields(story, now), **_details(story), "losses": losses}
 
-    async def _look(self) -> Detail | None:
-        now = self._monitor.clock.now()
+    async def look(self) -> Detail | None:
+        """How the engine stands, or stood when it last answered; None when it never has."""
+        now = self._clock.now()
         is_fresh = self._detail is not None and now - self._detail.at < FRESH_S
         if is_fresh or self._engine.state is EngineState.STOPPED:
             return self._detail
@@ -159,46 +148,31 @@ class PageState:
             "model_len_max": settings.model_len_max,
         }
 
-    def _ticks(self, after: int) -> list[TickRecord]:
-        return self._monitor.recorder.ticks(after, TICKS_SHOWN)
-
     def _rate(self, now: float, uptime_s: float) -> Fields:
-        recent = self._monitor.recorder.ticks_since(now - RATE_WINDOW_S)
+        recent = self._recorder.ticks_since(now - RATE_WINDOW_S)
         made = sum(each.sampled_tokens for each in recent)
         prefilled = sum(each.prefill_tokens for each in recent)
         # Right after the start the window is shorter than it will be.
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
-    def _latency(self) -> Fields:
-        recorder = self._monitor.recorder
-        wholes = recorder.wholes()
-        return {
-            "first_token": percentiles(recorder.firsts()),
-            "gap": percentiles(recorder.gaps()),
-            "whole": percentiles(wholes),
-            "count": len(wholes),
-        }
-
     def _slots(self, detail: Detail, viewer: Viewer) -> list[Value]:
-        views = detail.slots
-        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(len(views), 1))
+        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(len(detail.slots), 1))
         rows: list[Value] = []
-        for view in views:
+        for view in detail.slots:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
-            if view.state is not SlotState.CACHED and view.request_id is not None:
-                origin = self._monitor.recorder.origin(view.request_id)
+            if view.request_id is not None:
+                accepted = self._recorder.accepted(view.request_id)
+                may_read, index = viewer.may_read(accepted), view.index or 0
                 tails = detail.tails.get(view.request_id, ())
-                index = view.index or 0
                 text = tails[index][-shown:] if index < len(tails) else ""
-                may_read = viewer.may_read(None if origin is None else origin.tenant)
                 row["request"] = view.request_id if may_read else None
                 row |= {"index": index, "text": text if may_read else None}
-                if origin is not None:
+                if accepted is not None:
                     row |= {
-                        "prompt": origin.prompt_tokens,
-                        "made": max(0, view.token_count + 1 - origin.prompt_tokens),
-                        "limit": origin.max_tokens,
+                        "prompt": accepted.prompt_tokens,
+                        "made": max(0, view.token_count + 1 - accepted.prompt_tokens),
+                        "limit": accepted.max_tokens,
                     }
             rows.append(row)
         return rows
@@ -216,15 +190,14 @@ class PageState:
 
     def _loss(self, loss: Loss, story: Story, viewer: Viewer) -> Fields:
         return {
-            "at_s": loss.at - story.arrived_at,
-            "reason": "backend lost" if loss.reason is None else loss.reason.value,
+            "at_s": loss.at - story.accepted.arrived_at,
+            "reason": loss.word,
             "by": None if loss.by is None else self._name(loss.by, viewer),
         }
 
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
         """The request's id, which its caller may have chosen; None when it is another's."""
-        origin = self._monitor.recorder.origin(request_id)
-        return request_id if viewer.may_read(None if origin is None else origin.tenant) else None
+        return request_id if viewer.may_read(self._recorder.accepted(request_id)) else None
 
 
 def _counts(stats: Stats) -> Fields:
@@ -260,15 +233,15 @@ def _cost(stats: Stats) -> Fields:
 
 def story_fields(story: Story, now: float) -> Fields:
     """A request in a list: its bar and its words."""
-    end = story.ended_at if story.ended_at is not None else now
+    arrived_at = story.accepted.arrived_at
     return {
         "request": story.id,
-        "ago_s": now - story.arrived_at,
-        "total_s": end - story.arrived_at,
+        "ago_s": now - arrived_at,
+        "total_s": story.until(now) - arrived_at,
         "ending": story.ending,
-        "priority": story.priority.name.lower(),
+        "priority": story.accepted.priority.name.lower(),
         "words": explain(story, now),
-        "phases": [[each.kind, each.start_s, each.end_s] for each in phases(story, now)],
+        "phases": [list(each) for each in phases(story, now)],
     }
 
 
@@ -294,7 +267,7 @@ def _tick(record: TickRecord) -> Value:
 
 
 def _details(story: Story) -> Fields:
-    origin = story.arrived_at
+    origin = story.accepted.arrived_at
 
     def since(at: float | None) -> Value:
         return None if at is None else at - origin
@@ -303,13 +276,13 @@ def _details(story: Story) -> Fields:
         [each.tick, each.at - origin, each.start, each.length, each.seconds] for each in story.spans
     ]
     return {
-        "prompt_tokens": story.prompt_tokens,
+        "prompt_tokens": story.accepted.prompt_tokens,
         "cached_tokens": story.cached_tokens,
         "completion_tokens": story.completion_tokens,
         "recomputed_tokens": story.recomputed_tokens,
-        "completions": story.completions,
-        "sent_s": since(story.sent_at),
-        "started_s": since(story.started_at),
+        "completions": story.accepted.completions,
+        "sent_s": since(story.accepted.sent_at),
+        "started_s": None if story.started is None else story.started.at - origin,
         "first_token_s": since(story.first_token_at),
         "last_token_s": since(story.last_token_at),
         "slowest_gap": None if story.gap is None else duration_text(story.gap.seconds),

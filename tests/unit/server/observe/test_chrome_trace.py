@@ -7,13 +7,19 @@ import pytest
 
 from jitney.server import limits
 from jitney.server.observe.chrome_trace import ENGINE, REQUESTS, trace_slices
-from jitney.server.observe.recorder import MEMBERS_MAX, REQUESTS_MAX, TICKS_MAX, Recorder
-from jitney.server.observe.viewer import EVERYONE, Viewer
+from jitney.server.observe.recorder import (
+    EVERYONE,
+    MEMBERS_MAX,
+    REQUESTS_MAX,
+    TICKS_MAX,
+    Recorder,
+    Viewer,
+)
 from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
 
 
 def recorded() -> Recorder:
-    recorder = Recorder()
+    recorder = Recorder(512)
     recorder.take(accepted(0.0, "a", 4, tenant="one"))
     recorder.take(started(0.5, "a", 0.5))
     recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True, slot=2), took_s=0.4))
@@ -102,12 +108,12 @@ def test_counters_show_memory_queue_and_batch() -> None:
 
 def test_an_empty_recorder_is_still_a_trace() -> None:
     """Guards a server that was asked before its first request."""
-    assert all(event["ph"] == "M" for event in events(Recorder()))
+    assert all(event["ph"] == "M" for event in events(Recorder(512)))
 
 
 def full(wide: int) -> Recorder:
     """A recorder that has all it can hold, with batches of so many."""
-    recorder = Recorder()
+    recorder = Recorder(512)
     for number in range(REQUESTS_MAX):
         recorder.take(accepted(0.0, f"r{number}", 4))
         recorder.take(done(1.0, f"r{number}"))

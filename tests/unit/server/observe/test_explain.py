@@ -1,6 +1,7 @@
 """Explanations: the words for what was recorded, and phases that add up to a life."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,24 +9,28 @@ import pytest
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
 from jitney.server.observe.explain import duration_text, explain, phases
-from jitney.server.observe.recorder import Gap, Loss, Span, Story
+from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.story import Gap, Loss, Story, begin
+from tests.unit.server.observe.records_for_tests import (
+    accepted,
+    done,
+    member,
+    preempted,
+    started,
+    tick,
+)
+
+ACCEPTED = replace(accepted(100.0, "a", 1000), max_tokens=None)
 
 
 def story(**changes: Any) -> Story:  # Any: whatever a Story takes
     """A request that ran for two seconds without incident."""
+    told = {name: changes.pop(name) for name in ("arrived_at", "completions") if name in changes}
+    made = begin(replace(ACCEPTED, **told), changes.pop("waiting_before", 0), 0)
+    started_at = changes.pop("started_at", 100.0)
+    if started_at is not None:
+        made.start(started(started_at, "a", 0.0, cached=changes.pop("cached_tokens", 0)))
     given: dict[str, Any] = {
-        "id": RequestId("a"),
-        "arrived_at": 100.0,
-        "sent_at": 100.0,
-        "accepted_at": 100.0,
-        "prompt_tokens": 1000,
-        "completions": 1,
-        "max_tokens": None,
-        "priority": Priority.NORMAL,
-        "tenant": "",
-        "waiting_before": 0,
-        "running_before": 0,
-        "started_at": 100.0,
         "prefill_ticks": 2,
         "prefill_tokens": 1000,
         "first_token_at": 100.5,
@@ -34,7 +39,7 @@ def story(**changes: Any) -> Story:  # Any: whatever a Story takes
         "ended_at": 102.0,
         "ending": "stop",
     }
-    return Story(**{**given, **changes})
+    return replace(made, **{**given, **changes})
 
 
 def test_a_smooth_request_says_only_what_it_did() -> None:
@@ -132,13 +137,13 @@ def test_time_at_the_door_is_told_apart_from_waiting() -> None:
     slow = story(arrived_at=82.8, started_at=100.02)
     told = explain(slow, 200.0)
     assert told.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
-    kinds = [(phase.kind, round(phase.end_s, 2)) for phase in phases(slow, 200.0)]
+    kinds = [(kind, round(end_s, 2)) for kind, _, end_s in phases(slow, 200.0)]
     assert kinds[:2] == [("reading", 17.2), ("queued", 17.22)]
     unstarted = story(arrived_at=90.0, started_at=None, first_token_at=None, last_token_at=None)
-    assert [phase.kind for phase in phases(unstarted, 200.0)] == ["reading", "queued"]
+    assert [kind for kind, _, _ in phases(unstarted, 200.0)] == ["reading", "queued"]
     brief = story(arrived_at=99.998)
     assert explain(brief, 200.0).startswith("Started at once")
-    assert phases(brief, 200.0)[0].kind == "queued"
+    assert phases(brief, 200.0)[0][0] == "queued"
 
 
 def test_a_gap_like_all_the_others_is_not_worth_a_word() -> None:
@@ -168,28 +173,54 @@ def test_a_request_that_never_ran_says_so() -> None:
 
 def test_phases_follow_one_another_and_fill_the_whole_life() -> None:
     """Guards the bar of a request: no hole, no overlap, from arrival to the end."""
-    hard = story(
-        started_at=100.2,
-        losses=[Loss(101.0, 0, PreemptReason.RECOMPUTED)],
-        resumed_at=[101.4],
-        spans=[Span(1, 100.5, 0.1, 0, 0, 1000), Span(9, 101.6, 0.1, 0, 0, 1010)],
-    )
+    recorder = Recorder(2000)
+    for record in (
+        ACCEPTED,
+        started(100.2, "a", 0.2),
+        tick(100.5, 1, member("a", 0, 1000, samples=True)),
+        tick(100.9, 2, member("a", 1000, 1, samples=True)),
+        preempted(101.0, "a", PreemptReason.RECOMPUTED, "b"),
+        tick(101.5, 3, member("a", 0, 500, samples=False), took_s=0.1),
+        tick(101.6, 4, member("a", 500, 502, samples=True), took_s=0.1),
+        tick(101.9, 5, member("a", 1002, 1, samples=True)),
+        done(102.0, "a"),
+    ):
+        recorder.take(record)
+    hard = recorder.story(RequestId("a"))
+    assert hard is not None
     found = phases(hard, 200.0)
-    assert [each.kind for each in found] == [
+    assert [kind for kind, _, _ in found] == [
         "queued", "prefill", "generating", "preempted", "prefill", "generating",
     ]  # fmt: skip
-    assert found[0].start_s == 0.0
-    assert found[-1].end_s == pytest.approx(2.0)
+    assert found[0][1] == 0.0
+    assert found[-1][2] == pytest.approx(2.0)
     for before, after in itertools.pairwise(found):
-        assert before.end_s == after.start_s
-    assert found[4].end_s == pytest.approx(1.6)
+        assert before[2] == after[1]
+    ends = [round(end_s, 3) for _, _, end_s in found]
+    assert ends == [0.2, 0.5, 1.0, 1.4, 1.6, 2.0]
+
+
+def test_memory_that_was_restored_is_no_prefill() -> None:
+    """Guards the bar of a request whose memory was saved: it generates as soon as it runs again."""
+    recorder = Recorder(2000)
+    for record in (
+        ACCEPTED,
+        started(100.0, "a", 0.0),
+        tick(100.5, 1, member("a", 0, 1000, samples=True)),
+        preempted(101.0, "a", PreemptReason.SAVED, "b"),
+        tick(101.5, 2, member("a", 1000, 1, samples=True), took_s=0.1),
+    ):
+        recorder.take(record)
+    live = recorder.story(RequestId("a"))
+    assert live is not None
+    kinds = [(kind, round(end_s, 3)) for kind, _, end_s in phases(live, 102.0)]
+    assert kinds == [("prefill", 0.5), ("generating", 1.0), ("preempted", 1.4), ("generating", 2.0)]
 
 
 def test_the_phase_of_a_live_request_ends_now() -> None:
     """Guards bars that stand still while their request runs."""
     waiting = story(started_at=None, first_token_at=None, ended_at=None, ending=None)
-    (phase,) = phases(waiting, 104.0)
-    assert (phase.kind, phase.start_s, phase.end_s) == ("queued", 0.0, 4.0)
+    assert phases(waiting, 104.0) == [("queued", 0.0, 4.0)]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from jitney.engine.engine import Engine
 from jitney.errors import ContextLengthExceeded
 from jitney.server import limits
 from jitney.server.http.open_files import connections_max
-from jitney.server.observe.measures import Histogram, Measures, token_bounds
-from jitney.server.observe.metrics import LIMIT_LABELS, Metrics
-from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
+from jitney.server.observe.metrics import LIMIT_LABELS
+from jitney.server.observe.monitor import Monitor
 
 WAIT_S = 60.0
 LABELS = {"model_name": "tiny", "engine": "0"}
@@ -80,7 +79,7 @@ class Watched:
             policy=Policy.PRIORITY,
         )
         self.engine = Engine(self.backend, settings)
-        self.metrics = Metrics(self.engine, "tiny")
+        self.metrics = Monitor(self.engine, "tiny").metrics
 
     def values(self) -> dict[str, float]:
         """Every sample by name and labels, as Prometheus' own parser reads them."""
@@ -261,34 +260,3 @@ def test_two_servers_in_one_process_do_not_share_numbers() -> None:
     finally:
         first.engine.close(drain_s=0)
         second.engine.close(drain_s=0)
-
-
-def test_a_value_on_a_bound_counts_below_it() -> None:
-    """Guards Prometheus' rule that a bound is part of its bucket."""
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.5, 1.0, 1.5, 2.0, 9.0):
-        histogram.add(value)
-    assert histogram.counts == [2, 2, 1]
-    assert (histogram.count, histogram.total) == (5, 14.0)
-
-
-def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
-    """Guards prefill and decode times against each other's share."""
-    measures = Measures(200)
-    measures.take(accepted(0.0, "a", 4))
-    measures.take(started(1.0, "a", 1.0))
-    measures.take(tick(3.0, 1, member("a", 0, 4, samples=True)))
-    measures.take(tick(4.0, 2, member("a", 4, 1, samples=True)))
-    measures.take(tick(8.0, 3, member("a", 5, 1, samples=True)))
-    measures.take(done(9.0, "a"))
-    totals = measures.copied()
-    assert (totals.first_token.total, totals.prefilled.total) == (3.0, 2.0)
-    assert (totals.generated.total, totals.inferred.total) == (5.0, 7.0)
-    assert (totals.token_gap.total, totals.token_gap.count) == (5.0, 2)
-    assert totals.token_mean.total == 2.5
-
-
-def test_token_bounds_end_at_the_longest_sequence() -> None:
-    """Guards the bounds of token histograms, which depend on the model."""
-    assert token_bounds(100) == (1, 2, 5, 10, 20, 50, 100)
-    assert token_bounds(99)[-1] == 50

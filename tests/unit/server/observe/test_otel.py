@@ -25,7 +25,7 @@ from tests.unit.server.observe.records_for_tests import (
 
 def told(*records: Record) -> InMemorySpanExporter:
     """The exporter after these records went through recorder and spans, as an engine tells them."""
-    exporter, recorder = InMemorySpanExporter(), Recorder()
+    exporter, recorder = InMemorySpanExporter(), Recorder(512)
     spans = Spans(recorder, "tiny", exporter)
     for record in records:
         recorder.take(record)

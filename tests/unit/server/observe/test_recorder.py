@@ -2,22 +2,18 @@
 
 import threading
 
-from jitney.core.events import PreemptReason
-from jitney.core.request import Priority, RequestId
-from jitney.engine.records import BackendLost
-from jitney.errors import BackendFailed, DeadlineExceeded
-from jitney.server.observe import recorder as recorder_module
-from jitney.server.observe.recorder import Origin, Recorder, Story
-from jitney.server.observe.viewer import Viewer
+from jitney.core.request import RequestId
+from jitney.server.observe.recorder import MEMBERS_MAX, Recorder, Viewer
+from jitney.server.observe.story import Story
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
-    failed,
     member,
-    preempted,
     started,
     tick,
 )
+
+LENGTH_MAX = 512
 
 
 def story_of(recorder: Recorder, name: str) -> Story:
@@ -26,83 +22,9 @@ def story_of(recorder: Recorder, name: str) -> Story:
     return story
 
 
-def test_a_request_is_followed_from_arrival_to_its_end() -> None:
-    """Guards the numbers that an explanation is made of."""
-    recorder = Recorder()
-    recorder.take(accepted(0.0, "a", 10))
-    recorder.take(started(1.0, "a", 1.0, cached=2))
-    recorder.take(tick(2.0, 1, member("a", 2, 5, samples=False, slot=3)))
-    recorder.take(tick(3.0, 2, member("a", 7, 3, samples=True, slot=3)))
-    recorder.take(tick(5.0, 3, member("a", 10, 1, samples=True, slot=3)))
-    live = story_of(recorder, "a")
-    assert (live.slot, live.ended_at) == (3, None)
-    recorder.take(done(5.5, "a"))
-    story = story_of(recorder, "a")
-    assert (story.started_at, story.cached_tokens, story.prefill_ticks) == (1.0, 2, 2)
-    assert (story.prefill_tokens, story.recomputed_tokens) == (8, 0)
-    assert [(span.tick, span.start, span.length) for span in story.spans] == [(1, 2, 5), (2, 7, 3)]
-    assert (story.first_token_at, story.last_token_at) == (3.0, 5.0)
-    assert (story.completion_tokens, story.ending, story.slot) == (2, "stop", None)
-
-
-def test_a_preempted_request_remembers_why_by_whom_and_what_was_recomputed() -> None:
-    """Guards the words about a preemption."""
-    recorder = Recorder()
-    recorder.take(accepted(0.0, "a", 4))
-    recorder.take(started(0.0, "a", 0.0))
-    recorder.take(accepted(0.5, "b", 4, Priority.HIGH))
-    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True)))
-    recorder.take(tick(2.0, 2, member("a", 4, 1, samples=True)))
-    recorder.take(preempted(2.5, "a", PreemptReason.DISPLACED, "b"))
-    recorder.take(tick(6.0, 3, member("a", 0, 6, samples=True), took_s=1.0))
-    story = story_of(recorder, "a")
-    (loss,) = story.losses
-    assert (loss.reason, loss.by, loss.by_priority) == (
-        PreemptReason.DISPLACED,
-        "b",
-        Priority.HIGH,
-    )
-    assert (story.preempted_count, story.recomputed_tokens, story.resumed_at) == (1, 5, [5.0])
-    assert story.gap is not None
-    assert (story.gap.seconds, story.gap.lost_slot) == (4.0, True)
-    assert (story.prefill_ticks, story.prefill_tokens) == (1, 4)
-
-
-def test_a_lost_backend_interrupts_those_who_ran_and_no_others() -> None:
-    """Guards against failures that are blamed on requests that waited."""
-    recorder = Recorder()
-    for name in ("a", "b"):
-        recorder.take(accepted(0.0, name, 4))
-    recorder.take(started(0.0, "a", 0.0))
-    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True)))
-    recorder.take(BackendLost(at=2.0, error="gone", restarts_failed=0))
-    recorder.take(BackendLost(at=3.0, error="still gone", restarts_failed=1))
-    assert story_of(recorder, "a").failure_count == 1
-    assert story_of(recorder, "b").failure_count == 0
-
-
-def test_the_slowest_gap_knows_what_was_prefilled_beside_it() -> None:
-    """Guards the answer to: who made my stream stutter?"""
-    recorder = Recorder()
-    recorder.take(accepted(0.0, "a", 1))
-    recorder.take(started(0.0, "a", 0.0))
-    recorder.take(tick(1.0, 1, member("a", 0, 1, samples=True)))
-    recorder.take(tick(1.1, 2, member("a", 1, 1, samples=True)))
-    beside = (
-        member("b", 0, 256, samples=False, slot=1),
-        member("c", 0, 100, samples=True, slot=2),
-    )
-    recorder.take(tick(1.5, 3, member("a", 2, 1, samples=True), *beside))
-    recorder.take(tick(1.6, 4, member("a", 3, 1, samples=True)))
-    gap = story_of(recorder, "a").gap
-    assert gap is not None
-    assert (round(gap.seconds, 3), gap.prompts_beside, gap.prompt_tokens_beside) == (0.4, 2, 356)
-    assert len(recorder.gaps()) == 3
-
-
 def test_who_was_there_first_is_counted_on_arrival() -> None:
     """Guards "queued behind 3 requests"."""
-    recorder = Recorder()
+    recorder = Recorder(LENGTH_MAX)
     for name in ("a", "b", "c"):
         recorder.take(accepted(0.0, name, 4))
     recorder.take(started(1.0, "a", 1.0))
@@ -112,22 +34,9 @@ def test_who_was_there_first_is_counted_on_arrival() -> None:
     assert (story.waiting_before, story.running_before) == (1, 1)
 
 
-def test_errors_and_deadlines_end_a_story_with_their_message() -> None:
-    """Guards the difference between a failure and a request that came too late."""
-    recorder = Recorder()
-    for name, error in (("a", BackendFailed("broken")), ("b", DeadlineExceeded("late"))):
-        recorder.take(accepted(0.0, name, 4))
-        recorder.take(failed(1.0, name, error))
-    failure = story_of(recorder, "a")
-    assert failure.ending == "error"
-    # What a backend says is for the log; a story is shown to callers.
-    assert failure.message == "The model failed while it ran this request; try again."
-    assert (story_of(recorder, "b").ending, story_of(recorder, "b").message) == ("deadline", "late")
-
-
 def test_only_the_last_ticks_and_requests_are_kept() -> None:
     """Guards memory: a server runs for months."""
-    recorder = Recorder(ticks_max=5, requests_max=3)
+    recorder = Recorder(LENGTH_MAX, ticks_max=5, requests_max=3)
     for number in range(1, 21):
         recorder.take(accepted(float(number), str(number), 4))
         recorder.take(tick(float(number), number, member(str(number), 0, 4, samples=True)))
@@ -139,33 +48,20 @@ def test_only_the_last_ticks_and_requests_are_kept() -> None:
 
 def test_wide_batches_make_fewer_ticks_kept() -> None:
     """Guards memory against batches of hundreds of sequences."""
-    recorder = Recorder()
+    recorder = Recorder(LENGTH_MAX)
     width = 1024
     members = [member(f"r{at}", 5, 1, samples=True, slot=at) for at in range(width)]
-    count = recorder_module.MEMBERS_MAX // width + 20
+    count = MEMBERS_MAX // width + 20
     for number in range(1, count + 1):
         recorder.take(tick(float(number), number, *members))
     kept = recorder.ticks()
-    assert sum(len(each.members) for each in kept) <= recorder_module.MEMBERS_MAX
+    assert sum(len(each.members) for each in kept) <= MEMBERS_MAX
     assert kept[-1].number == count
-
-
-def test_a_long_prompt_keeps_a_bounded_number_of_spans_and_counts_the_rest() -> None:
-    """Guards memory against one request with ten thousand spans."""
-    recorder = Recorder()
-    spans = recorder_module.SPANS_MAX + 50
-    recorder.take(accepted(0.0, "a", spans))
-    recorder.take(started(0.0, "a", 0.0))
-    for at in range(spans):
-        recorder.take(tick(float(at), at + 1, member("a", at, 1, samples=False)))
-    story = story_of(recorder, "a")
-    assert len(story.spans) == recorder_module.SPANS_MAX
-    assert (story.prefill_ticks, story.prefill_tokens) == (spans, spans)
 
 
 def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
     """Guards the page against ticks that are drawn twice."""
-    recorder = Recorder()
+    recorder = Recorder(LENGTH_MAX)
     for number in range(1, 11):
         recorder.take(tick(float(number), number))
     assert [each.number for each in recorder.ticks(after=7)] == [8, 9, 10]
@@ -175,7 +71,7 @@ def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
 
 def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     """Guards tenants against each other, and percentiles against what they may not read."""
-    recorder = Recorder()
+    recorder = Recorder(LENGTH_MAX)
     for number, tenant in enumerate(("one", "two", "one", "two")):
         recorder.take(accepted(float(number), str(number), 4, tenant=tenant))
         recorder.take(started(float(number), str(number), 0.0))
@@ -185,15 +81,16 @@ def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     assert [each.id for each in recorder.stories(viewer=Viewer("one"))] == ["2", "0"]
     assert [each.id for each in recorder.stories(1, Viewer("two"))] == ["3"]
     assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
-    origins = [recorder.origin(RequestId(name)) for name in ("0", "3", "none")]
-    assert origins == [Origin("one", 4, 64, 0), Origin("two", 4, 64, 0), None]
-    assert sorted(recorder.firsts()) == [0.5] * 4
-    assert recorder.wholes() == [10.0]
+    known = [recorder.accepted(RequestId(name)) for name in ("0", "3", "none")]
+    told = [each and (each.tenant, each.prompt_tokens, each.max_tokens) for each in known]
+    assert told == [("one", 4, 64), ("two", 4, 64), None]
+    assert sorted(recorder.latencies()["first_token"]) == [0.5] * 4
+    assert recorder.latencies()["whole"] == [10.0]
 
 
 def test_reading_while_the_engine_writes_gives_whole_stories() -> None:
     """Guards readers of other threads: a story that is copied does not change under them."""
-    recorder = Recorder(ticks_max=64, requests_max=8)
+    recorder = Recorder(LENGTH_MAX, ticks_max=64, requests_max=8)
     stopping = threading.Event()
 
     def write() -> None:
@@ -211,7 +108,7 @@ def test_reading_while_the_engine_writes_gives_whole_stories() -> None:
     while not stopping.is_set():
         stories = recorder.stories()
         assert len(stories) <= 9
-        assert all(story.completion_tokens == len(story.token_at) for story in stories)
+        assert all(story.completion_tokens == len(story.progress) for story in stories)
         seen += len(recorder.ticks())
     writer.join(30)
     assert len(recorder.stories()) == 8

@@ -15,8 +15,9 @@ from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.server import limits
 from jitney.server.observe.monitor import Monitor
-from jitney.server.observe.viewer import EVERYONE
-from jitney.server.page.state import TAIL_CHARACTERS, PageState, Told
+from jitney.server.observe.recorder import EVERYONE
+from jitney.server.page.inspection import SlotTable
+from jitney.server.page.state import TAIL_CHARACTERS, PageState
 from jitney.server.service import Service
 
 PAGES = 20
@@ -67,7 +68,9 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
         None,
         ServeSettings(served_model_name=("tiny",)),
     )
-    page = PageState(service, Monitor(engine, "tiny", clock=Still()))
+    monitor = Monitor(engine, "tiny", clock=Still())
+    page = PageState(service, monitor)
+    table = SlotTable(EVERYONE, engine.settings, monitor.recorder)
     looks: list[int] = []
     look = engine.look
 
@@ -78,16 +81,20 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     monkeypatch.setattr(engine, "look", counted)
     engine.start()
 
-    async def poll() -> list[Told | None]:
-        return await asyncio.gather(*(page.slots(EVERYONE) for _ in range(PAGES)))
+    async def ask() -> bytes:
+        detail = await page.look()
+        assert detail is not None
+        return await page.in_turn(lambda: table.rows(detail))
+
+    async def poll() -> list[bytes]:
+        return await asyncio.gather(*(ask() for _ in range(PAGES)))
 
     try:
         told = asyncio.run(poll())
     finally:
         engine.close(drain_s=0)
     assert len(looks) == 1
-    assert {each.content for each in told if each is not None} == {told_of_idle(4, 100)}
-    assert None not in told
+    assert set(told) == {told_of_idle(4, 100)}
 
 
 class Still:

@@ -1,0 +1,247 @@
+"""What happened to one request: `Story`, built from the engine's records. Ids and numbers only.
+
+Changed on the engine thread, under the recorder's lock, until the request ends and never after.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from jitney.core.events import PreemptReason
+from jitney.core.request import Priority, RequestId
+from jitney.engine.records import (
+    Member,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestStarted,
+    TickRecord,
+    ending_of,
+)
+from jitney.server.openai.error_object import refusal_of
+
+SPANS_MAX = 256
+LOSSES_MAX = 64
+"""Of one request; what comes after is counted, not kept."""
+
+READING_S_MIN = 0.005
+"""Reading and tokenising always takes a moment; a shorter one counts as waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSpan:
+    """Prompt or recomputed tokens [start, start + length) that one tick computed."""
+
+    tick: int
+    at: float
+    seconds: float
+    index: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A sequence lost its slot: to `by`, or with the whole backend when `reason` is None."""
+
+    at: float
+    index: int
+    reason: PreemptReason | None
+    by: RequestId | None = None
+    by_priority: Priority | None = None
+
+    @property
+    def word(self) -> str:
+        """Why, in a word or two."""
+        return "backend lost" if self.reason is None else self.reason.value
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The longest time between two tokens, and what the tick that ended it did beside."""
+
+    seconds: float
+    at: float
+    prompts_beside: int
+    prompt_tokens_beside: int
+    batch_size: int
+    lost_slot: bool
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one completion is; for the engine thread alone."""
+
+    reached: int = 0
+    """Tokens that were computed at least once."""
+    token_count: int = 0
+    token_at: float | None = None
+    """When it got its last token."""
+    lost_slot: bool = False
+    """Whether it lost its slot since."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """One request. Times are seconds on the engine's clock."""
+
+    accepted: RequestAccepted
+    waiting_before: int
+    """Requests that waited when it came."""
+    running_before: int
+    started: RequestStarted | None = None
+    phases: list[tuple[float, str]]
+    """When each phase began: reading, queued, prefill, generating, preempted or paused."""
+    spans: list[PrefillSpan] = field(default_factory=list)
+    prefill_ticks: int = 0
+    prefill_tokens: int = 0
+    """Prompt tokens that were computed, and in how many ticks; recomputed ones are not in it."""
+    recomputed_tokens: int = 0
+    losses: list[Loss] = field(default_factory=list)
+    resumed_at: list[float] = field(default_factory=list)
+    """When it first ran again after each loss."""
+    preempted_count: int = 0
+    paused_count: int = 0
+    """How often its caller paused it while it ran."""
+    failure_count: int = 0
+    """How often the backend was lost while it ran."""
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    completion_tokens: int = 0
+    gap: Gap | None = None
+    slot: int | None = None
+    ended_at: float | None = None
+    ending: str | None = None
+    """stop, length, abort, deadline or error, once it has ended."""
+    message: str | None = None
+    """What the caller was told went wrong, and no more: callers see it."""
+    progress: dict[int, Progress] = field(default_factory=dict)
+    """By completion."""
+
+    @property
+    def id(self) -> RequestId:
+        """The request's."""
+        return self.accepted.request_id
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were found in the cache when it started."""
+        return 0 if self.started is None else self.started.prefix_cache_tokens
+
+    def until(self, now: float) -> float:
+        """When it ended; now, if it has not."""
+        return now if self.ended_at is None else self.ended_at
+
+    def copied(self) -> "Story":
+        """As it is now."""
+        return replace(
+            self,
+            phases=list(self.phases),
+            spans=list(self.spans),
+            losses=list(self.losses),
+            resumed_at=list(self.resumed_at),
+            progress=dict(self.progress),
+        )
+
+    def start(self, record: RequestStarted) -> None:
+        """It got its first slot."""
+        self.started = record
+        self._enter("prefill", record.at)
+
+    def compute(self, member: Member, tick: TickRecord) -> None:
+        """It was in the batch of a tick."""
+        progress = self.progress.get(member.index)
+        if progress is None:
+            progress = self.progress[member.index] = Progress()
+        self.slot = member.slot
+        is_prefill = member.start < progress.reached or member.start < self.accepted.prompt_tokens
+        if len(self.resumed_at) < len(self.losses) and self._is_of_last_loss(member):
+            self.resumed_at.append(tick.at - tick.tick_ms / 1e3)
+            self._enter("prefill" if is_prefill else "generating", self.resumed_at[-1])
+        end = member.start + member.length
+        if is_prefill:
+            self._prefill(member, tick, progress.reached, end)
+        if end > progress.reached:
+            progress.reached = end
+
+    def _prefill(self, member: Member, tick: TickRecord, reached: int, end: int) -> None:
+        fresh = max(0, min(end, self.accepted.prompt_tokens) - max(member.start, reached))
+        self.recomputed_tokens += max(0, min(end, reached) - member.start)
+        self.prefill_ticks += fresh > 0
+        self.prefill_tokens += fresh
+        if len(self.spans) < SPANS_MAX:
+            seconds, start, length = tick.tick_ms / 1e3, member.start, member.length
+            span = PrefillSpan(tick.number, tick.at, seconds, member.index, start, length)
+            self.spans.append(span)
+
+    def lose(self, loss: Loss) -> None:
+        """It lost a slot."""
+        self.slot = None
+        if loss.reason is None:
+            self.failure_count += 1
+        elif loss.reason is PreemptReason.PAUSED:
+            self.paused_count += 1
+        else:
+            self.preempted_count += 1
+        for index, progress in self.progress.items():
+            if loss.reason is None or loss.index == index:
+                progress.lost_slot = progress.token_at is not None
+        if len(self.losses) < LOSSES_MAX and len(self.resumed_at) == len(self.losses):
+            self.losses.append(loss)
+            is_paused = loss.reason is PreemptReason.PAUSED
+            self._enter("paused" if is_paused else "preempted", loss.at)
+
+    def add_token(
+        self, member: Member, tick: TickRecord, prompts_beside: tuple[int, int]
+    ) -> float | None:
+        """A tick made a token for it; the seconds since that completion's last one, if any.
+
+        `prompts_beside` are all prompts of the tick and their tokens, its own included.
+        """
+        progress = self.progress[member.index]
+        last_at = progress.token_at
+        self.completion_tokens += 1
+        self.last_token_at = progress.token_at = tick.at
+        progress.token_count += 1
+        if self.first_token_at is None:
+            self.first_token_at = tick.at
+        if self.phases[-1][1] == "prefill" and self._is_of_last_loss(member):
+            self._enter("generating", tick.at)
+        if last_at is None:
+            return None
+        seconds = tick.at - last_at
+        if self.gap is None or seconds > self.gap.seconds:
+            count, tokens = prompts_beside
+            if member.length > 1:
+                count, tokens = count - 1, tokens - member.length
+            lost_slot = progress.lost_slot
+            self.gap = Gap(seconds, tick.at, count, tokens, tick.batch_size, lost_slot)
+        progress.lost_slot = False
+        return seconds
+
+    def end(self, record: RequestDone | RequestFailed) -> None:
+        """It ended."""
+        self.ended_at = record.at
+        self.ending = ending_of(record)
+        self.slot = None
+        if isinstance(record, RequestFailed):
+            self.message = refusal_of(record.error).message
+
+    def _is_of_last_loss(self, member: Member) -> bool:
+        """Whether it is what was lost last that runs here; true where nothing was."""
+        loss = self.losses[-1] if self.losses else None
+        return loss is None or loss.reason is None or loss.index == member.index
+
+    def _enter(self, phase: str, at: float) -> None:
+        self.phases.append((max(at, self.phases[-1][0]), phase))
+
+
+def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> Story:
+    """The story of a request that was taken."""
+    phases = [(record.arrived_at, "queued")]
+    if record.sent_at - record.arrived_at >= READING_S_MIN:
+        phases = [(record.arrived_at, "reading"), (record.sent_at, "queued")]
+    return Story(
+        accepted=record,
+        waiting_before=waiting_before,
+        running_before=running_before,
+        phases=phases,
+    )

@@ -1,0 +1,36 @@
+"""Histograms: their bounds, and which times of a request each of them has."""
+
+from jitney.server.observe.histograms import Histogram, token_bounds
+from jitney.server.observe.recorder import Recorder
+from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
+
+
+def test_a_value_on_a_bound_counts_below_it() -> None:
+    """Guards Prometheus' rule that a bound is part of its bucket."""
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 9.0):
+        histogram.add(value)
+    assert histogram.counts == [2, 2, 1]
+    assert (histogram.count, histogram.total) == (5, 14.0)
+
+
+def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
+    """Guards prefill and decode times against each other's share."""
+    recorder = Recorder(200)
+    recorder.take(accepted(0.0, "a", 4))
+    recorder.take(started(1.0, "a", 1.0))
+    recorder.take(tick(3.0, 1, member("a", 0, 4, samples=True)))
+    recorder.take(tick(4.0, 2, member("a", 4, 1, samples=True)))
+    recorder.take(tick(8.0, 3, member("a", 5, 1, samples=True)))
+    recorder.take(done(9.0, "a"))
+    histograms = recorder.histograms()
+    assert (histograms.first_token.total, histograms.prefilled.total) == (3.0, 2.0)
+    assert (histograms.generated.total, histograms.inferred.total) == (5.0, 7.0)
+    assert (histograms.token_gap.total, histograms.token_gap.count) == (5.0, 2)
+    assert histograms.token_mean.total == 2.5
+
+
+def test_token_bounds_end_at_the_longest_sequence() -> None:
+    """Guards the bounds of token histograms, which depend on the model."""
+    assert token_bounds(100) == (1, 2, 5, 10, 20, 50, 100)
+    assert token_bounds(99)[-1] == 50

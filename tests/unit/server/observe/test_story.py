@@ -1,0 +1,126 @@
+"""Stories: what is kept of one request, and that it is never too much."""
+
+from jitney.core.events import PreemptReason
+from jitney.core.request import Priority, RequestId
+from jitney.engine.records import BackendLost
+from jitney.errors import BackendFailed, DeadlineExceeded
+from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.story import SPANS_MAX, Story
+from tests.unit.server.observe.records_for_tests import (
+    accepted,
+    done,
+    failed,
+    member,
+    preempted,
+    started,
+    tick,
+)
+
+LENGTH_MAX = 512
+
+
+def story_of(recorder: Recorder, name: str) -> Story:
+    story = recorder.story(RequestId(name))
+    assert story is not None
+    return story
+
+
+def test_a_request_is_followed_from_arrival_to_its_end() -> None:
+    """Guards the numbers that an explanation is made of."""
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 10))
+    recorder.take(started(1.0, "a", 1.0, cached=2))
+    recorder.take(tick(2.0, 1, member("a", 2, 5, samples=False, slot=3)))
+    recorder.take(tick(3.0, 2, member("a", 7, 3, samples=True, slot=3)))
+    recorder.take(tick(5.0, 3, member("a", 10, 1, samples=True, slot=3)))
+    live = story_of(recorder, "a")
+    assert (live.slot, live.ended_at) == (3, None)
+    recorder.take(done(5.5, "a"))
+    story = story_of(recorder, "a")
+    assert story.started is not None
+    assert (story.started.at, story.cached_tokens, story.prefill_ticks) == (1.0, 2, 2)
+    assert (story.prefill_tokens, story.recomputed_tokens) == (8, 0)
+    assert [(span.tick, span.start, span.length) for span in story.spans] == [(1, 2, 5), (2, 7, 3)]
+    assert (story.first_token_at, story.last_token_at) == (3.0, 5.0)
+    assert (story.completion_tokens, story.ending, story.slot) == (2, "stop", None)
+
+
+def test_a_preempted_request_remembers_why_by_whom_and_what_was_recomputed() -> None:
+    """Guards the words about a preemption."""
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 4))
+    recorder.take(started(0.0, "a", 0.0))
+    recorder.take(accepted(0.5, "b", 4, Priority.HIGH))
+    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True)))
+    recorder.take(tick(2.0, 2, member("a", 4, 1, samples=True)))
+    recorder.take(preempted(2.5, "a", PreemptReason.DISPLACED, "b"))
+    recorder.take(tick(6.0, 3, member("a", 0, 6, samples=True), took_s=1.0))
+    story = story_of(recorder, "a")
+    (loss,) = story.losses
+    assert (loss.reason, loss.by, loss.by_priority) == (
+        PreemptReason.DISPLACED,
+        "b",
+        Priority.HIGH,
+    )
+    assert (story.preempted_count, story.recomputed_tokens, story.resumed_at) == (1, 5, [5.0])
+    assert story.gap is not None
+    assert (story.gap.seconds, story.gap.lost_slot) == (4.0, True)
+    assert (story.prefill_ticks, story.prefill_tokens) == (1, 4)
+
+
+def test_a_lost_backend_interrupts_those_who_ran_and_no_others() -> None:
+    """Guards against failures that are blamed on requests that waited."""
+    recorder = Recorder(LENGTH_MAX)
+    for name in ("a", "b"):
+        recorder.take(accepted(0.0, name, 4))
+    recorder.take(started(0.0, "a", 0.0))
+    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True)))
+    recorder.take(BackendLost(at=2.0, error="gone", restarts_failed=0))
+    recorder.take(BackendLost(at=3.0, error="still gone", restarts_failed=1))
+    assert story_of(recorder, "a").failure_count == 1
+    assert story_of(recorder, "b").failure_count == 0
+
+
+def test_the_slowest_gap_knows_what_was_prefilled_beside_it() -> None:
+    """Guards the answer to: who made my stream stutter?"""
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 1))
+    recorder.take(started(0.0, "a", 0.0))
+    recorder.take(tick(1.0, 1, member("a", 0, 1, samples=True)))
+    recorder.take(tick(1.1, 2, member("a", 1, 1, samples=True)))
+    beside = (
+        member("b", 0, 256, samples=False, slot=1),
+        member("c", 0, 100, samples=True, slot=2),
+    )
+    recorder.take(tick(1.5, 3, member("a", 2, 1, samples=True), *beside))
+    recorder.take(tick(1.6, 4, member("a", 3, 1, samples=True)))
+    gap = story_of(recorder, "a").gap
+    assert gap is not None
+    assert (round(gap.seconds, 3), gap.prompts_beside, gap.prompt_tokens_beside) == (0.4, 2, 356)
+    assert len(recorder.latencies()["gap"]) == 3
+
+
+def test_errors_and_deadlines_end_a_story_with_their_message() -> None:
+    """Guards the difference between a failure and a request that came too late."""
+    recorder = Recorder(LENGTH_MAX)
+    for name, error in (("a", BackendFailed("broken")), ("b", DeadlineExceeded("late"))):
+        recorder.take(accepted(0.0, name, 4))
+        recorder.take(failed(1.0, name, error))
+    failure = story_of(recorder, "a")
+    assert failure.ending == "error"
+    # What a backend says is for the log; a story is shown to callers.
+    assert failure.message == "The model failed while it ran this request; try again."
+    assert (story_of(recorder, "b").ending, story_of(recorder, "b").message) == ("deadline", "late")
+
+
+def test_a_long_prompt_keeps_a_bounded_number_of_spans_and_counts_the_rest() -> None:
+    """Guards memory against one request with ten thousand spans."""
+    recorder = Recorder(LENGTH_MAX)
+    spans = SPANS_MAX + 50
+    recorder.take(accepted(0.0, "a", spans))
+    recorder.take(started(0.0, "a", 0.0))
+    for at in range(spans):
+        recorder.take(tick(float(at), at + 1, member("a", at, 1, samples=False)))
+    story = story_of(recorder, "a")
+    assert len(story.spans) == SPANS_MAX
+    assert (story.prefill_ticks, story.prefill_tokens) == (spans, spans)
