@@ -79,7 +79,7 @@ LINUX = re.compile(
     r"|/dev/shm|setpriority|SC_AVPHYS|O_TMPFILE|sigtimedwait|sigwaitinfo|CLOCK_BOOTTIME"
 )
 WITHOUT = {
-    "backends/process/die_with_parent.py": "unit/backends/process/test_die_with_parent.py",
+    "sandbox/die_with_parent.py": "unit/sandbox/test_die_with_parent.py",
     "backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
     "backends/machine/processor.py": "unit/backends/machine/test_processor.py",
     "backends/machine/free_memory.py": "unit/backends/machine/test_free_memory.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.http.hostile.attack import Attack, Bounds, Setup, Target, crowd, now
 from benchmarks.http.hostile.bodies import json_10mb
 from benchmarks.http.hostile.confine import missing as cgroup_missing
-from benchmarks.http.hostile.processes import guarded_of, worker_of
+from benchmarks.http.hostile.processes import sandbox_of, worker_of
 from benchmarks.http.wire import HOST
 
 STOP_S = 2.0
@@ -67,20 +67,20 @@ async def worker_hung(target: Target) -> None:
             target.faults.append(f"a hung batch is still waited for after {HUNG_S_MAX:g} s")
 
 
-async def guarded_killed(target: Target) -> None:
+async def sandbox_killed(target: Target) -> None:
     """kill -9 of whatever processes there are for templates and constraints, again and again."""
     while True:
-        for each in guarded_of(target.pid):
+        for each in sandbox_of(target.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
                 target.told["killed"] += 1
         await asyncio.sleep(1.0)
 
 
-async def guarded_stopped(target: Target) -> None:
+async def sandbox_stopped(target: Target) -> None:
     """SIGSTOP of the processes for templates and constraints for a while."""
     with contextlib.ExitStack() as stack:
-        for each in guarded_of(target.pid):
+        for each in sandbox_of(target.pid):
             stack.enter_context(_stopped(each))
             target.told["stopped"] += 1
         await asyncio.sleep(STOP_S)
@@ -223,15 +223,15 @@ ATTACKS = (
         ),
     ),
     Attack(
-        name="guarded-killed",
+        name="sandbox-killed",
         text="kill -9 of the processes for templates and constraints, every second",
-        run=guarded_killed,
+        run=sandbox_killed,
         needs_key=False,
     ),
     Attack(
-        name="guarded-stopped",
+        name="sandbox-stopped",
         text=f"SIGSTOP of the processes for templates and constraints for {STOP_S:g} s",
-        run=guarded_stopped,
+        run=sandbox_stopped,
         needs_key=False,
         bounds=Bounds(
             chat_ms=STOP_S * 1e3 + 2000.0, because="no chat is rendered while nothing runs"

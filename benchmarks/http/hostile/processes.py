@@ -9,7 +9,7 @@ from pathlib import Path
 LOOK_S = 0.05
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _WORKER = b"jitney.backends.process.worker"
-_GUARDED = b"jitney.sandbox.child"
+_SANDBOX = b"jitney.sandbox.child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ def worker_of(pid: int) -> int | None:
     return next(iter(_running(pid, _WORKER)), None)
 
 
-def guarded_of(pid: int) -> list[int]:
+def sandbox_of(pid: int) -> list[int]:
     """The processes in which a server works on texts of strangers."""
-    return _running(pid, _GUARDED)
+    return _running(pid, _SANDBOX)
 
 
 def _running(pid: int, module: bytes) -> list[int]:

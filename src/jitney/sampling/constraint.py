@@ -31,7 +31,15 @@ from jitney.sampling.grammar import (
     stopped,
     to_set_up,
 )
-from jitney.sandbox import Bounds, Busy, Gone, Guarded, GuardedError, TooLong, TooMuchMemory
+from jitney.sandbox.owner import (
+    Bounds,
+    Busy,
+    Gone,
+    Sandbox,
+    SandboxError,
+    TooLong,
+    TooMuchMemory,
+)
 
 _CACHED_MAX = 256
 _CACHED_BYTES_MAX = 2**28
@@ -151,7 +159,7 @@ class ConstraintCompiler:
         self._is_first_batch = True
         self._again: Future[_Kept] | None = None
         self._time = FollowTime()
-        self._guarded = Guarded(
+        self._sandbox = Sandbox(
             set_up,
             lambda: to_set_up(vocabulary),
             Bounds(
@@ -165,9 +173,9 @@ class ConstraintCompiler:
         )
 
     @property
-    def guarded(self) -> Guarded:
+    def sandbox(self) -> Sandbox:
         """The process in which constraints are tried."""
-        return self._guarded
+        return self._sandbox
 
     def prepare(self, constraint: Constraint) -> None:
         """Try a stranger's constraint within limits, and compile it if it passes.
@@ -197,7 +205,7 @@ class ConstraintCompiler:
 
     def close(self) -> None:
         """End the process in which constraints are tried; idempotent."""
-        self._guarded.close()
+        self._sandbox.close()
 
     def _tried_bytes(self, constraint: Constraint) -> int:
         """Compile it in the process with limits; the value is the memory that it took."""
@@ -205,7 +213,7 @@ class ConstraintCompiler:
         # A model that takes no constraint says so before there is a process.
         self._built_tokenizer()
         try:
-            refused, taken_bytes = self._guarded.run([constraint.kind.value, constraint.text])
+            refused, taken_bytes = self._sandbox.run([constraint.kind.value, constraint.text])
         except TooLong:
             raise refusal(
                 f"it took longer than {limit_s:g} s to compile; make it simpler"
@@ -223,7 +231,7 @@ class ConstraintCompiler:
             raise QueueFull(
                 f"constraints cannot be compiled now ({error}); try again later.", limit_s
             ) from None
-        except GuardedError as error:
+        except SandboxError as error:
             raise refusal(f"the compiler failed ({error}); make it simpler") from None
         if refused is not None:
             raise InvalidRequest(refused, "structured_outputs")

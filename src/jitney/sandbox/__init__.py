@@ -1,25 +1,2 @@
-"""Text of strangers is worked on in a process with limits: see `jitney.sandbox.owner`."""
-
-from jitney.sandbox.owner import (
-    Bounds,
-    Busy,
-    Crashed,
-    Failed,
-    Gone,
-    Guarded,
-    GuardedError,
-    TooLong,
-    TooMuchMemory,
-)
-
-__all__ = [
-    "Bounds",
-    "Busy",
-    "Crashed",
-    "Failed",
-    "Gone",
-    "Guarded",
-    "GuardedError",
-    "TooLong",
-    "TooMuchMemory",
-]
+"""Child processes of ours: how one is started, spoken to and ended, and `Sandbox`, which runs tasks
+on texts of strangers in one, under limits. Nothing of what the tasks are."""

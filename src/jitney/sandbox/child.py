@@ -1,4 +1,4 @@
-"""The process of `Guarded`: `python -m jitney.sandbox.child SOCKET MODULE FUNCTION`.
+"""The process of a `Sandbox`: `python -m jitney.sandbox.child SOCKET MODULE FUNCTION`.
 
 Started by `jitney.sandbox.owner`, never by hand. It has one thread, sets itself up by the function
 that it is told, and forks a server that carries out tasks one after another. It then only waits for
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON, of which the function that sets up knows the shape
 
+from jitney.sandbox.die_with_parent import leave_end_to_parent
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
 from jitney.sandbox.peak_memory import most_bytes
 
@@ -36,7 +37,6 @@ EXIT_MALFORMED = 4
 EXIT_FULL = 5
 """The server has done enough, and is to be followed by a fresh one."""
 
-_OF_TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNDER_WAY = struct.Struct("=QQ")
 """What a server leaves behind: the task it was at (0 for none), and its memory at its start."""
 _TEXT_CHARACTERS_MAX = 400
@@ -52,9 +52,7 @@ Task = Callable[[Any], Any]
 def main(arguments: list[str]) -> int:
     """Serve one owner until it goes; the value is the exit status."""
     end, module, function = arguments
-    # The terminal and service managers send these to all; the owner says when it is over.
-    for each in _OF_TERMINAL:
-        signal.signal(each, signal.SIG_IGN)
+    leave_end_to_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,40 +1,37 @@
-"""`Guarded`: tasks run in a process of their own, under limits that the kernel enforces.
+"""`Sandbox`: tasks run in a process of their own, under limits that the kernel enforces.
 
-Any thread may call it; tasks take turns. The process is started at the first task and set up once;
-each task then has exactly one answer, whatever it does: one that takes too long or too much memory
-is ended, native code or not, and costs a fork, not a new set-up. Every wait is bounded. The process
-ends with its owner, because the socket between them does. What runs inside is
-`jitney.sandbox.child`; it is told which function sets it up, and speaks JSON.
+Any thread may call it; one task runs at a time. The process is started at the first task and set up
+once. Each task has exactly one answer: one that takes too long or too much memory is ended, even
+inside native code, and the next one costs a fork, not a new set-up. Every wait is bounded. The
+process ends with its owner, because the socket between them does. What runs inside is
+`jitney.sandbox.child`; tasks and answers are JSON.
 
-    GuardedError
+    SandboxError
     |- TooLong         the task, or the set-up, took longer than it may
     |- TooMuchMemory   it took more memory than it may
     |- Crashed         it ended its process; `signal` says by which signal, if by one
-    |  `- Gone           there is no process: no task is to blame
+    |  `- Gone           there is no process: it was not the task's fault
     |- Failed          it raised; the text is that of its error
-    `- Busy            nothing was tried: the tasks before it took too long
+    `- Busy            it was not run: the tasks before it took too long
 """
 
 import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any  # Any: JSON, of which the function that sets up knows the shape
 
-from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
+from jitney.sandbox.child_process import ChildProcess
+from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 
 SetUp = Callable[[Any], Callable[[Any], Any]]
 """A function at the top of a module: given what it needs, gives the function for each task."""
 
 _GRACE_S = 5.0
 """The process enforces its limits itself. One that is later than this is stuck, and is ended."""
-_KILL_S_MAX = 30.0
 _ATTEMPTS_MAX = 2
 """A task is asked once more when its process was ended from outside."""
 
@@ -59,19 +56,19 @@ class Bounds:
     that nothing adds up in it."""
 
 
-class GuardedError(Exception):
+class SandboxError(Exception):
     """A task has no answer."""
 
 
-class TooLong(GuardedError):
+class TooLong(SandboxError):
     """It took longer than it may."""
 
 
-class TooMuchMemory(GuardedError):
+class TooMuchMemory(SandboxError):
     """It took more memory than it may."""
 
 
-class Crashed(GuardedError):
+class Crashed(SandboxError):
     """It ended its process."""
 
     def __init__(self, text: str, signal: int | None = None) -> None:
@@ -83,16 +80,16 @@ class Gone(Crashed):
     """There is no process: it could not be started, was ended from outside, or is closed."""
 
 
-class Failed(GuardedError):
+class Failed(SandboxError):
     """It raised an error."""
 
 
-class Busy(GuardedError):
+class Busy(SandboxError):
     """The tasks before it took too long."""
 
 
-class Guarded:
-    """One process for the tasks of one set-up. `given` is asked for what the set-up needs."""
+class Sandbox:
+    """One process for the tasks of one set-up. `given` is called for what the set-up needs."""
 
     def __init__(self, set_up: SetUp, given: Callable[[], Any], bounds: Bounds) -> None:
         assert set_up.__qualname__.isidentifier(), "it is found by its name in its module"
@@ -100,14 +97,16 @@ class Guarded:
         self._given = given
         self._bounds = bounds
         self._turn = threading.Lock()
-        self._child: _Child | None = None
+        self._child: ChildProcess | None = None
+        self._is_set_up = False
         self._is_closed = False
         self._start_count = 0
+        self._task_number = 0
         self._owner = os.getpid()
 
     @property
     def start_count(self) -> int:
-        """How often a process was started and set up."""
+        """How often a process was started."""
         return self._start_count
 
     @property
@@ -117,27 +116,27 @@ class Guarded:
         return None if child is None else child.pid
 
     def spawn(self) -> None:
-        """Start the process and go on: it gets ready while there is nothing to set it up with.
+        """Start the process and return: it imports what it needs before it is set up.
 
-        Raises GuardedError.
+        Raises SandboxError.
         """
         with self._in_turn():
             self._spawned()
 
     def start(self) -> None:
-        """Start the process and set it up, if that was not done. Raises GuardedError."""
+        """Start the process and set it up, if that was not done. Raises SandboxError."""
         with self._in_turn():
             try:
-                self._living()
+                self._ready()
             except ChannelClosed as error:
                 raise Gone("the process ended while it was set up") from error
 
     def run(self, task: Any) -> Any:
-        """The answer to a task, both JSON. Raises GuardedError."""
+        """The answer to a task, both JSON. Raises SandboxError."""
         with self._in_turn():
             for _ in range(_ATTEMPTS_MAX):
                 try:
-                    return self._living().ask(task, self._bounds)
+                    return self._ask(self._ready(), task, self._bounds.seconds)
                 except ChannelClosed:
                     self._end()
             raise Gone("the process is gone")
@@ -171,25 +170,34 @@ class Guarded:
         finally:
             self._turn.release()
 
-    def _living(self) -> "_Child":
-        child = self._spawned()
-        if not child.is_set_up:
+    def _ready(self) -> ChildProcess:
+        """The process, set up. Raises SandboxError or ChannelClosed."""
+        child, limit_s = self._spawned(), self._bounds.set_up_s
+        if not self._is_set_up:
             try:
-                child.set_up(self._given(), self._bounds)
-            except BaseException:
+                self._ask(child, [self._given(), asdict(self._bounds)], limit_s)
+                self._is_set_up = True
+            except BaseException as error:
                 self._end()
+                if isinstance(error, ChannelClosed) and child.signal == signal.SIGALRM:
+                    raise TooLong(f"the set-up took longer than {limit_s:g} s") from None
                 raise
         return child
 
-    def _spawned(self) -> "_Child":
+    def _spawned(self) -> ChildProcess:
         if self._is_closed:
             raise Gone("the process is closed")
         if self._child is not None and self._child.has_ended:
             self._end()
         if self._child is None:
-            self._child = _Child(self._set_up)
+            names = (self._set_up.__module__, self._set_up.__qualname__)
+            try:
+                self._child = ChildProcess("jitney.sandbox.child", *names)
+            except OSError as error:
+                raise Gone(f"the process could not be started ({error})") from error
+            self._is_set_up = False
             self._start_count += 1
-            # Looked at after the line above: `close` ends the process that it finds.
+            # Looked at after the lines above: `close` ends the process that it finds.
             if self._is_closed:
                 raise Gone("the process is closed")
         return self._child
@@ -197,91 +205,26 @@ class Guarded:
     def _end(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.end()
+            child.kill()
 
-
-class _Child:
-    """One run of the process. Used by one thread at a time; any may kill it."""
-
-    def __init__(self, set_up: SetUp) -> None:
-        ours, theirs = socket.socketpair()
-        # -P keeps the current folder off the path: a file there may have any module's name.
-        command = [sys.executable, "-P", "-m", "jitney.sandbox.child"]
+    def _ask(self, child: ChildProcess, value: Any, limit_s: float) -> Any:
+        """Raises SandboxError or ChannelClosed."""
+        self._task_number += 1
+        limit_s += _GRACE_S
+        (channel,) = child.channels
+        question = json.dumps([self._task_number, value], separators=(",", ":")).encode("ascii")
         try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [*command, str(theirs.fileno()), set_up.__module__, set_up.__qualname__],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    # It forks, and those are ended with it.
-                    process_group=0,
-                )
-        except (OSError, subprocess.SubprocessError) as error:
-            ours.close()
-            raise Gone(f"the process could not be started ({error})") from error
-        self.is_set_up = False
-        self._frames = Frames(ours)
-        self._number = 0
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def set_up(self, given: Any, bounds: Bounds) -> None:
-        """Raises GuardedError or ChannelClosed; afterwards it is of no use."""
-        try:
-            self._exchange([given, asdict(bounds)], bounds.set_up_s + _GRACE_S)
-            self.is_set_up = True
-        except ChannelClosed:
-            if self._seen_off() == -signal.SIGALRM:
-                raise TooLong(f"the set-up took longer than {bounds.set_up_s:g} s") from None
-            raise
-
-    def ask(self, task: Any, bounds: Bounds) -> Any:
-        """Raises GuardedError or ChannelClosed."""
-        return self._exchange(task, bounds.seconds + _GRACE_S)
-
-    def kill(self) -> None:
-        """End it and what it forked, at once."""
-        # A process that was waited for has lost its number, which may be another's by now.
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """End it, and see it off."""
-        self.kill()
-        self._frames.close()
-        self._seen_off()
-
-    def _seen_off(self) -> int | None:
-        """How it ended; None when the system takes very long to end it."""
-        try:
-            return self._process.wait(_KILL_S_MAX)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def _exchange(self, value: Any, limit_s: float) -> Any:
-        self._number += 1
-        question = json.dumps([self._number, value], separators=(",", ":")).encode("ascii")
-        try:
-            self._frames.send(question, limit_s)
+            channel.send(question, limit_s)
             while True:
-                number, kind, answer = _read(self._frames.receive(limit_s))
+                number, kind, answer = _read(channel.receive(limit_s))
                 # A process that ends just after its answer is answered for once more.
-                if number == self._number:
+                if number == self._task_number:
                     break
         except TimeoutError:
-            self.end()
+            self._end()
             raise TooLong(f"it took longer than {limit_s:g} s, and its process is stuck") from None
         except MalformedFrame as error:
-            raise ChannelClosed("the process talks nonsense.") from error
+            raise ChannelClosed("the process sent what is no answer.") from error
         if kind == "done":
             return answer
         raise _error(kind, answer)
@@ -295,7 +238,7 @@ def _read(frame: bytes) -> tuple[int, str, Any]:
     return number, kind, value
 
 
-def _error(kind: str, value: Any) -> GuardedError:
+def _error(kind: str, value: Any) -> SandboxError:
     match kind:
         case "long":
             return TooLong(f"it took longer than {value:g} s")

@@ -11,7 +11,7 @@ from typing import Any  # Any: JSON, of which `jitney.text.template_child` knows
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, ModelError, NoRoom, QueueFull
-from jitney.sandbox import Bounds, Busy, Gone, Guarded, GuardedError
+from jitney.sandbox.owner import Bounds, Busy, Gone, Sandbox, SandboxError
 from jitney.text import template_child
 
 
@@ -22,7 +22,7 @@ class Renderer:
         self._given: Any = None
         self._is_closed = False
         self._processes = tuple(
-            Guarded(template_child.set_up, lambda: self._given, _bounds(wait_s))
+            Sandbox(template_child.set_up, lambda: self._given, _bounds(wait_s))
             for wait_s in (limits.TEMPLATE_QUICK_S, limits.TEMPLATE_WAIT_S_MAX)
         )
 
@@ -39,7 +39,7 @@ class Renderer:
     def expect(self) -> None:
         """Have a process start by itself, while it is not known yet what it is for."""
         # If there is none to be had, whoever needs it hears of that.
-        with contextlib.suppress(GuardedError):
+        with contextlib.suppress(SandboxError):
             self._processes[0].spawn()
 
     def prepare(self, given: Any) -> None:
@@ -61,7 +61,7 @@ class Renderer:
                 f"The process for the chat template is not to be had: {error}; try again when "
                 "the machine has more memory or fewer processes."
             ) from None
-        except GuardedError as error:
+        except SandboxError as error:
             raise ModelError(
                 f"The chat template was stopped: {error}; send fewer or shorter messages, or use "
                 "another model file or another template."

@@ -14,7 +14,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.sampling import constraint, grammar
 from jitney.sampling.constraint import ConstraintCompiler, FollowTime, Matcher
-from jitney.sandbox import Busy, Gone
+from jitney.sandbox.owner import Busy, Gone
 from tests.e2e.server.processes import children, memory_bytes, wait_until_gone
 
 END = 256
@@ -54,7 +54,7 @@ def follow(matcher: Matcher, tokens: list[int]) -> None:
 
 def processes(compiler: ConstraintCompiler) -> list[int]:
     """The process with limits, and what it forked."""
-    pid = compiler.guarded.pid
+    pid = compiler.sandbox.pid
     assert pid is not None
     return [pid, *children(pid)]
 
@@ -62,7 +62,7 @@ def processes(compiler: ConstraintCompiler) -> list[int]:
 def test_nothing_is_left_at_work_behind_a_refusal(compiler: ConstraintCompiler) -> None:
     """Guards everybody: native code cannot be interrupted, and went on for ever in a thread."""
     compiler.prepare(regex("[0-9]+"))
-    threads, parent = set(threading.enumerate()), compiler.guarded.pid
+    threads, parent = set(threading.enumerate()), compiler.sandbox.pid
     before = memory_bytes(processes(compiler)[0])
     for first in "abc":
         with pytest.raises(InvalidRequest, match=r"longer than 0\.5 s to compile") as caught:
@@ -70,8 +70,8 @@ def test_nothing_is_left_at_work_behind_a_refusal(compiler: ConstraintCompiler) 
         assert caught.value.parameter == "structured_outputs"
         assert set(threading.enumerate()) == threads
     compiler.prepare(regex("[0-9]+x"))
-    assert compiler.guarded.start_count == 1
-    assert compiler.guarded.pid == parent
+    assert compiler.sandbox.start_count == 1
+    assert compiler.sandbox.pid == parent
     assert len(processes(compiler)) <= 2
     assert memory_bytes(processes(compiler)[0]) - before < GROWTH_BYTES_MAX
 
@@ -93,7 +93,7 @@ def test_bad_ones_at_once_do_not_refuse_a_good_one(compiler: ConstraintCompiler)
     for thread in threads:
         thread.join(60.0)
     assert len(refused) == 3
-    assert compiler.guarded.start_count == 1
+    assert compiler.sandbox.start_count == 1
 
 
 def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(InvalidRequest, match=r"memory to compile|compiler failed"):
             compiler.prepare(explosion("a"))
         compiler.prepare(regex("good"))
-        assert compiler.guarded.start_count == 1
+        assert compiler.sandbox.start_count == 1
     finally:
         compiler.close()
 
@@ -136,7 +136,7 @@ def test_want_of_a_process_is_nobodys_mistake(
     def run(task: object) -> None:
         raise error
 
-    monkeypatch.setattr(compiler.guarded, "run", run)
+    monkeypatch.setattr(compiler.sandbox, "run", run)
     with pytest.raises(QueueFull, match=words):
         compiler.prepare(regex("good"))
 

@@ -1,4 +1,4 @@
-"""The process of guarded tasks, where the system has not what Linux has."""
+"""The process of a sandbox, where the system has not what Linux has."""
 
 import resource
 import signal

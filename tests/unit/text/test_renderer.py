@@ -10,12 +10,12 @@ import pytest
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
-from jitney.sandbox import Gone, Guarded
+from jitney.sandbox.owner import Gone, Sandbox
 from jitney.text.chat_template import ChatTemplate, Segment
 from jitney.text.renderer import Renderer
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 from tests.e2e.server.processes import is_alive
-from tests.guarded_for_tests import ROOT
+from tests.sandbox_for_tests import ROOT
 from tests.unit.text.test_chat_template import CHATML, CHATML_SOURCE, text_of, user
 
 VOCABULARY = byte_vocabulary()
@@ -275,10 +275,10 @@ def test_a_process_that_is_not_to_be_had_is_told(
 ) -> None:
     """Guards machines without room for one more: nothing is wrong with the model."""
 
-    def refuse(self: Guarded) -> None:
+    def refuse(self: Sandbox) -> None:
         raise Gone("the process could not be started (no room)")
 
-    monkeypatch.setattr(Guarded, "_spawned", refuse)
+    monkeypatch.setattr(Sandbox, "_spawned", refuse)
     renderer = Renderer()
     renderer.expect()
     with pytest.raises(NoRoom, match="no room"):

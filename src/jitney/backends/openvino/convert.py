@@ -18,9 +18,9 @@ from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
 from jitney.backends.openvino.rotary import read_rotary
 from jitney.backends.openvino.rotary_graph import correct_rotary
-from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.errors import ModelError, NoRoom
 from jitney.models.gguf import read_header
+from jitney.sandbox.die_with_parent import die_with_parent
 
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 4 << 20

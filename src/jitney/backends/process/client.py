@@ -1,9 +1,9 @@
 """A backend in a process of its own: `ProcessBackend` speaks to `jitney.backends.process.worker`.
 
 Batches are sent and received on the engine thread, which also calls `reset` and `check`; `encode`
-and `prepare` are called on any, one at a time inside; `close` on any. A crash of native code ends
-the other process: whoever notices gets BackendCrashed, and only `reset` starts a new one. No wait
-is unbounded, and no process is left behind.
+and `prepare` are called on any thread, and wait for each other; `close` on any. A crash of native
+code ends the other process: whoever uses it then gets BackendCrashed, and only `reset` starts a new
+one. Every wait is bounded, and no process is left behind.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from jitney.backends.process.messages import (
     Channel,
@@ -31,16 +31,22 @@ from jitney.backends.process.messages import (
     Reset,
 )
 from jitney.backends.process.patience import Patience
-from jitney.backends.process.worker_process import Child
+from jitney.backends.process.worker_process import WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
+from jitney.errors import (
+    BackendCrashed,
+    BackendFailed,
+    EngineError,
+    InvalidRequest,
+    SetupError,
+)
 from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 
-BESIDE_S_MAX = 60.0
+QUESTION_S_MAX = 60.0
 """Longest wait for a text to be tokenised or a constraint compiled, and as long for its turn."""
 
 CHECK_S_MAX = 10.0
@@ -48,6 +54,8 @@ CHECK_S_MAX = 10.0
 
 _FALLBACK_SETTING = "extra_kernels"
 _log = logging.getLogger("jitney.backends")
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +69,6 @@ class BackendSpec:
     """For any batch, unless batches of its size were measured to take nearly as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A batch that has no answer yet."""
-
-    token_count: int
-    limit_s: float
-
-
 class ProcessBackend:
     """Implements `Backend` of `jitney.core.backend` across a process boundary, and
     `QueueingBackend`: the other process computes while this one does something else."""
@@ -80,13 +80,14 @@ class ProcessBackend:
         # Says which process is the present one, and is held while a new one starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order in which they come.
-        self._texts = FifoLock()
-        self._constraints = FifoLock()
-        self._child: Child | None = None
+        self._texts_turn = FifoLock()
+        self._constraints_turn = FifoLock()
+        self._worker: WorkerProcess | None = None
         self._patience = Patience(spec.batch_s_max)
-        self._unanswered: deque[_Sent] = deque()
+        # How many tokens each batch has that was sent and not answered.
+        self._unanswered: deque[int] = deque()
         # The process that may be asked things, and who waits for one.
-        self._ready_child: Child | None = None
+        self._ready_worker: WorkerProcess | None = None
         self._readiness = threading.Condition()
         with self._lifecycle:
             ready = self._start()
@@ -95,7 +96,7 @@ class ProcessBackend:
 
     @property
     def traits(self) -> Traits:
-        """As the first process told them; they hold for those after it."""
+        """As the first process gave them; they hold for those after it."""
         return self._traits
 
     @property
@@ -106,7 +107,7 @@ class ProcessBackend:
     @property
     def pid(self) -> int:
         """The number of the present process."""
-        return self._living().pid
+        return self._present().process.pid
 
     @property
     def fallback_reason(self) -> str | None:
@@ -122,80 +123,62 @@ class ProcessBackend:
 
     def send(self, batch: Batch) -> None:
         """Hand a batch over, which waits there for those before it. Raises BackendCrashed."""
-        child = self._living()
+        worker = self._present()
         limit_s = self._patience.limit_s(batch.token_count)
-        try:
-            with self._talking(child, limit_s):
-                child.batches.send(Execute.of(batch), limit_s)
-        except ChannelClosed as error:
-            crash = self._crash(child)
-            # It was gone before: nothing in this batch is to blame.
-            crash.was_reached = False
-            raise crash from error
-        self._unanswered.append(_Sent(batch.token_count, limit_s))
+        # If the process was gone before, nothing in this batch is to blame.
+        with self._talking(worker, limit_s, was_reached=False):
+            worker.batches.send(Execute.of(batch), limit_s)
+        self._unanswered.append(batch.token_count)
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
         """The outcome of the oldest batch that was sent; None when it takes longer than this.
 
         The time that a batch may take counts from here: those before it have come back by then.
         """
-        child, sent = self._living(), self._unanswered[0]
-        greatest_s = sent.limit_s
-        wait_s = greatest_s if limit_s is None else min(limit_s, greatest_s)
-        try:
-            with self._talking(child, greatest_s):
-                try:
-                    answer = child.batches.receive(wait_s)
-                except TimeoutError:
-                    if wait_s < greatest_s:
-                        return None
-                    raise
-        except ChannelClosed as error:
-            raise self._crash(child) from error
+        worker, token_count = self._present(), self._unanswered[0]
+        batch_s_max = self._patience.limit_s(token_count)
+        wait_s = batch_s_max if limit_s is None else min(limit_s, batch_s_max)
+        with self._talking(worker, batch_s_max):
+            try:
+                answer = worker.batches.receive(wait_s)
+            except TimeoutError:
+                if wait_s < batch_s_max:
+                    return None
+                raise
         self._unanswered.popleft()
-        if isinstance(answer, Failure):
-            raise answer.error()
-        if not isinstance(answer, Executed):
-            raise self._out_of_turn(child)
-        self._patience.observe(sent.token_count, answer.outcome.seconds)
-        return answer.outcome
+        outcome = self._checked(worker, answer, Executed).outcome
+        self._patience.observe(token_count, outcome.seconds)
+        return outcome
 
     def reset(self) -> None:
         """Empty every slot and ticket, in a new process if this one is gone or refuses."""
         with self._lifecycle:
-            child = self._living()
+            worker = self._present()
             try:
                 while self._unanswered:
                     # Not wanted any more; what stands behind them is.
-                    child.batches.receive(self._unanswered.popleft().limit_s)
+                    limit_s = self._patience.limit_s(self._unanswered.popleft())
+                    with self._talking(worker, limit_s):
+                        worker.batches.receive(limit_s)
                 limit_s = min(limits.RESET_S_MAX, self._spec.batch_s_max)
-                answer = self._ask(child, child.batches, Reset(), limit_s)
-                is_empty = isinstance(answer, Done)
-            except (ChannelClosed, EngineError, TimeoutError, MalformedFrame):
-                is_empty = False
-            if not is_empty:
-                self._replace(child)
+                self._ask(worker, worker.batches, Reset(), Done, limit_s)
+            except EngineError:
+                self._replace(worker)
 
     def check(self) -> None:
         """Ask for a sign of life. Raises BackendCrashed; a process that is stuck is ended."""
-        child = self._living()
-        try:
-            self._ask(child, child.batches, Execute.of(Batch(0, (), ())), CHECK_S_MAX)
-        except ChannelClosed as error:
-            raise self._crash(child) from error
+        worker = self._present()
+        nothing = Execute.of(Batch(0, (), ()))
+        self._ask(worker, worker.batches, nothing, Executed, CHECK_S_MAX)
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, in one message; while there is no process, waits for the next one."""
-        answer = self._ask_beside("texts", Encode(tuple(texts)))
-        if not isinstance(answer, Encoded):
-            raise self._out_of_turn(self._living())
-        return list(answer.tokens)
+        question = Encode(tuple(texts))
+        return list(self._ask_in_turn("texts", self._texts_turn, question, Encoded).tokens)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint over there, where it will be used. Raises InvalidRequest."""
-        answer = self._ask_beside("constraints", Prepare(constraint))
-        if not isinstance(answer, Done):
-            raise self._out_of_turn(self._living())
+        self._ask_in_turn("constraints", self._constraints_turn, Prepare(constraint), Done)
 
     def close(self) -> None:
         """End the process; idempotent."""
@@ -203,102 +186,119 @@ class ProcessBackend:
             self._is_closed = True
             self._readiness.notify_all()
         # Before the lock is waited for: this cuts short whoever holds it.
-        self._living().end()
+        self._present().end()
         with self._lifecycle:
-            self._living().end()
+            self._present().end()
 
-    def _ask_beside(self, kind: Literal["texts", "constraints"], question: Message) -> Message:
-        """Ask beside the batches; if the process is ended from outside, ask the next one.
+    def _ask_in_turn(
+        self,
+        channel: Literal["texts", "constraints"],
+        turn: FifoLock,
+        question: Message,
+        expected: type[MessageT],
+    ) -> MessageT:
+        """Ask while batches run; if the process is ended from outside, ask the next one.
 
         Another end is not tried again, nor one that comes over and over: a question that is itself
         what ends processes must not be asked of every next one. New processes are started by the
         engine alone, which sees that one is missing.
         """
-        turn = self._texts if kind == "texts" else self._constraints
         for attempt in range(limits.STRIKES_MAX):
-            child = self._await_ready()
-            if not turn.acquire(BESIDE_S_MAX):
-                raise BackendFailed(f"the backend is too busy for {kind}; try again later.")
+            worker = self._await_ready()
+            if not turn.acquire(QUESTION_S_MAX):
+                raise BackendFailed(f"the backend is too busy for {channel}; try again later.")
             try:
-                channel = child.texts if kind == "texts" else child.constraints
-                return self._ask(child, channel, question, BESIDE_S_MAX)
-            except ChannelClosed as error:
-                crash = self._crash(child)
+                where = worker.texts if channel == "texts" else worker.constraints
+                return self._ask(worker, where, question, expected, QUESTION_S_MAX)
+            except BackendCrashed as crash:
                 if crash.signal != signal.SIGKILL or attempt == limits.STRIKES_MAX - 1:
-                    raise crash from error
+                    raise
             finally:
                 turn.release()
         raise AssertionError("the last attempt raises")
 
-    def _await_ready(self) -> Child:
+    def _await_ready(self) -> WorkerProcess:
         """The process that may be asked things, once there is one."""
         with self._readiness:
             self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
-            child = self._ready_child
+            worker = self._ready_worker
         if self._is_closed:
-            raise BackendCrashed("the backend is closed.", is_wanted=True)
-        if child is None or child.has_ended:
+            raise _closed()
+        if worker is None or worker.process.has_ended:
             raise BackendCrashed("the backend is gone and is being started again.")
-        return child
+        return worker
 
     def _is_ready_or_closed(self) -> bool:
-        child = self._ready_child
-        return self._is_closed or (child is not None and not child.has_ended)
+        worker = self._ready_worker
+        return self._is_closed or (worker is not None and not worker.process.has_ended)
 
-    def _ask(self, child: Child, channel: Channel, question: Message, limit_s: float) -> Message:
-        """One question and its answer, or the error that was the answer.
-
-        Raises ChannelClosed when the process is gone; one that is stuck is ended here.
-        """
-        with self._talking(child, limit_s):
+    def _ask(
+        self,
+        worker: WorkerProcess,
+        channel: Channel,
+        question: Message,
+        expected: type[MessageT],
+        limit_s: float,
+    ) -> MessageT:
+        """One question and its answer, or the error that was the answer."""
+        with self._talking(worker, limit_s):
             channel.send(question, limit_s)
             answer = channel.receive(limit_s)
+        return self._checked(worker, answer, expected)
+
+    def _checked(
+        self, worker: WorkerProcess, answer: Message, expected: type[MessageT]
+    ) -> MessageT:
         if isinstance(answer, Failure):
             raise answer.error()
+        if not isinstance(answer, expected):
+            worker.process.kill()
+            raise BackendCrashed("the backend process gave an answer to another question.")
         return answer
 
     @contextlib.contextmanager
-    def _talking(self, child: Child, limit_s: float) -> Iterator[None]:
-        """Ends a process that does not answer in time, or that talks nonsense."""
+    def _talking(
+        self, worker: WorkerProcess, limit_s: float, *, was_reached: bool = True
+    ) -> Iterator[None]:
+        """Raises BackendCrashed for a process that is gone; one that is stuck, or sends what is no
+        message, is ended."""
         try:
             yield
         except TimeoutError as error:
-            child.kill()
+            worker.process.kill()
             raise BackendCrashed(
                 f"the backend did not answer within {limit_s:.3g} seconds, and was ended."
             ) from error
         except MalformedFrame as error:
-            child.kill()
+            worker.process.kill()
             raise BackendCrashed(f"the backend process sent a bad frame: {error}") from error
-        except ChannelClosed:
-            raise
+        except ChannelClosed as error:
+            crash = self._crash(worker)
+            crash.was_reached = was_reached
+            raise crash from error
+        except InvalidRequest:
+            raise  # nothing was sent
         except BaseException:
             # Interrupted in between: the answer would be taken for that of the next question.
-            child.kill()
+            worker.process.kill()
             raise
 
-    def _living(self) -> Child:
+    def _present(self) -> WorkerProcess:
         """The present process; there is one from the end of the first start on."""
-        assert self._child is not None, "a backend without a process is never handed out"
-        return self._child
+        assert self._worker is not None, "a backend without a process is never handed out"
+        return self._worker
 
-    def _crash(self, child: Child) -> BackendCrashed:
-        if self._is_closed:
-            return BackendCrashed("the backend is closed.", is_wanted=True)
-        return child.crash(can_fall_back=self._can_fall_back)
-
-    def _out_of_turn(self, child: Child) -> BackendCrashed:
-        child.kill()
-        return BackendCrashed("the backend process gave an answer to another question.")
+    def _crash(self, worker: WorkerProcess) -> BackendCrashed:
+        return _closed() if self._is_closed else worker.crash(can_fall_back=self._can_fall_back)
 
     @property
     def _can_fall_back(self) -> bool:
         return bool(self._spec.settings.get(_FALLBACK_SETTING, False))
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, worker: WorkerProcess) -> None:
         """A new process in place of one that is gone. Called with the lifecycle lock held."""
-        child.end()
-        self._fall_back(child)
+        worker.end()
+        self._fall_back(worker)
         try:
             self._start()
         except SetupError as error:
@@ -309,40 +309,40 @@ class ProcessBackend:
         try:
             return self._start_once()
         except BackendCrashed:
-            if self._child is None or not self._fall_back(self._child):
+            if self._worker is None or not self._fall_back(self._worker):
                 raise
             return self._start_once()
 
     def _start_once(self) -> Ready:
-        child = Child()
-        self._child = child
+        worker = WorkerProcess()
+        self._worker = worker
         self._unanswered.clear()
         self._patience.restart()
-        # Looked at after the line above: `close` ends the child that it finds.
+        # Looked at after the lines above: `close` ends the process that it finds.
         if self._is_closed:
-            child.end()
-            raise BackendCrashed("the backend is closed.", is_wanted=True)
+            worker.end()
+            raise _closed()
         hello = Hello(self._spec.name, self._spec.settings)
         try:
-            answer = self._ask(child, child.batches, hello, self._spec.start_s_max)
-        except ChannelClosed as error:
-            raise self._crash(child) from error
+            ready = self._ask(worker, worker.batches, hello, Ready, self._spec.start_s_max)
         except BaseException:
-            child.end()
+            worker.end()
             raise
-        if not isinstance(answer, Ready):
-            raise self._out_of_turn(child)
         with self._readiness:
-            self._ready_child = child
+            self._ready_worker = worker
             self._readiness.notify_all()
-        return answer
+        return ready
 
-    def _fall_back(self, child: Child) -> bool:
+    def _fall_back(self, worker: WorkerProcess) -> bool:
         """After an illegal instruction, do without the kernels that may hold it."""
-        if child.signal != signal.SIGILL or not self._can_fall_back:
+        if worker.process.signal != signal.SIGILL or not self._can_fall_back:
             return False
-        self._fallback_reason = str(child.crash(can_fall_back=True))
+        self._fallback_reason = str(worker.crash(can_fall_back=True))
         _log.warning("%s", self._fallback_reason)
         settings = {**self._spec.settings, _FALLBACK_SETTING: False}
         self._spec = replace(self._spec, settings=settings)
         return True
+
+
+def _closed() -> BackendCrashed:
+    return BackendCrashed("the backend is closed.", is_wanted=True)

@@ -1,20 +1,21 @@
-"""The process of a backend: `... process.worker BATCHES TEXTS CONSTRAINTS PARENT`.
+"""The process of a backend: `python -m jitney.backends.process.worker SOCKET SOCKET SOCKET PARENT`.
 
-Started by `jitney.backends.process.client`, never by hand, with the numbers of three sockets and
-that of its parent. The main thread builds the backend that the first message names and then carries
-out batches; a second thread tokenises and a third compiles, so that none waits for another. The
-process ends at once when its parent does: its channels then end, and on Linux the kernel kills it
-even inside native code.
+Started by `jitney.backends.process.client`, never by hand, with the numbers of the sockets for
+batches, texts and constraints, and that of its parent. The main thread builds the backend that the
+first message names and then runs batches; a second thread tokenises and a third compiles, so that
+none waits for another. The process ends at once when its parent does: its channels then end, and on
+Linux the kernel kills it even inside native code.
 """
 
 import os
-import signal
 import socket
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
 
 from jitney.backends import load
-from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.backends.process.messages import (
     Channel,
     Done,
@@ -29,43 +30,43 @@ from jitney.backends.process.messages import (
     Ready,
     Reset,
 )
-from jitney.core.backend import Backend
+from jitney.core.backend import Backend, QueueingBackend
+from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendFailed
+from jitney.sandbox.die_with_parent import die_with_parent, leave_end_to_parent
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
 
 EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
 EXIT_MALFORMED = 4
 
+_LOOK_S = 0.0005
+"""How often the channel is looked at while a batch runs: another may have come."""
+
 
 def main(arguments: list[str]) -> int:
     """Serve one parent until it goes; the value is the exit status."""
     *sockets, parent = (int(each) for each in arguments)
-    # Ctrl-C and the end of a terminal reach every process in it, and a service manager's wish to
-    # end every process of the service: the parent drains first, and needs this one to do so.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_end_to_parent()
     if not die_with_parent(parent):
         return EXIT_DONE
     batches, texts, constraints = (Channel(Frames(socket.socket(fileno=each))) for each in sockets)
+    return _until_closed(lambda: _serve(batches, texts, constraints))
+
+
+def _until_closed(serve: Callable[[], int]) -> int:
+    """The exit status when a channel has ended or a frame is damaged."""
     try:
-        backend = _build(batches)
-        if backend is None:
-            return EXIT_NOT_STARTED
-        for name, channel in (("texts", texts), ("constraints", constraints)):
-            threading.Thread(
-                target=_serve_or_exit, args=(channel, backend), name=name, daemon=True
-            ).start()
-        _serve(batches, backend)
+        return serve()
     except ChannelClosed:
         return EXIT_DONE
     except MalformedFrame as error:
         sys.stderr.write(f"the backend process got a bad frame: {error}\n")
+        sys.stderr.flush()
         return EXIT_MALFORMED
-    return EXIT_DONE
 
 
-def _build(batches: Channel) -> Backend | None:
+def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
     hello = batches.receive()
     if not isinstance(hello, Hello):
         raise MalformedFrame("the first message names no backend.")
@@ -73,60 +74,127 @@ def _build(batches: Channel) -> Backend | None:
         backend = load(hello.backend, hello.settings)
     except Exception as error:  # Whatever it is, the parent is told and this process ends.
         batches.send(Failure.of(error))
-        return None
+        return EXIT_NOT_STARTED
     batches.send(Ready(backend.traits, backend.vocabulary))
-    return backend
 
+    def answer_all(channel: Channel) -> NoReturn:
+        while True:
+            channel.send(_answer(channel.receive(), backend))
 
-def _serve(channel: Channel, backend: Backend) -> None:
-    is_in_ruins = False
-    while True:
-        message = channel.receive()
-        try:
-            if is_in_ruins and isinstance(message, Execute):
-                raise BackendFailed("a batch before this one failed.")
-            answer = _answer(message, backend)
-        except MalformedFrame:
-            raise
-        except Exception as error:  # A failed request must not end the process.
-            answer = Failure.of(error)
-            # The next batch may lie here already, and goes on from what this one did not do.
-            is_in_ruins = is_in_ruins or isinstance(message, Execute)
-        if isinstance(message, Reset):
-            is_in_ruins = isinstance(answer, Failure)
-        channel.send(answer)
+    def answer_or_exit(channel: Channel) -> NoReturn:
+        # The main thread may be stuck in native code.
+        os._exit(_until_closed(lambda: answer_all(channel)))
 
-
-def _serve_or_exit(channel: Channel, backend: Backend) -> None:
-    """Serve until the channel ends, and the process with it: the main thread may be stuck."""
-    try:
-        _serve(channel, backend)
-    except ChannelClosed:
-        os._exit(EXIT_DONE)
-    except MalformedFrame as error:
-        sys.stderr.write(f"the backend process got a bad frame: {error}\n")
-        sys.stderr.flush()
-        os._exit(EXIT_MALFORMED)
+    for name, channel in (("texts", texts), ("constraints", constraints)):
+        threading.Thread(target=answer_or_exit, args=(channel,), name=name, daemon=True).start()
+    BatchServer(batches, backend).serve()
 
 
 def _answer(message: Message, backend: Backend) -> Message:
-    match message:
-        case Execute():
-            return Executed(backend.execute(message.batch()))
-        case Reset():
-            backend.reset()
-            return Done()
-        case Encode(texts):
-            return Encoded(tuple(backend.encode(texts)))
-        case Prepare(constraint):
-            backend.prepare(constraint)
-            return Done()
-        case Failure() | Hello() | Ready() | Executed() | Encoded() | Done():
-            raise MalformedFrame("an answer came where a question was expected.")
+    """The answer to anything but a batch; an error is one too, and does not end the process."""
+    try:
+        match message:
+            case Reset():
+                backend.reset()
+                return Done()
+            case Encode(texts):
+                return Encoded(tuple(backend.encode(texts)))
+            case Prepare(constraint):
+                backend.prepare(constraint)
+                return Done()
+    except Exception as error:
+        return Failure.of(error)
+    raise MalformedFrame("an answer came where a question was expected.")
+
+
+class _OneAtATime:
+    """A backend that cannot queue, driven like one that can: a batch is run when it is received."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._batches: deque[Batch] = deque()
+
+    def send(self, batch: Batch) -> None:
+        self._batches.append(batch)
+
+    def receive(self, limit_s: float | None = None) -> Outcome | None:
+        del limit_s
+        batch = self._batches.popleft()
+        try:
+            return self._backend.execute(batch)
+        except BaseException:
+            self._batches.clear()
+            raise
+
+
+class BatchServer:
+    """Hands batches to the backend as they come, and sends their outcomes back in order.
+
+    A backend that queues gets the second batch while it runs the first. After a batch has failed,
+    those behind it are refused until a reset: each goes on from what the one before it did.
+    """
+
+    def __init__(self, channel: Channel, backend: Backend) -> None:
+        self._channel = channel
+        self._backend = backend
+        self._queue = backend if isinstance(backend, QueueingBackend) else _OneAtATime(backend)
+        self._sent_count = 0
+        self._has_failed = False
+
+    def serve(self) -> NoReturn:
+        """Until the channel ends. Raises ChannelClosed or MalformedFrame."""
+        while True:
+            try:
+                message = self._channel.receive(0.0 if self._sent_count else None)
+            except TimeoutError:
+                self._answer_oldest(_LOOK_S)
+                continue
+            if isinstance(message, Execute):
+                self._send(message.batch())
+                continue
+            self._answer_all()
+            answer = _answer(message, self._backend)
+            if isinstance(message, Reset):
+                self._has_failed = isinstance(answer, Failure)
+            self._channel.send(answer)
+
+    def _send(self, batch: Batch) -> None:
+        try:
+            if self._has_failed:
+                raise _behind_a_failure()
+            self._queue.send(batch)
+            self._sent_count += 1
+        except Exception as error:  # A failed batch must not end the process.
+            self._answer_all()
+            self._fail(error)
+
+    def _answer_all(self) -> None:
+        while self._sent_count:
+            self._answer_oldest(None)
+
+    def _answer_oldest(self, limit_s: float | None) -> None:
+        """Send the outcome of the oldest batch, if it is there within the limit."""
+        try:
+            outcome = self._queue.receive(limit_s)
+        except Exception as error:
+            self._fail(error)
+            for _ in range(self._sent_count - 1):
+                self._fail(_behind_a_failure())
+            self._sent_count = 0
+            return
+        if outcome is not None:
+            self._sent_count -= 1
+            self._channel.send(Executed(outcome))
+
+    def _fail(self, error: Exception) -> None:
+        self._has_failed = True
+        self._channel.send(Failure.of(error))
+
+
+def _behind_a_failure() -> BackendFailed:
+    return BackendFailed("a batch before this one failed.")
 
 
 if __name__ == "__main__":
     # Native libraries may hang in their clean-up, and nothing here needs one.
-    status = main(sys.argv[1:])
-    sys.stderr.flush()
-    os._exit(status)
+    os._exit(main(sys.argv[1:]))

@@ -21,13 +21,13 @@ from time import perf_counter
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends import load
-from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.backends.trials import probes
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
 from jitney.errors import JitneyError, ModelError
 from jitney.models.files import locked
 from jitney.models.parts import size_of
+from jitney.sandbox.die_with_parent import die_with_parent
 
 PROMPT_TOKENS = 128
 COMPLETION_TOKENS = 64

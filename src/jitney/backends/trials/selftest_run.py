@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends import load
-from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.backends.trials.selftest import EXIT_NO_ROOM, EXIT_REFUSED
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import JitneyError, NoRoom
 from jitney.models.tiny import TinyShape, tiny_logprobs, write_tiny_gguf
+from jitney.sandbox.die_with_parent import die_with_parent
 
 SEED = 1
 SHAPE = TinyShape(packed=True)

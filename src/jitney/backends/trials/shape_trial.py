@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends import load
-from jitney.backends.process.die_with_parent import die_with_parent
 from jitney.backends.trials import invariance, measure, probes
 from jitney.core.backend import Backend
+from jitney.sandbox.die_with_parent import die_with_parent
 
 START_S_MAX = 300.0
 BYTES_PER_S_MIN = 10e6

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.process.client import BackendSpec, ProcessBackend
-from jitney.backends.process.messages import Channel, Encode, Message
-from jitney.backends.process.worker_process import Child
+from jitney.backends.process.messages import Channel, Encode, Encoded, Message
+from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint, ConstraintKind
@@ -214,11 +214,17 @@ def test_a_text_that_ends_every_process_is_given_up(
     """Guards against one question that is asked of every next process, and ends them all."""
     asked: list[int] = []
 
-    def deadly(child: Child, channel: Channel, question: Message, limit_s: float) -> Message:
+    def deadly(
+        worker: WorkerProcess,
+        channel: Channel,
+        question: Message,
+        expected: type[Encoded],
+        limit_s: float,
+    ) -> Message:
         if isinstance(question, Encode):
-            asked.append(child.pid)
-            os.kill(child.pid, signal.SIGKILL)
-        return ask(child, channel, question, limit_s)
+            asked.append(worker.process.pid)
+            os.kill(worker.process.pid, signal.SIGKILL)
+        return ask(worker, channel, question, expected, limit_s)
 
     ask = backend._ask
     monkeypatch.setattr(backend, "_ask", deadly)
@@ -356,8 +362,8 @@ def test_an_interrupted_question_does_not_leave_its_answer_behind(
     backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against Ctrl-C after which every text gets the tokens of the one before."""
-    assert backend._child is not None
-    monkeypatch.setattr(backend._child.texts, "receive", _interrupt)
+    assert backend._worker is not None
+    monkeypatch.setattr(backend._worker.texts, "receive", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         backend.encode([("one", False)])
     backend.reset()
@@ -397,8 +403,8 @@ def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
     backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards a batch that lies in line behind a long one: it has all of its own time left."""
-    assert backend._child is not None
-    channel, waited = backend._child.batches, list[float | None]()
+    assert backend._worker is not None
+    channel, waited = backend._worker.batches, list[float | None]()
     receive = channel.receive
 
     def watched(limit_s: float | None = None) -> Message:

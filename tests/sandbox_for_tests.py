@@ -1,4 +1,4 @@
-"""What guarded processes are set up with in tests: tasks of every kind, good and bad."""
+"""What sandboxes are set up with in tests: tasks of every kind, good and bad."""
 
 import os
 import signal

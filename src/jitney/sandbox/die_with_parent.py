@@ -1,4 +1,4 @@
-"""Children that do not outlive their parent. Called first thing in a child, on its main thread."""
+"""A child ends with its parent, and not before. Called first in a child, on its main thread."""
 
 import ctypes
 import os
@@ -8,6 +8,15 @@ import threading
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.5
+
+
+def leave_end_to_parent() -> None:
+    """Ignore the signals that a terminal or a service manager sends to every process at once.
+
+    The parent drains first, and needs this process to do so.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(parent: int) -> bool:
@@ -21,7 +30,7 @@ def die_with_parent(parent: int) -> bool:
     if os.getppid() != parent:
         return False
     if not is_left_to_kernel:
-        watch = threading.Thread(target=_watch, args=(parent,), name="lifeline", daemon=True)
+        watch = threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True)
         watch.start()
     return True
 

@@ -12,7 +12,7 @@ import pytest
 WAIT_S = 30.0
 CHILD = (
     "import ctypes, os, sys, threading\n"
-    "from jitney.backends.process.die_with_parent import die_with_parent\n"
+    "from jitney.sandbox.die_with_parent import die_with_parent\n"
     "{taken_away}\n"
     "assert die_with_parent(os.getppid())\n"
     "print(os.getpid(), [each.name for each in threading.enumerate()], flush=True)\n"
@@ -65,7 +65,7 @@ def test_a_child_that_reads_nothing_ends_with_its_parent(taken_away: str) -> Non
         parent.send_signal(signal.SIGKILL)
         parent.wait(WAIT_S)
         is_watched = sys.platform != "linux" or taken_away != ""
-        assert ("lifeline" in threads) is is_watched
+        assert ("parent-watch" in threads) is is_watched
     wait_until(lambda: not is_alive(int(number)))
 
 
@@ -73,7 +73,7 @@ def test_a_child_whose_parent_has_ended_is_told() -> None:
     """Guards the moment between a child's start and its question, in a process of its own."""
     program = (
         "import os\n"
-        "from jitney.backends.process.die_with_parent import die_with_parent\n"
+        "from jitney.sandbox.die_with_parent import die_with_parent\n"
         "print(die_with_parent(os.getpid()))\n"
     )
     done = subprocess.run(

@@ -1,0 +1,130 @@
+"""`ChildProcess`: a process that runs one of our modules and is spoken to in frames.
+
+Any thread may end it; each of its channels is used by one thread at a time. A thread of its own
+starts it and waits for its end, because Linux ends a child that called `die_with_parent` together
+with the thread that started it. Every wait is bounded.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+
+from jitney.sandbox.frames import Frames
+
+_KILL_S_MAX = 30.0
+_OUTPUT_BYTES_MAX = 8192
+_LAST_LINES = 3
+_LAST_CHARACTERS_MAX = 400
+
+
+class ChildProcess:
+    """Runs `python -m MODULE SOCKET... ARGUMENT...`, with one socket for each channel.
+
+    Raises OSError when it cannot be started.
+    """
+
+    def __init__(
+        self, module: str, *arguments: str, channel_count: int = 1, keeps_output: bool = False
+    ) -> None:
+        pairs = [socket.socketpair() for _ in range(channel_count)]
+        self.channels = tuple(Frames(ours) for ours, _ in pairs)
+        fds = [theirs.fileno() for _, theirs in pairs]
+        # -P keeps the current folder off the path: a file there may have any module's name.
+        command = [sys.executable, "-P", "-m", module, *map(str, fds), *arguments]
+        self._keeps_output = keeps_output
+        self._output = bytearray()
+        self._ended = threading.Event()
+        started: Future[subprocess.Popen[bytes]] = Future()
+        try:
+            threading.Thread(
+                target=self._watch, args=(command, fds, started), name="child-process", daemon=True
+            ).start()
+            self._process = started.result()
+        except (OSError, subprocess.SubprocessError, RuntimeError) as error:
+            self._close_channels()
+            raise ChildProcessError(str(error)) from error
+        finally:
+            # Only the process may hold these ends: their closing is how its end is seen.
+            for _, theirs in pairs:
+                theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._ended.is_set()
+
+    @property
+    def status(self) -> int | None:
+        """How it ended, as `subprocess` has it; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, when one did."""
+        status = self._process.returncode
+        return -status if status is not None and status < 0 else None
+
+    def end(self, grace_s: float) -> None:
+        """Close its channels, which asks it to end; kill it after so many seconds."""
+        self._close_channels()
+        self.wait_or_kill(grace_s)
+
+    def wait_or_kill(self, grace_s: float) -> None:
+        """Wait for its end, and kill it after so many seconds."""
+        if not self._ended.wait(grace_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, and what it forked; returns when it is gone."""
+        # A process that was waited for has lost its number, which may be another's by now.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._close_channels()
+        self._ended.wait(_KILL_S_MAX)
+
+    def last_lines(self) -> str:
+        """The end of what it wrote, on one line; empty when that is nothing, or is not kept."""
+        lines = self._output.decode("utf-8", "replace").split("\n")
+        last = [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
+        return " | ".join(last)[-_LAST_CHARACTERS_MAX:]
+
+    def _close_channels(self) -> None:
+        for channel in self.channels:
+            channel.close()
+
+    def _watch(
+        self, command: list[str], fds: list[int], started: "Future[subprocess.Popen[bytes]]"
+    ) -> None:
+        """Start the process, keep the end of what it writes, and wait for it."""
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if self._keeps_output else subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                pass_fds=fds,
+                # What it forks is killed with it.
+                process_group=0,
+            )
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(process)
+        if process.stdout is not None:
+            with process.stdout as output:
+                while piece := os.read(output.fileno(), _OUTPUT_BYTES_MAX):
+                    self._output += piece
+                    del self._output[:-_OUTPUT_BYTES_MAX]
+        process.wait()
+        self._ended.set()
