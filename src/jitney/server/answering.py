@@ -25,7 +25,7 @@ from jitney.server.http import sse
 from jitney.server.http.middleware import told
 from jitney.server.http.slices import written
 from jitney.server.openai.error_object import ClientLeft, Refusal, refusal_of
-from jitney.server.openai.replies import Shape
+from jitney.server.openai.replies import Reply
 from jitney.server.openai.translate import Asked
 from jitney.server.service import Service, Ticket
 
@@ -39,11 +39,11 @@ class Answering:
     """The requests of one HTTP request, from their sending to their end."""
 
     def __init__(
-        self, service: Service, asked: Asked, shape: Shape, caller: Caller, http_id: str
+        self, service: Service, asked: Asked, reply: Reply, caller: Caller, http_id: str
     ) -> None:
         self._service = service
         self._asked = asked
-        self._shape = shape
+        self._reply = reply
         self._caller = caller
         self.http_id = http_id
         self.tickets = [Ticket(request.id) for request in asked.requests]
@@ -119,10 +119,10 @@ class Answering:
         if any(answer.was_cancelled for answer in answers):
             raise self.cancelled()
         if self._value_count(answers) > limits.INLINE_VALUES_MAX:
-            content = await asyncio.to_thread(lambda: written(self._shape.whole(answers)))
+            content = await asyncio.to_thread(lambda: written(self._reply.whole(answers)))
             headers = self._times(answers)
             return Response(content, media_type="application/json", headers=headers)
-        return JSONResponse(self._shape.whole(answers), headers=self._times(answers))
+        return JSONResponse(self._reply.whole(answers), headers=self._times(answers))
 
     def _value_count(self, answers: list[Answer]) -> int:
         """Tokens and logprobs of the reply, which is what takes time to write out."""
@@ -205,13 +205,13 @@ class Answering:
     def chunks(self, placed: Placed) -> bytes:
         """A delta, framed."""
         place, delta = placed
-        return b"".join(map(sse.frame, self._shape.chunks(place, delta)))
+        return b"".join(map(sse.frame, self._reply.chunks(place, delta)))
 
     def closing(self) -> bytes:
         """The end of a stream that went well."""
         if not self._asked.wants_usage:
             return sse.DONE
-        return sse.frame(self._shape.usage_chunk(self.usages())) + sse.DONE
+        return sse.frame(self._reply.usage_chunk(self.usages())) + sse.DONE
 
     @property
     def service(self) -> Service:

@@ -18,7 +18,7 @@ from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.conversation import chat_segments
 from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.read_body import read_body
-from jitney.server.openai.replies import VERSION, ChatShape, CompletionShape, Shape
+from jitney.server.openai.replies import VERSION, ChatChoices, CompletionChoices, Reply
 from jitney.server.openai.translate import (
     Asked,
     Visit,
@@ -70,7 +70,7 @@ def make_router(service: Service) -> APIRouter:
         visit = _visit(request, body)
         make = partial(completion_asked, service, body, visit)
         asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
-        return await _answered(service, request, asked, _shaped(service, asked, CompletionShape))
+        return await _answered(service, request, asked, _reply(service, asked, CompletionChoices))
 
     @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
@@ -80,7 +80,7 @@ def make_router(service: Service) -> APIRouter:
         visit = _visit(request, body)
         make = partial(chat_asked, service, body, visit)
         asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
-        return await _answered(service, request, asked, _shaped(service, asked, ChatShape))
+        return await _answered(service, request, asked, _reply(service, asked, ChatChoices))
 
     @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
@@ -197,9 +197,9 @@ def _is_compiled(body: SamplingFields) -> bool:
     return bool(given & {"response_format", "tools", "structured_outputs"})
 
 
-async def _answered(service: Service, request: Request, asked: Asked, shape: Shape) -> Response:
+async def _answered(service: Service, request: Request, asked: Asked, reply: Reply) -> Response:
     state = request.state
-    answering = Answering(service, asked, shape, state.caller, state.http_id)
+    answering = Answering(service, asked, reply, state.caller, state.http_id)
     # For the line in the log.
     state.reply_id, state.usages = asked.id, answering.usages
     if not asked.streams:
@@ -252,11 +252,11 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     }
 
 
-def _shaped(
-    service: Service, asked: Asked, kind: type[CompletionShape] | type[ChatShape]
-) -> CompletionShape | ChatShape:
+def _reply(
+    service: Service, asked: Asked, kind: type[CompletionChoices] | type[ChatChoices]
+) -> Reply:
     traits = service.engine.backend.traits
-    return kind(asked, service.vocabulary, batch_invariant=traits.batch_invariant)
+    return Reply(asked, service.vocabulary, kind, batch_invariant=traits.batch_invariant)
 
 
 def _name(service: Service, token: int | None) -> str | None:

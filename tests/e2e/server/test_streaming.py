@@ -15,7 +15,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Answer, Delta
 from jitney.errors import BackendCrashed
 from jitney.server import limits
-from jitney.server.openai.replies import CompletionShape
+from jitney.server.openai.replies import Reply
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -256,14 +256,14 @@ def test_a_big_reply_is_written_out_beside_the_event_loop(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards everyone's streams: they wait for nobody's megabytes of logprobs."""
-    whole = CompletionShape.whole
+    whole = Reply.whole
     threads: list[int] = []
 
-    def noted(self: CompletionShape, answers: list[Answer]) -> dict[str, Any]:
+    def noted(self: Reply, answers: list[Answer]) -> dict[str, Any]:
         threads.append(threading.get_ident())
         return whole(self, answers)
 
-    monkeypatch.setattr(CompletionShape, "whole", noted)
+    monkeypatch.setattr(Reply, "whole", noted)
     server = start(World())
     small = server.complete(temperature=0).json()
     big = server.complete("hello", temperature=0, max_tokens=2000, logprobs=20).json()
@@ -280,14 +280,14 @@ def test_our_own_mistake_in_a_stream_is_one_event(
     start: Start, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Guards clients against what nobody foresaw: an error they can read, not a cut connection."""
-    chunks = CompletionShape.chunks
+    chunks = Reply.chunks
 
-    def failing(self: CompletionShape, place: int, delta: Delta) -> list[dict[str, Any]]:
+    def failing(self: Reply, place: int, delta: Delta) -> list[dict[str, Any]]:
         if delta.finish_reason is not None:
             raise RuntimeError("a mistake in /some/secret/file.py")
         return chunks(self, place, delta)
 
-    monkeypatch.setattr(CompletionShape, "chunks", failing)
+    monkeypatch.setattr(Reply, "chunks", failing)
     server = start(World(backend=SLOW))
     response = server.complete(["a"] * count, stream=True, max_tokens=6)
     *_, last = events(response.text)

@@ -1,17 +1,18 @@
-"""Replies in OpenAI's shapes: whole ones, and the chunks of streams. Pure; event loop.
+"""Replies in OpenAI's form: whole ones, and the chunks of streams. Pure; event loop.
 
-A whole reply and a stream are made by the same parser of calls, so that what a stream adds up to
-is what the whole reply says.
+A whole reply is what the chunks of a stream add up to: both are made from the same choices.
 """
 
 import hashlib
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from jitney.core.backend import Vocabulary
+from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs
-from jitney.server.openai.tool_calls import CallParser, CallPiece, ContentPiece, Piece
+from jitney.server.openai.tool_calls import ContentPiece, Piece
 from jitney.server.openai.tools import Calling
 from jitney.server.openai.translate import Asked
 from jitney.version import version
@@ -43,115 +44,56 @@ def usage_of(usages: list[Usage]) -> Json:
     }
 
 
-class Shape(Protocol):
-    """How one endpoint says things; one per HTTP request, because streams have a state."""
+class CompletionChoices:
+    """Of /v1/completions; one for each HTTP request, because streams have a state.
 
-    def whole(self, answers: list[Answer]) -> Json:
-        """The reply, all at once."""
-        ...
+    The echo comes with the first part of a choice.
+    """
 
-    def chunks(self, place: int, delta: Delta) -> list[Json]:
-        """What a delta of the request at this place adds to the stream."""
-        ...
+    whole_object = chunk_object = "text_completion"
 
-    def usage_chunk(self, usages: list[Usage]) -> Json:
-        """The last chunk, if usage was asked for."""
-        ...
-
-
-class _Head:
-    """The fields that every reply and chunk of one HTTP request begin with."""
-
-    def __init__(self, asked: Asked, vocabulary: Vocabulary, batch_invariant: bool) -> None:
-        self._asked = asked
-        self._fingerprint = fingerprint(asked.model, vocabulary, batch_invariant=batch_invariant)
-
-    def made(self, kind: str, choices: list[Json]) -> Json:
-        """A reply of this kind."""
-        return {
-            "id": self._asked.id,
-            "object": kind,
-            "created": self._asked.created,
-            "model": self._asked.model,
-            "system_fingerprint": self._fingerprint,
-            "choices": choices,
-        }
-
-    def chunk(self, kind: str, choice: Json) -> Json:
-        """A chunk; OpenAI has its usage null where there will be one in the end."""
-        made = self.made(kind, [choice])
-        if self._asked.wants_usage:
-            made["usage"] = None
-        return made
-
-
-class CompletionShape:
-    """/v1/completions."""
-
-    def __init__(
-        self, asked: Asked, vocabulary: Vocabulary, *, batch_invariant: bool = True
-    ) -> None:
+    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
         self._asked = asked
         self._vocabulary = vocabulary
-        self._head = _Head(asked, vocabulary, batch_invariant)
         self._logprobs: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
 
-    def whole(self, answers: list[Answer]) -> Json:
-        """The reply, all at once."""
-        choices = [
-            self._choice(place, answer, completion)
-            for place, answer in enumerate(answers)
-            for completion in answer.completions
-        ]
-        made = self._head.made("text_completion", choices)
-        return {**made, "usage": usage_of([answer.usage for answer in answers])}
+    def whole(self, place: int, answer: Answer, completion: Completion) -> Json:
+        """A finished completion; with an echo, logprobs begin with those of the prompt."""
+        tokens = completion.tokens
+        logprobs: tuple[TokenLogprob | None, ...] = completion.logprobs or ()
+        if answer.prompt_logprobs is not None:
+            tokens = (*answer.request.prompt, *tokens)
+            logprobs = (None, *answer.prompt_logprobs, *logprobs)
+        return self._choice(place, completion, tokens, logprobs)
 
-    def chunks(self, place: int, delta: Delta) -> list[Json]:
-        """What a delta adds; the echo comes with the first one."""
-        index = self._index(place, delta.index)
-        text = delta.text
+    def parts(self, place: int, delta: Delta) -> list[Json]:
+        """What a delta adds: one chunk."""
+        return [self._choice(place, delta, delta.tokens, delta.logprobs)]
+
+    def _choice(
+        self,
+        place: int,
+        part: Completion | Delta,
+        tokens: tuple[int, ...],
+        logprobs: Sequence[TokenLogprob | None],
+    ) -> Json:
+        params = self._asked.requests[place].params
+        index = place * params.n + part.index
+        text = part.text
         if index not in self._begun:
             self._begun.add(index)
             text = (self._asked.echoes[place] or "") + text
-        logprobs = None
-        if self._asked.requests[place].params.logprobs is not None:
-            logprobs = self._legacy(index, place).shaped(delta.tokens, delta.logprobs)
-        choice = {
-            "index": index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": finish_name(delta.finish_reason),
-            "stop_reason": delta.stop_reason,
-        }
-        return [self._head.chunk("text_completion", choice)]
-
-    def usage_chunk(self, usages: list[Usage]) -> Json:
-        """The last chunk, if usage was asked for."""
-        return {**self._head.made("text_completion", []), "usage": usage_of(usages)}
-
-    def _choice(self, place: int, answer: Answer, completion: Completion) -> Json:
-        index = self._index(place, completion.index)
-        logprobs = None
-        if completion.logprobs is not None:
-            logprobs = self._whole_logprobs(place, answer, completion)
+        shaped = None
+        if params.logprobs is not None:
+            shaped = self._legacy(index, place).shaped(tokens, logprobs)
         return {
             "index": index,
-            "text": (self._asked.echoes[place] or "") + completion.text,
-            "logprobs": logprobs,
-            "finish_reason": finish_name(completion.finish_reason),
-            "stop_reason": completion.stop_reason,
+            "text": text,
+            "logprobs": shaped,
+            "finish_reason": finish_name(part.finish_reason),
+            "stop_reason": part.stop_reason,
         }
-
-    def _whole_logprobs(self, place: int, answer: Answer, completion: Completion) -> Json:
-        assert completion.logprobs is not None
-        legacy = self._legacy(self._index(place, completion.index), place)
-        if answer.prompt_logprobs is None:
-            return legacy.shaped(completion.tokens, completion.logprobs)
-        return legacy.shaped(
-            (*answer.request.prompt, *completion.tokens),
-            (None, *answer.prompt_logprobs, *completion.logprobs),
-        )
 
     def _legacy(self, index: int, place: int) -> LegacyLogprobs:
         if index not in self._logprobs:
@@ -165,142 +107,167 @@ class CompletionShape:
             )
         return self._logprobs[index]
 
-    def _index(self, place: int, index: int) -> int:
-        return place * self._asked.requests[place].params.n + index
 
-
-class _ChatTrack:
-    """What is known of one choice of a chat."""
+class _ChatText:
+    """The text of one choice of a chat, as deltas of OpenAI's form."""
 
     def __init__(self, calling: Calling | None) -> None:
         self._calling = calling
-        self._parser: CallParser | None = None if calling is None else calling.parser()
-        self.has_begun = False
+        self._parser = None if calling is None else calling.parser()
 
-    @property
-    def has_calls(self) -> bool:
-        """Whether any tool was called."""
-        return self._parser is not None and self._parser.call_count > 0
-
-    def push(self, text: str, *, is_last: bool) -> list[Piece]:
-        """New text, in pieces."""
+    def deltas(self, text: str, *, is_last: bool) -> list[Json]:
+        """What new text adds: content and parts of calls."""
         if self._parser is None:
-            return [ContentPiece(text)] if text else []
+            return [{"content": text}] if text else []
         pieces = self._parser.push(text)
-        return [*pieces, *self._parser.finish()] if is_last else pieces
-
-    def part(self, piece: CallPiece) -> Json:
-        """A piece of a call as a delta has it."""
-        if piece.name is None:
-            return {"index": piece.index, "function": {"arguments": piece.arguments}}
-        assert self._calling is not None
-        return {
-            "index": piece.index,
-            "id": self._calling.new_id(),
-            "type": "function",
-            "function": {"name": piece.name, "arguments": piece.arguments},
-        }
-
-
-class ChatShape:
-    """/v1/chat/completions."""
-
-    def __init__(
-        self, asked: Asked, vocabulary: Vocabulary, *, batch_invariant: bool = True
-    ) -> None:
-        self._asked = asked
-        self._vocabulary = vocabulary
-        self._head = _Head(asked, vocabulary, batch_invariant)
-        self._tracks: dict[int, _ChatTrack] = {}
-
-    def whole(self, answers: list[Answer]) -> Json:
-        """The reply, all at once."""
-        choices = [self._choice(each) for each in answers[0].completions]
-        made = self._head.made("chat.completion", choices)
-        return {**made, "usage": usage_of([answers[0].usage])}
-
-    def chunks(self, place: int, delta: Delta) -> list[Json]:
-        """What a delta adds: the role first, then content and calls, then why it ended."""
-        assert place == 0, "a chat has one prompt"
-        track = self._tracks.setdefault(delta.index, _ChatTrack(self._asked.calling))
-        made: list[Json] = []
-        if not track.has_begun:
-            track.has_begun = True
-            made.append(self._chunk(delta.index, {"role": "assistant", "content": ""}))
-        is_last = delta.finish_reason is not None
-        deltas: list[Json] = []
-        for piece in track.push(delta.text, is_last=is_last):
-            if isinstance(piece, ContentPiece):
-                deltas.append({"content": piece.text})
-            else:
-                deltas.append({"tool_calls": [track.part(piece)]})
-        wants_logprobs = self._asked.requests[0].params.logprobs is not None
-        if delta.logprobs and wants_logprobs and not deltas:
-            deltas.append({"content": ""})
-        for count, each in enumerate(deltas):
-            chunk = self._chunk(delta.index, each)
-            if wants_logprobs and count == 0:
-                chunk["choices"][0]["logprobs"] = chat_logprobs(delta.logprobs, self._vocabulary)
-            made.append(chunk)
         if is_last:
-            chunk = self._chunk(delta.index, {})
-            choice = chunk["choices"][0]
-            choice["finish_reason"] = _chat_finish(delta.finish_reason, track)
-            choice["stop_reason"] = delta.stop_reason
-            made.append(chunk)
-        return made
+            pieces += self._parser.finish()
+        return [self._delta(piece) for piece in pieces]
 
-    def usage_chunk(self, usages: list[Usage]) -> Json:
-        """The last chunk, if usage was asked for."""
-        return {**self._head.made("chat.completion.chunk", []), "usage": usage_of(usages)}
-
-    def _chunk(self, index: int, delta: Json) -> Json:
-        return self._head.chunk(
-            "chat.completion.chunk",
-            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None},
-        )
-
-    def _choice(self, completion: Completion) -> Json:
-        track = _ChatTrack(self._asked.calling)
-        contents: list[str] = []
+    def message(self, text: str) -> Json:
+        """The message that all of the text is."""
+        content = ""
         calls: list[Json] = []
-        for piece in track.push(completion.text, is_last=True):
-            if isinstance(piece, ContentPiece):
-                contents.append(piece.text)
-            elif piece.name is not None:
-                call = track.part(piece)
-                del call["index"]
-                calls.append(call)
-            else:
-                calls[piece.index]["function"]["arguments"] += piece.arguments
-        content = "".join(contents)
-        calling = self._asked.calling
-        has_content = bool(content) or not (calls or (calling is not None and calling.is_enforced))
+        for delta in self.deltas(text, is_last=True):
+            content += delta.get("content", "")
+            for part in delta.get("tool_calls", ()):
+                index = part.pop("index")
+                if index == len(calls):
+                    calls.append(part)
+                else:
+                    calls[index]["function"]["arguments"] += part["function"]["arguments"]
+        is_enforced = self._calling is not None and self._calling.is_enforced
+        has_content = bool(content) or not (calls or is_enforced)
         message: Json = {
             "role": "assistant",
             "content": content if has_content else None,
             "refusal": None,
         }
-        if calls:
-            message["tool_calls"] = calls
-        logprobs = None
+        return {**message, "tool_calls": calls} if calls else message
+
+    def finish_name(self, reason: FinishReason | None) -> str | None:
+        """Why it ended: calls are a reason of their own."""
+        has_calls = self._parser is not None and self._parser.call_count > 0
+        if reason is FinishReason.STOP and has_calls:
+            return "tool_calls"
+        return finish_name(reason)
+
+    def _delta(self, piece: Piece) -> Json:
+        if isinstance(piece, ContentPiece):
+            return {"content": piece.text}
+        part: Json = {"index": piece.index}
+        function = {"arguments": piece.arguments}
+        if piece.name is not None:
+            assert self._calling is not None
+            part |= {"id": self._calling.new_id(), "type": "function"}
+            function = {"name": piece.name, **function}
+        return {"tool_calls": [{**part, "function": function}]}
+
+
+class ChatChoices:
+    """Of /v1/chat/completions; one for each HTTP request."""
+
+    whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
+        self._calling = asked.calling
+        self._vocabulary = vocabulary
+        self._wants_logprobs = asked.requests[0].params.logprobs is not None
+        self._texts: dict[int, _ChatText] = {}
+
+    def whole(self, place: int, answer: Answer, completion: Completion) -> Json:
+        """A finished completion."""
+        text, logprobs = _ChatText(self._calling), None
         if completion.logprobs is not None:
             logprobs = chat_logprobs(completion.logprobs, self._vocabulary)
         return {
             "index": completion.index,
-            "message": message,
+            "message": text.message(completion.text),
             "logprobs": logprobs,
-            "finish_reason": _chat_finish(completion.finish_reason, track),
+            "finish_reason": text.finish_name(completion.finish_reason),
             "stop_reason": completion.stop_reason,
         }
+
+    def parts(self, place: int, delta: Delta) -> list[Json]:
+        """What a delta adds: the role first, then content and calls, then why it ended."""
+        assert place == 0, "a chat has one prompt"
+        is_last = delta.finish_reason is not None
+        first: list[Json] = []
+        text = self._texts.get(delta.index)
+        if text is None:
+            text = self._texts[delta.index] = _ChatText(self._calling)
+            first = [{"role": "assistant", "content": ""}]
+        deltas = text.deltas(delta.text, is_last=is_last)
+        if self._wants_logprobs and delta.logprobs and not deltas:
+            deltas = [{"content": ""}]
+        made = [_chunk(delta.index, each) for each in (*first, *deltas)]
+        if self._wants_logprobs and deltas:
+            made[len(first)]["logprobs"] = chat_logprobs(delta.logprobs, self._vocabulary)
+        if is_last:
+            ending = {
+                "finish_reason": text.finish_name(delta.finish_reason),
+                "stop_reason": delta.stop_reason,
+            }
+            made.append({**_chunk(delta.index, {}), **ending})
+        return made
+
+
+class Reply:
+    """The reply to one HTTP request."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        vocabulary: Vocabulary,
+        kind: type[CompletionChoices] | type[ChatChoices],
+        *,
+        batch_invariant: bool = True,
+    ) -> None:
+        self._asked = asked
+        self._choices = kind(asked, vocabulary)
+        self._fingerprint = fingerprint(asked.model, vocabulary, batch_invariant=batch_invariant)
+
+    def whole(self, answers: list[Answer]) -> Json:
+        """The reply, all at once."""
+        choices = [
+            self._choices.whole(place, answer, completion)
+            for place, answer in enumerate(answers)
+            for completion in answer.completions
+        ]
+        made = self._made(self._choices.whole_object, choices)
+        return {**made, "usage": usage_of([answer.usage for answer in answers])}
+
+    def chunks(self, place: int, delta: Delta) -> list[Json]:
+        """What a delta of the request at this place adds to the stream."""
+        made = [
+            self._made(self._choices.chunk_object, [choice])
+            for choice in self._choices.parts(place, delta)
+        ]
+        if self._asked.wants_usage:
+            # OpenAI has it null where there will be one in the end.
+            for chunk in made:
+                chunk["usage"] = None
+        return made
+
+    def usage_chunk(self, usages: list[Usage]) -> Json:
+        """The last chunk, if usage was asked for."""
+        return {**self._made(self._choices.chunk_object, []), "usage": usage_of(usages)}
+
+    def _made(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self._asked.id,
+            "object": kind,
+            "created": self._asked.created,
+            "model": self._asked.model,
+            "system_fingerprint": self._fingerprint,
+            "choices": choices,
+        }
+
+
+def _chunk(index: int, delta: Json) -> Json:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 def finish_name(reason: FinishReason | None) -> str | None:
     """OpenAI's word for the end of a completion."""
     return None if reason is None else str(reason.value)
-
-
-def _chat_finish(reason: FinishReason | None, track: _ChatTrack) -> str | None:
-    if reason is FinishReason.STOP and track.has_calls:
-        return "tool_calls"
-    return finish_name(reason)
