@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from jitney.config import Key
+from jitney.config import Key, ServeSettings
 from tests.e2e.server.harness import MODEL, Running, World, running, wait_until
 
 SECRET = "a-secret-of-the-tests"
@@ -39,7 +39,8 @@ SCHEMA: Any = {
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Running]:
-    with running(World(keys=(Key(name="one", secret=SECRET),))) as made:
+    settings = ServeSettings(served_model_name=(MODEL,))
+    with running(World(settings=settings, keys=(Key(name="one", secret=SECRET),))) as made:
         yield made
 
 

@@ -1,13 +1,28 @@
 """From the messages of a body to segments of a prompt, through the model's chat template.
 
+A template that does not know tools is given them as text in the system message, in Hermes' form.
 Off the event loop. Raises a RequestError that names the field to mend.
 """
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from jitney.errors import InvalidRequest, ModelError
-from jitney.server.openai import tools
-from jitney.server.openai.chat_body import ChatBody, TokenizeBody, Tool
+from jitney.server.openai.chat_body import ChatBody, ChatMessage, TokenizeBody, Tool
+from jitney.server.openai.tools import HERMES, NO_PARAMETERS
 from jitney.server.service import Service
 from jitney.text.chat_template import Segment
+
+_INTRODUCTION = """\
+You can call these functions, described by JSON schemas:
+<tools>
+{tools}
+</tools>
+To call a function, answer with its name and its arguments in this form:
+<tool_call>
+{{"name": "FUNCTION", "arguments": {{"ARGUMENT": "VALUE"}}}}
+</tool_call>"""
 
 
 def chat_segments(
@@ -29,10 +44,10 @@ def chat_segments(
             "put one of a user or a tool between them, or join them.",
             "messages",
         )
-    values = [tools.message_values(each, index) for index, each in enumerate(messages)]
-    listed = tools.offered(offered) if offered else None
+    values = [message_values(each, index) for index, each in enumerate(messages)]
+    listed = offered_values(offered) if offered else None
     if not template.knows_tools:
-        values, listed = tools.as_text(values, listed), None
+        values, listed = as_text(values, listed), None
     continues, adds = bool(body.continue_final_message), body.add_generation_prompt
     return template.render(
         values,
@@ -54,3 +69,70 @@ def switches_of(body: ChatBody) -> dict[str, bool | str]:
     if given is not None and given.enable_thinking is not None:
         switches["enable_thinking"] = given.enable_thinking
     return switches
+
+
+def offered_values(tools: list[Tool]) -> list[dict[str, Any]]:
+    """The tools as chat templates read them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or NO_PARAMETERS,
+            },
+        }
+        for tool in tools
+    ]
+
+
+def message_values(message: ChatMessage, index: int) -> dict[str, Any]:
+    """A message as chat templates read it; arguments become objects."""
+    role = "system" if message.role == "developer" else message.role
+    others = message.model_dump(include={"name", "tool_call_id"}, exclude_none=True)
+    values = {"role": role, "content": message.text or "", **others}
+    if message.tool_calls:
+        values["tool_calls"] = [each.model_dump() for each in message.tool_calls]
+        for call in values["tool_calls"]:
+            function = call["function"]
+            function["arguments"] = _arguments(function["arguments"], index)
+    return values
+
+
+def _arguments(text: str, index: int) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"messages[{index}].tool_calls has arguments that are no JSON object.", "messages"
+        )
+    return value
+
+
+def as_text(
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+) -> list[dict[str, Any]]:
+    """The same conversation for a template that knows no tools: all of it as text."""
+    told = [_as_text(message) for message in messages]
+    if not tools:
+        return told
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    introduction = _INTRODUCTION.format(tools=listed)
+    if told[0]["role"] == "system":
+        first = {**told[0], "content": f"{told[0]['content']}\n\n{introduction}"}
+        return [first, *told[1:]]
+    return [{"role": "system", "content": introduction}, *told]
+
+
+def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    calls = "\n".join(
+        f"{HERMES.opening}\n{json.dumps(call['function'], ensure_ascii=False)}\n{HERMES.closing}"
+        for call in message.get("tool_calls", ())
+    )
+    text = f"{content}\n{calls}" if content and calls else content or calls
+    return {"role": message["role"], "content": text}

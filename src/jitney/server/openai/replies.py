@@ -12,8 +12,7 @@ from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs
-from jitney.server.openai.tool_calls import ContentPiece, Piece
-from jitney.server.openai.tools import Calling
+from jitney.server.openai.tool_calls import Calling, CallParser, ContentPiece, Piece
 from jitney.server.openai.translate import Asked
 from jitney.version import version
 
@@ -113,7 +112,7 @@ class _ChatText:
 
     def __init__(self, calling: Calling | None) -> None:
         self._calling = calling
-        self._parser = None if calling is None else calling.parser()
+        self._parser = None if calling is None else CallParser(calling)
 
     def deltas(self, text: str, *, is_last: bool) -> list[Json]:
         """What new text adds: content and parts of calls."""

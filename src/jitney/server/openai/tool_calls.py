@@ -8,11 +8,13 @@ where it is a call that was cut off, and no answer.
 """
 
 import json
-from collections.abc import Iterable
+import secrets
+import string
 from dataclasses import dataclass
 from enum import Enum, auto
 
 _SPACE = " \n\r\t"
+_LETTERS = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,27 @@ class CallFormat:
     is_bare: bool = False
     id_length: int | None = None
     """Characters of a call's id, where templates insist on a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calling:
+    """What tools mean for one request: which there are, and whether some must be called."""
+
+    form: CallFormat
+    names: tuple[str, ...]
+    parallel: bool = True
+    is_enforced: bool = False
+    """Whether there is no content: the text is calls, the last perhaps cut off."""
+    starts_inside: bool = False
+    """Whether the answer is calls from its first character on, without a mark."""
+    shows_control: bool = False
+    """Whether the mark is a control token, so that these must be part of the text."""
+
+    def new_id(self) -> str:
+        """An id for a call."""
+        if self.form.id_length is not None:
+            return "".join(secrets.choice(_LETTERS) for _ in range(self.form.id_length))
+        return f"call_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +144,10 @@ class _Reader:
             self._depth += 1
         elif character in "}]":
             self._depth -= 1
+        return self._argument(character)
+
+    def _argument(self, character: str) -> str:
+        """The character where it is part of the arguments."""
         return character if self._key in self._arguments_keys and self.has_arguments else ""
 
     def _push_in_string(self, character: str) -> str:
@@ -131,7 +158,7 @@ class _Reader:
         elif character == '"':
             self._in_string = False
         if self._depth > 1:
-            return character if self._key in self._arguments_keys and self.has_arguments else ""
+            return self._argument(character)
         self._part.append(character)
         return "" if self._in_string else self._end_string()
 
@@ -154,37 +181,24 @@ class _Reader:
 
 
 class CallParser:
-    """The text of one completion, in pieces. `names` are those of the tools there are.
+    """The text of one completion, in pieces."""
 
-    With `only_calls` there is no content: the text is calls, the last perhaps cut off.
-    """
-
-    def __init__(
-        self,
-        form: CallFormat,
-        names: Iterable[str],
-        *,
-        parallel: bool = True,
-        starts_inside: bool = False,
-        only_calls: bool = False,
-    ) -> None:
-        self._form = form
-        self._names = frozenset(names)
-        self._parallel = parallel
-        self._only_calls = only_calls
+    def __init__(self, calling: Calling) -> None:
+        self._calling = calling
+        self._form = calling.form
         self._held = ""
         self._space: list[str] = []
         self._skips_space = False
         self._raw: list[str] = []
         self._arguments: list[str] = []
         self._is_accepted = False
-        self._may_be_bare = form.is_bare
-        self._reader = _Reader(form.arguments_key)
+        self._may_be_bare = self._form.is_bare
+        self._reader = _Reader(self._form.arguments_key)
         self._pieces: list[Piece] = []
         self._mode = _Mode.TEXT
         self.call_count = 0
-        if starts_inside:
-            self._mode = _Mode.LIST if form.is_list else _Mode.CALL
+        if calling.starts_inside:
+            self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
 
     def push(self, text: str) -> list[Piece]:
         """What is certain now."""
@@ -288,7 +302,7 @@ class CallParser:
             self._raw.append(character)
             self._arguments.append(self._reader.push(character))
             if self._reader.name is not None and not self._is_accepted:
-                if self._reader.name not in self._names:
+                if self._reader.name not in self._calling.names:
                     self._held = self._held[count:]
                     self._give_up()
                     return
@@ -316,7 +330,7 @@ class CallParser:
         if not self._reader.has_arguments:
             self._pieces.append(CallPiece(self.call_count, None, "{}"))
         self.call_count += 1
-        self._mode = _Mode.AFTER if self._parallel else _Mode.SHUT
+        self._mode = _Mode.AFTER if self._calling.parallel else _Mode.SHUT
         self._begin_call()
 
     def _read_after(self) -> None:
@@ -351,7 +365,7 @@ class CallParser:
         self._mode = _Mode.TEXT
 
     def _say(self, text: str) -> None:
-        if text and not self._only_calls:
+        if text and not self._calling.is_enforced:
             self._pieces.append(ContentPiece(text))
 
     def _taken(self) -> list[Piece]:

@@ -29,6 +29,7 @@ from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, Sam
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.server.openai.conversation import chat_segments, switches_of
 from jitney.server.openai.error_object import Refusal
+from jitney.server.openai.tool_calls import Calling
 from jitney.server.service import Service, now_s
 from jitney.text.detokenizer import Detokenizer
 
@@ -58,7 +59,7 @@ class Asked:
     requests: tuple[Request, ...]
     echoes: tuple[str | None, ...]
     silent_counts: tuple[int, ...]
-    calling: tools.Calling | None
+    calling: Calling | None
     streams: bool
     wants_usage: bool
     arrived_at: float
@@ -161,7 +162,7 @@ class _Order:
         self,
         prompts: list[Prompt],
         params: SamplingParams,
-        calling: tools.Calling | None = None,
+        calling: Calling | None = None,
     ) -> Asked:
         """The requests, one for each prompt."""
         body, service = self.body, self.service
@@ -279,7 +280,7 @@ def _structured(body: SamplingFields) -> StructuredOutputsParams | None:
 
 
 def _chat_structured(
-    body: ChatBody, calling: tools.Calling | None
+    body: ChatBody, calling: Calling | None
 ) -> tuple[StructuredOutputsParams | None, str]:
     """The constraint of the answer, and the field that it comes from."""
     asked: dict[str, Callable[[], StructuredOutputsParams | None]] = {}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.server.openai.tool_calls import CallFormat, CallParser, CallPiece, ContentPiece
+from jitney.server.openai.tool_calls import CallFormat, Calling, CallParser, CallPiece, ContentPiece
 from jitney.server.openai.tools import HERMES, LLAMA, MISTRAL
 
 Read = tuple[str, list[tuple[str, str]]]
@@ -20,9 +20,14 @@ def read(
     inside: bool = False,
     only_calls: bool = False,
 ) -> Read:
-    parser = CallParser(
-        form, ["f", "g"], parallel=parallel, starts_inside=inside, only_calls=only_calls
+    calling = Calling(
+        form=form,
+        names=("f", "g"),
+        parallel=parallel,
+        starts_inside=inside,
+        is_enforced=only_calls,
     )
+    parser = CallParser(calling)
     pieces = [piece for part in parts for piece in parser.push(part)]
     pieces += parser.finish()
     content = "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
@@ -169,7 +174,7 @@ def test_enforced_calls_have_no_mark() -> None:
 
 def test_arguments_are_passed_on_while_they_are_written() -> None:
     """Guards the use of streaming calls at all."""
-    parser = CallParser(HERMES, ["f"])
+    parser = CallParser(Calling(form=HERMES, names=("f",)))
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "lo')
     assert parser.push("ng te") == [CallPiece(0, None, "ng te")]
 

@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.openai.tools`: how models are told of tools, and made to call them."""
+"""Tests of `jitney.server.openai.tools`: how models write calls, and are made to."""
 
 import json
 from typing import Any
@@ -10,17 +10,14 @@ from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.errors import InvalidRequest
 from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.server.openai.chat_body import ChatBody, ChatMessage
+from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.tool_calls import Calling
 from jitney.server.openai.tools import (
     HERMES,
     LLAMA,
     MISTRAL,
-    Calling,
-    as_text,
     enforced,
     format_of,
-    message_values,
-    offered,
     read_calling,
 )
 from jitney.text.chat_template import ChatTemplate
@@ -174,32 +171,3 @@ def test_a_mark_that_is_a_control_token() -> None:
     assert (forced.shows_control, forced.starts_inside) == (False, True)
     assert len(free.new_id()) == 9
     assert calling().new_id().startswith("call_")
-
-
-def test_a_template_without_tools_gets_text() -> None:
-    """Guards models that were never told of tools: all of it is in messages of plain roles."""
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    history = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "42"},
-    ]
-    values = [message_values(ChatMessage.model_validate(each), 0) for each in history]
-    assert values[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
-    told = as_text(values, offered(body().tools or []))
-    assert [each["role"] for each in told] == ["system", "user", "assistant", "user"]
-    assert told[0]["content"].startswith("Be brief.\n\n")
-    listed = told[0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].splitlines()
-    assert [json.loads(line)["function"]["name"] for line in listed] == ["f", "g"]
-    assert json.loads(told[2]["content"].split("\n")[1]) == {"name": "f", "arguments": {"a": 1}}
-    assert "42" in told[3]["content"]
-    assert as_text(values[1:2], offered(body().tools or []))[0]["role"] == "system"
-
-
-def test_arguments_in_the_history_are_objects() -> None:
-    """Guards templates, which read them as such."""
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[1]"}}
-    message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
-    with pytest.raises(InvalidRequest, match=r"messages\[3\]"):
-        message_values(message, 3)
