@@ -6,45 +6,23 @@ code ends the other process: whoever uses it then gets BackendCrashed, and only 
 one. Every wait is bounded, and no process is left behind.
 """
 
-import contextlib
 import logging
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
-from jitney.backends.process.messages import (
-    Channel,
-    Done,
-    Encode,
-    Encoded,
-    Execute,
-    Executed,
-    Failure,
-    Hello,
-    Message,
-    Plain,
-    Prepare,
-    Ready,
-    Reset,
-)
-from jitney.backends.process.patience import Patience
-from jitney.backends.process.worker_process import WorkerProcess
+from jitney.backends.process import messages
+from jitney.backends.process.batch_time import BatchTimeLimits
+from jitney.backends.process.worker_process import MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
 from jitney.core.backend import Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
-from jitney.errors import (
-    BackendCrashed,
-    BackendFailed,
-    EngineError,
-    InvalidRequest,
-    SetupError,
-)
-from jitney.sandbox.frames import ChannelClosed, MalformedFrame
+from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
 
 QUESTION_S_MAX = 60.0
 """Longest wait for a text to be tokenised or a constraint compiled, and as long for its turn."""
@@ -55,15 +33,13 @@ CHECK_S_MAX = 10.0
 _FALLBACK_SETTING = "extra_kernels"
 _log = logging.getLogger("jitney.backends")
 
-MessageT = TypeVar("MessageT", bound=Message)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
     """Which backend to build in the process, and how long to wait for it."""
 
     name: str
-    settings: Mapping[str, Plain]
+    settings: Mapping[str, messages.Plain]
     start_s_max: float = 300.0
     batch_s_max: float = limits.BATCH_S_MAX
     """For any batch, unless batches of its size were measured to take nearly as long."""
@@ -83,7 +59,7 @@ class ProcessBackend:
         self._texts_turn = FifoLock()
         self._constraints_turn = FifoLock()
         self._worker: WorkerProcess | None = None
-        self._patience = Patience(spec.batch_s_max)
+        self._time_limits = BatchTimeLimits(spec.batch_s_max)
         # How many tokens each batch has that was sent and not answered.
         self._unanswered: deque[int] = deque()
         # The process that may be asked things, and who waits for one.
@@ -124,10 +100,10 @@ class ProcessBackend:
     def send(self, batch: Batch) -> None:
         """Hand a batch over, which waits there for those before it. Raises BackendCrashed."""
         worker = self._present()
-        limit_s = self._patience.limit_s(batch.token_count)
+        limit_s = self._time_limits.limit_s(batch.token_count)
         # If the process was gone before, nothing in this batch is to blame.
-        with self._talking(worker, limit_s, was_reached=False):
-            worker.batches.send(Execute.of(batch), limit_s)
+        with worker.talking(limit_s, was_reached=False):
+            worker.batches.send(messages.Execute.of(batch), limit_s)
         self._unanswered.append(batch.token_count)
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
@@ -136,9 +112,9 @@ class ProcessBackend:
         The time that a batch may take counts from here: those before it have come back by then.
         """
         worker, token_count = self._present(), self._unanswered[0]
-        batch_s_max = self._patience.limit_s(token_count)
+        batch_s_max = self._time_limits.limit_s(token_count)
         wait_s = batch_s_max if limit_s is None else min(limit_s, batch_s_max)
-        with self._talking(worker, batch_s_max):
+        with worker.talking(batch_s_max):
             try:
                 answer = worker.batches.receive(wait_s)
             except TimeoutError:
@@ -146,8 +122,8 @@ class ProcessBackend:
                     return None
                 raise
         self._unanswered.popleft()
-        outcome = self._checked(worker, answer, Executed).outcome
-        self._patience.observe(token_count, outcome.seconds)
+        outcome = worker.checked(answer, messages.Executed).outcome
+        self._time_limits.observe(token_count, outcome.seconds)
         return outcome
 
     def reset(self) -> None:
@@ -157,28 +133,30 @@ class ProcessBackend:
             try:
                 while self._unanswered:
                     # Not wanted any more; what stands behind them is.
-                    limit_s = self._patience.limit_s(self._unanswered.popleft())
-                    with self._talking(worker, limit_s):
+                    limit_s = self._time_limits.limit_s(self._unanswered.popleft())
+                    with worker.talking(limit_s):
                         worker.batches.receive(limit_s)
                 limit_s = min(limits.RESET_S_MAX, self._spec.batch_s_max)
-                self._ask(worker, worker.batches, Reset(), Done, limit_s)
+                worker.ask(worker.batches, messages.Reset(), messages.Done, limit_s)
             except EngineError:
                 self._replace(worker)
 
     def check(self) -> None:
         """Ask for a sign of life. Raises BackendCrashed; a process that is stuck is ended."""
         worker = self._present()
-        nothing = Execute.of(Batch(0, (), ()))
-        self._ask(worker, worker.batches, nothing, Executed, CHECK_S_MAX)
+        nothing = messages.Execute.of(Batch(0, (), ()))
+        worker.ask(worker.batches, nothing, messages.Executed, CHECK_S_MAX)
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, in one message; while there is no process, waits for the next one."""
-        question = Encode(tuple(texts))
-        return list(self._ask_in_turn("texts", self._texts_turn, question, Encoded).tokens)
+        question = messages.Encode(tuple(texts))
+        answer = self._ask_in_turn("texts", self._texts_turn, question, messages.Encoded)
+        return list(answer.tokens)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint over there, where it will be used. Raises InvalidRequest."""
-        self._ask_in_turn("constraints", self._constraints_turn, Prepare(constraint), Done)
+        question = messages.Prepare(constraint)
+        self._ask_in_turn("constraints", self._constraints_turn, question, messages.Done)
 
     def close(self) -> None:
         """End the process; idempotent."""
@@ -186,15 +164,15 @@ class ProcessBackend:
             self._is_closed = True
             self._readiness.notify_all()
         # Before the lock is waited for: this cuts short whoever holds it.
-        self._present().end()
+        self._present().close()
         with self._lifecycle:
-            self._present().end()
+            self._present().close()
 
     def _ask_in_turn(
         self,
         channel: Literal["texts", "constraints"],
         turn: FifoLock,
-        question: Message,
+        question: messages.Message,
         expected: type[MessageT],
     ) -> MessageT:
         """Ask while batches run; if the process is ended from outside, ask the next one.
@@ -209,7 +187,7 @@ class ProcessBackend:
                 raise BackendFailed(f"the backend is too busy for {channel}; try again later.")
             try:
                 where = worker.texts if channel == "texts" else worker.constraints
-                return self._ask(worker, where, question, expected, QUESTION_S_MAX)
+                return worker.ask(where, question, expected, QUESTION_S_MAX)
             except BackendCrashed as crash:
                 if crash.signal != signal.SIGKILL or attempt == limits.STRIKES_MAX - 1:
                     raise
@@ -223,7 +201,7 @@ class ProcessBackend:
             self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
             worker = self._ready_worker
         if self._is_closed:
-            raise _closed()
+            raise BackendCrashed("the backend is closed.", is_wanted=True)
         if worker is None or worker.process.has_ended:
             raise BackendCrashed("the backend is gone and is being started again.")
         return worker
@@ -232,68 +210,10 @@ class ProcessBackend:
         worker = self._ready_worker
         return self._is_closed or (worker is not None and not worker.process.has_ended)
 
-    def _ask(
-        self,
-        worker: WorkerProcess,
-        channel: Channel,
-        question: Message,
-        expected: type[MessageT],
-        limit_s: float,
-    ) -> MessageT:
-        """One question and its answer, or the error that was the answer."""
-        with self._talking(worker, limit_s):
-            channel.send(question, limit_s)
-            answer = channel.receive(limit_s)
-        return self._checked(worker, answer, expected)
-
-    def _checked(
-        self, worker: WorkerProcess, answer: Message, expected: type[MessageT]
-    ) -> MessageT:
-        if isinstance(answer, Failure):
-            raise answer.error()
-        if not isinstance(answer, expected):
-            worker.process.kill()
-            raise BackendCrashed("the backend process gave an answer to another question.")
-        return answer
-
-    @contextlib.contextmanager
-    def _talking(
-        self, worker: WorkerProcess, limit_s: float, *, was_reached: bool = True
-    ) -> Iterator[None]:
-        """Raises BackendCrashed for a process that is gone; one that is stuck, or sends what is no
-        message, is ended."""
-        try:
-            yield
-        except TimeoutError as error:
-            worker.process.kill()
-            raise BackendCrashed(
-                f"the backend did not answer within {limit_s:.3g} seconds, and was ended."
-            ) from error
-        except MalformedFrame as error:
-            worker.process.kill()
-            raise BackendCrashed(f"the backend process sent a bad frame: {error}") from error
-        except ChannelClosed as error:
-            crash = self._crash(worker)
-            crash.was_reached = was_reached
-            raise crash from error
-        except InvalidRequest:
-            raise  # nothing was sent
-        except BaseException:
-            # Interrupted in between: the answer would be taken for that of the next question.
-            worker.process.kill()
-            raise
-
     def _present(self) -> WorkerProcess:
         """The present process; there is one from the end of the first start on."""
         assert self._worker is not None, "a backend without a process is never handed out"
         return self._worker
-
-    def _crash(self, worker: WorkerProcess) -> BackendCrashed:
-        return _closed() if self._is_closed else worker.crash(can_fall_back=self._can_fall_back)
-
-    @property
-    def _can_fall_back(self) -> bool:
-        return bool(self._spec.settings.get(_FALLBACK_SETTING, False))
 
     def _replace(self, worker: WorkerProcess) -> None:
         """A new process in place of one that is gone. Called with the lifecycle lock held."""
@@ -304,7 +224,7 @@ class ProcessBackend:
         except SetupError as error:
             raise BackendCrashed(f"the backend could not be started again: {error}") from error
 
-    def _start(self) -> Ready:
+    def _start(self) -> messages.Ready:
         """Start a process and wait until it is ready. Called with the lifecycle lock held."""
         try:
             return self._start_once()
@@ -313,18 +233,20 @@ class ProcessBackend:
                 raise
             return self._start_once()
 
-    def _start_once(self) -> Ready:
-        worker = WorkerProcess()
+    def _start_once(self) -> messages.Ready:
+        can_fall_back = bool(self._spec.settings.get(_FALLBACK_SETTING, False))
+        worker = WorkerProcess(can_fall_back=can_fall_back)
         self._worker = worker
         self._unanswered.clear()
-        self._patience.restart()
+        self._time_limits.restart()
         # Looked at after the lines above: `close` ends the process that it finds.
         if self._is_closed:
-            worker.end()
-            raise _closed()
-        hello = Hello(self._spec.name, self._spec.settings)
+            worker.close()
+            raise worker.crash()
+        hello = messages.Hello(self._spec.name, self._spec.settings)
         try:
-            ready = self._ask(worker, worker.batches, hello, Ready, self._spec.start_s_max)
+            limit_s = self._spec.start_s_max
+            ready = worker.ask(worker.batches, hello, messages.Ready, limit_s)
         except BaseException:
             worker.end()
             raise
@@ -335,14 +257,10 @@ class ProcessBackend:
 
     def _fall_back(self, worker: WorkerProcess) -> bool:
         """After an illegal instruction, do without the kernels that may hold it."""
-        if worker.process.signal != signal.SIGILL or not self._can_fall_back:
+        if worker.process.signal != signal.SIGILL or not worker.can_fall_back:
             return False
-        self._fallback_reason = str(worker.crash(can_fall_back=True))
+        self._fallback_reason = str(worker.crash())
         _log.warning("%s", self._fallback_reason)
         settings = {**self._spec.settings, _FALLBACK_SETTING: False}
         self._spec = replace(self._spec, settings=settings)
         return True
-
-
-def _closed() -> BackendCrashed:
-    return BackendCrashed("the backend is closed.", is_wanted=True)

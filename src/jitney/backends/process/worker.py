@@ -16,20 +16,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from jitney.backends import load
-from jitney.backends.process.messages import (
-    Channel,
-    Done,
-    Encode,
-    Encoded,
-    Execute,
-    Executed,
-    Failure,
-    Hello,
-    Message,
-    Prepare,
-    Ready,
-    Reset,
-)
+from jitney.backends.process import messages
+from jitney.backends.process.messages import Channel, Failure, Message
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendFailed
@@ -68,14 +56,14 @@ def _until_closed(serve: Callable[[], int]) -> int:
 
 def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
     hello = batches.receive()
-    if not isinstance(hello, Hello):
+    if not isinstance(hello, messages.Hello):
         raise MalformedFrame("the first message names no backend.")
     try:
         backend = load(hello.backend, hello.settings)
     except Exception as error:  # Whatever it is, the parent is told and this process ends.
         batches.send(Failure.of(error))
         return EXIT_NOT_STARTED
-    batches.send(Ready(backend.traits, backend.vocabulary))
+    batches.send(messages.Ready(backend.traits, backend.vocabulary))
 
     def answer_all(channel: Channel) -> NoReturn:
         while True:
@@ -94,14 +82,14 @@ def _answer(message: Message, backend: Backend) -> Message:
     """The answer to anything but a batch; an error is one too, and does not end the process."""
     try:
         match message:
-            case Reset():
+            case messages.Reset():
                 backend.reset()
-                return Done()
-            case Encode(texts):
-                return Encoded(tuple(backend.encode(texts)))
-            case Prepare(constraint):
+                return messages.Done()
+            case messages.Encode(texts):
+                return messages.Encoded(tuple(backend.encode(texts)))
+            case messages.Prepare(constraint):
                 backend.prepare(constraint)
-                return Done()
+                return messages.Done()
     except Exception as error:
         return Failure.of(error)
     raise MalformedFrame("an answer came where a question was expected.")
@@ -149,12 +137,12 @@ class BatchServer:
             except TimeoutError:
                 self._answer_oldest(_LOOK_S)
                 continue
-            if isinstance(message, Execute):
+            if isinstance(message, messages.Execute):
                 self._send(message.batch())
                 continue
             self._answer_all()
             answer = _answer(message, self._backend)
-            if isinstance(message, Reset):
+            if isinstance(message, messages.Reset):
                 self._has_failed = isinstance(answer, Failure)
             self._channel.send(answer)
 
@@ -184,7 +172,7 @@ class BatchServer:
             return
         if outcome is not None:
             self._sent_count -= 1
-            self._channel.send(Executed(outcome))
+            self._channel.send(messages.Executed(outcome))
 
     def _fail(self, error: Exception) -> None:
         self._has_failed = True

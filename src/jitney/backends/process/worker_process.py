@@ -1,15 +1,20 @@
-"""One run of the backend's process: its three channels, and the error that says how it ended.
+"""One run of the backend's process: its three channels, questions to it, and how it ended.
 
 Made by `jitney.backends.process.client`. Any thread may end it; each channel is used by one thread
-at a time.
+at a time. Whoever speaks to a process that is gone, is stuck or sends what is no message gets
+BackendCrashed, and the process is ended.
 """
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
+from typing import TypeVar
 
-from jitney.backends.process.messages import Channel
-from jitney.errors import BackendCrashed
+from jitney.backends.process.messages import Channel, Failure, Message
+from jitney.errors import BackendCrashed, InvalidRequest
 from jitney.sandbox.child_process import ChildProcess
+from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 
 _MODULE = "jitney.backends.process.worker"
 _GRACE_S = 2.0
@@ -23,25 +28,78 @@ _FALLS_BACK = (
 )
 _REBUILD = '; `make llama ARGS="--compile --force"` builds it anew.'
 
+MessageT = TypeVar("MessageT", bound=Message)
+
 
 class WorkerProcess:
-    """A process that runs `jitney.backends.process.worker`, and the three channels to it."""
+    """A process that runs `jitney.backends.process.worker`. Raises BackendCrashed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_fall_back: bool) -> None:
         try:
             self.process = ChildProcess(
                 _MODULE, str(os.getpid()), channel_count=3, keeps_output=True
             )
         except OSError as error:
             raise BackendCrashed(f"the backend process could not be started ({error}).") from error
+        self.can_fall_back = can_fall_back
         self.batches, self.texts, self.constraints = map(Channel, self.process.channels)
+        self._is_closed = False
+
+    def ask(
+        self, channel: Channel, question: Message, expected: type[MessageT], limit_s: float
+    ) -> MessageT:
+        """One question and its answer, or the error that was the answer."""
+        with self.talking(limit_s):
+            channel.send(question, limit_s)
+            answer = channel.receive(limit_s)
+        return self.checked(answer, expected)
+
+    def checked(self, answer: Message, expected: type[MessageT]) -> MessageT:
+        """The answer, if it is of this kind. Raises the error that it is instead."""
+        if isinstance(answer, Failure):
+            raise answer.error()
+        if not isinstance(answer, expected):
+            self.process.kill()
+            raise BackendCrashed("the backend process gave an answer to another question.")
+        return answer
+
+    @contextlib.contextmanager
+    def talking(self, limit_s: float, *, was_reached: bool = True) -> Iterator[None]:
+        """For all that is sent and received: what goes wrong becomes BackendCrashed."""
+        try:
+            yield
+        except TimeoutError as error:
+            self.process.kill()
+            raise BackendCrashed(
+                f"the backend did not answer within {limit_s:.3g} seconds, and was ended."
+            ) from error
+        except MalformedFrame as error:
+            self.process.kill()
+            raise BackendCrashed(f"the backend process sent a bad frame: {error}") from error
+        except ChannelClosed as error:
+            crash = self.crash()
+            crash.was_reached = was_reached
+            raise crash from error
+        except InvalidRequest:
+            raise  # nothing was sent
+        except BaseException:
+            # Interrupted in between: the answer would be taken for that of the next question.
+            self.process.kill()
+            raise
 
     def end(self) -> None:
-        """Ask it to go by closing its channels, then insist; returns when it is gone."""
+        """Close its channels, which asks it to end, and kill it if it does not."""
         self.process.end(_GRACE_S)
 
-    def crash(self, *, can_fall_back: bool) -> BackendCrashed:
+    def close(self) -> None:
+        """End it because nobody wants it any more; whoever waits for it is told so."""
+        self._is_closed = True
+        self.end()
+
+    def crash(self) -> BackendCrashed:
         """The error that says how the process ended. It is killed first, if it still lives."""
+        if self._is_closed:
+            return BackendCrashed("the backend is closed.", is_wanted=True)
         self.process.wait_or_kill(_GRACE_S)
         number, last_lines = self.process.signal, self.process.last_lines()
         why = f"; the last it wrote was: {last_lines}" if last_lines else "."
@@ -52,5 +110,5 @@ class WorkerProcess:
         if number == signal.SIGKILL:
             why = "; the system does that when memory runs out."
         elif number == signal.SIGILL:
-            why = _ILLEGAL_INSTRUCTION + (_FALLS_BACK if can_fall_back else _REBUILD)
+            why = _ILLEGAL_INSTRUCTION + (_FALLS_BACK if self.can_fall_back else _REBUILD)
         return BackendCrashed(f"the backend process was killed (signal {number}){why}", number)

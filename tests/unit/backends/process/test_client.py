@@ -226,8 +226,8 @@ def test_a_text_that_ends_every_process_is_given_up(
             os.kill(worker.process.pid, signal.SIGKILL)
         return ask(worker, channel, question, expected, limit_s)
 
-    ask = backend._ask
-    monkeypatch.setattr(backend, "_ask", deadly)
+    ask = WorkerProcess.ask
+    monkeypatch.setattr(WorkerProcess, "ask", deadly)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(backend.encode, [("deadly", False)])
         while not answer.done():

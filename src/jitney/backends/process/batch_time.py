@@ -1,6 +1,6 @@
-"""How long a batch may take before it counts as stuck: `Patience`, learnt from batches that ended.
+"""How long a batch may take before it counts as stuck: `BatchTimeLimits`.
 
-Called on the engine thread, and knows no clock: it is told how long things took. The cost that the
+Learnt from batches that ended. Called on the engine thread; it has no clock. The cost that the
 scheduler fits (`jitney.core.cost`) would not do. It forgets what prefill costs while there is none,
 which is harmless for a mix and not where a process is ended. So what was measured is kept by size
 here: the average time of batches of 1 token, of 2 and 3, of 4 to 7, and so on.
@@ -25,7 +25,7 @@ class _Size:
     seconds: float = 0.0
 
 
-class Patience:
+class BatchTimeLimits:
     """The limits of one backend's batches."""
 
     def __init__(self, ceiling_s: float = limits.BATCH_S_MAX) -> None:
