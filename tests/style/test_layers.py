@@ -21,7 +21,7 @@ HEAVY = {
     "fastapi": ("server",),
     "uvicorn": ("server", "cli"),
     "uvloop": ("server",),
-    "typer": ("cli",),
+    "click": ("cli",),
     "jinja2": ("text",),
     "llguidance": ("sampling", "text", "backends"),
     "msgspec": ("backends/process",),
@@ -56,7 +56,7 @@ def test_the_contracts_in_pyproject_hold() -> None:
 
 def test_the_core_comes_alone() -> None:
     """Guards the reader and the simulator: the core must load without anything heavy."""
-    absent = ("torch", "numpy", "fastapi", "asyncio", "llama_cpp", "yaml", "rich", "typer")
+    absent = ("torch", "numpy", "fastapi", "asyncio", "llama_cpp", "yaml", "rich", "click")
     modules = sorted(
         f"jitney.core.{file.stem}" for file in (SOURCE / "core").glob("*.py") if file.stem[0] != "_"
     )

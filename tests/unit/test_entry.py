@@ -32,7 +32,7 @@ def _run(name: str, handler: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["jitney.cli.main", "typer", "jitney.cli.verbs"])
+@pytest.mark.parametrize("name", ["jitney.cli.main", "click", "jitney.cli.verbs"])
 def test_an_interrupt_during_the_imports_is_silent(name: str) -> None:
     """Guards Ctrl-C in the first tenths of a second: a traceback of imports came."""
     done = _run(name, "signal.default_int_handler")
@@ -41,7 +41,7 @@ def test_an_interrupt_during_the_imports_is_silent(name: str) -> None:
 
 def test_an_ignored_interrupt_stays_ignored() -> None:
     """Guards a program that a shell started in the background."""
-    done = _run("typer", "signal.SIG_IGN")
+    done = _run("click", "signal.SIG_IGN")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("jitney ")
 

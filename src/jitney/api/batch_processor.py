@@ -21,7 +21,6 @@ from jitney.api.prompts import GivenPrompt
 from jitney.api.submission import GivenPriority
 from jitney.config import resolve
 from jitney.config.forms import Form, Switch, Whole
-from jitney.config.resolve import DEFAULT
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
@@ -384,8 +383,8 @@ def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
     """A loaded model has its settings already: refuse what it does not do. None is no wish."""
     given = {name: value for name, value in wanted.items() if value is not None}
     resolved = resolve(given, None, {}, given_as="argument")
-    for name in (each for each, source in resolved.sources.items() if source != DEFAULT):
-        value, loaded = getattr(resolved.settings, name), getattr(llm.settings, name)
+    for name, value in resolved.given().items():
+        loaded = getattr(llm.settings, name)
         if name == "max_wait_ms" and loaded is None and not llm.settings.wait_until_full:
             loaded = WAIT_S[llm.settings.strategy] * 1e3
         if loaded != value:

@@ -16,9 +16,8 @@ import sys
 import traceback
 from typing import TextIO
 
-import typer
+import click
 
-from jitney.config import nearest
 from jitney.errors import ConfigError, InvalidRequest, JitneyError
 
 FAILED = 1
@@ -47,8 +46,8 @@ def report(error: BaseException, *, debug: bool) -> int:
         case BrokenPipeError():
             _forget(sys.stdout)
             return UNREAD
-        case typer.TyperException():
-            say(_usage_sentence(error))
+        case click.ClickException():
+            say(_sentence(error.format_message()))
             return USAGE
         case JitneyError():
             say(sentence_of(error))
@@ -78,39 +77,11 @@ def exit_code(error: JitneyError) -> int:
 
 def sentence_of(error: JitneyError) -> str:
     """The message as a sentence of its own."""
-    text = str(error).strip() or type(error).__name__
+    return _sentence(str(error).strip() or type(error).__name__)
+
+
+def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", ")")) else text + "."
-
-
-def _usage_sentence(error: typer.TyperException) -> str:
-    """What typer found wrong, in one sentence, with the nearest name where one is near."""
-    unknown = getattr(error, "option_name", None)
-    context = getattr(error, "ctx", None)
-    message = error.format_message().strip()
-    if isinstance(unknown, str) and message.lower().startswith("no such option"):
-        if context is None:
-            return f"There is no option {unknown}."
-        known = [
-            name
-            for parameter in context.command.get_params(context)
-            for name in (*parameter.opts, *parameter.secondary_opts)
-            if name.startswith("--")
-        ]
-        verb = context.command_path
-        close = nearest(unknown, known)
-        hint = f"{verb} --help lists them" if close is None else f"the nearest is {close}"
-        return f"There is no option {unknown} of {verb}; {hint}."
-    if message.lower().startswith("no such command") and context is not None:
-        word = message.split("'")[1] if "'" in message else ""
-        commands = context.command.list_commands(context)
-        close = nearest(word, commands)
-        hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
-        return f"There is no command {word}; {hint}."
-    if message.lower().startswith("got unexpected extra argument") and context is not None:
-        extra = message.partition(" (")[2].removesuffix(")")
-        verb = context.command_path
-        return f"{verb} does not take {extra} as well; {verb} --help says what it takes."
-    return message if message.endswith((".", ")")) else message + "."
 
 
 def _write_error(text: str) -> None:

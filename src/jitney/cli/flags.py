@@ -1,27 +1,24 @@
-"""Command-line options from definitions: a verb's dataclass, and every setting of the engine.
+"""Flags of the command line, made from definitions: a command's dataclass and the settings.
 
-typer reads options off a function's signature. Here that signature is put together from the
-fields of a dataclass and from the settings that `jitney.config` knows, so that no list of flags
-is written by hand. Called once at start-up; imports nothing heavy.
+A command's own options are the fields of a dataclass, each defined by `option` or `argument`.
+Every setting that `jitney.config` knows is a flag as well. Imports nothing heavy.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, get_type_hints  # Any: options are of every type
+from typing import Any  # Any: options are of every type
 
-import typer
-from typer.models import ParameterInfo
+import click
 
 from jitney.config import (
-    Known,
     Resolved,
-    default_text,
+    Setting,
     environment,
     known_serve_settings,
     known_settings,
+    nearest,
     resolve,
 )
 from jitney.config.forms import (
@@ -38,9 +35,10 @@ from jitney.config.forms import (
 )
 from jitney.config.policies import PolicyForm
 from jitney.config.words import WORDS, Word
+from jitney.errors import ConfigError
 
+ARGUMENTS = "Arguments"
 COMMAND = "Command"
-SETTINGS = "Settings: "
 METAVARS: Mapping[type, str] = MappingProxyType(
     {
         Whole: "N",
@@ -55,16 +53,43 @@ METAVARS: Mapping[type, str] = MappingProxyType(
 """What stands for a value in the help."""
 
 
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option or argument: what click parses, and what the help says under which heading.
+
+    Without a help it is understood and not listed.
+    """
+
+    parameter: click.Parameter
+    panel: str = ""
+    help: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the field or the setting that it gives a value to."""
+        assert self.parameter.name is not None, "click takes it from the declaration"
+        return self.parameter.name
+
+    @property
+    def spelled(self) -> list[str]:
+        """How it is written; nothing for an argument, which stands by its place."""
+        if isinstance(self.parameter, click.Argument):
+            return []
+        return [*self.parameter.opts, *self.parameter.secondary_opts]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """One command. `settings` names those that matter to it; None is all of the engine's.
 
-    With `serves` it takes those of the server as well. `shorts` are short names that another
-    system has for a setting. One of a group may be its default: what the group's word alone means.
+    `call` is the function of `module` that carries it out. With `serves` it takes the settings of
+    the server as well. `shorts` are short names that another system has for a setting. One of a
+    group may be its default: what the group's word alone means.
     """
 
     path: tuple[str, ...]
     module: str
+    call: str = "call"
     options: type[Any]
     about: str
     examples: tuple[str, ...]
@@ -78,53 +103,44 @@ class Verb:
 class Given:
     """Settings as the command line gave them, for `resolve`; None is not given."""
 
-    flags: Mapping[str, str | bool | list[str] | None]
+    flags: Mapping[str, object]
     config: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What stood behind a verb: the command's own options, and settings."""
+
+    options: Any
+    given: Given
+    wants_help: bool
+
+
+def option(panel: str, help: str, default: object = None, **how: Any) -> Any:
+    """A field of a command's options that is a flag; `how` goes to click.
+
+    `spelled` is how it is written, where that is not the name of the field.
+    """
+    return field(default=default, metadata={"panel": panel, "help": help, **how})
+
+
+def argument(metavar: str, help: str, default: object = None, **how: Any) -> Any:
+    """A field of a command's options that stands by its place; `how` goes to click."""
+    return option(ARGUMENTS, help, default, metavar=metavar, required=False, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
     """What every verb takes."""
 
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="A YAML or TOML file with settings; the environment and flags are stronger.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = None
-    debug: Annotated[
-        bool,
-        typer.Option(
-            "--debug",
-            help="Show the traceback of a failure.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = False
-    help: Annotated[
-        bool, typer.Option("--help", help="Show this and leave.", rich_help_panel=COMMAND)
-    ] = False
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One parameter of a command: its name in Python, its type, and what typer knows of it."""
-
-    name: str
-    kind: Any
-    option: ParameterInfo
-    default: object
-
-    def parameter(self) -> inspect.Parameter:
-        """The same as a parameter of a function."""
-        return inspect.Parameter(
-            self.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=self.default,
-            annotation=Annotated[self.kind, self.option],
-        )
+    config: Path | None = option(
+        COMMAND,
+        "A YAML or TOML file with settings; the environment and flags are stronger.",
+        metavar="FILE",
+        type=Path,
+    )
+    debug: bool = option(COMMAND, "Show the traceback of a failure.", False)
+    help: bool = option(COMMAND, "Show this and leave.", False)
 
 
 def resolved(given: Given) -> Resolved:
@@ -133,17 +149,22 @@ def resolved(given: Given) -> Resolved:
 
 
 def own_flags(kind: type[Any]) -> list[Flag]:
-    """One for each field of a dataclass whose fields are annotated for typer."""
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        Flag(
-            each.name,
-            hints[each.name].__origin__,
-            hints[each.name].__metadata__[0],
-            None if each.default is MISSING else each.default,
-        )
-        for each in fields(kind)
-    ]
+    """One for each field of a command's options."""
+    made = []
+    for each in fields(kind):
+        how = {**each.metadata, "default": each.default}
+        panel, help = how.pop("panel"), how.pop("help")
+        spelled = how.pop("spelled", ("--" + each.name.replace("_", "-"),))
+        parameter: click.Parameter
+        if panel == ARGUMENTS:
+            parameter = click.Argument([each.name], **how)
+        else:
+            is_flag = isinstance(each.default, bool)
+            parameter = click.Option([*spelled, each.name], is_flag=is_flag or None, **how)
+        if isinstance(each.default, int) and not isinstance(each.default, bool):
+            help = f"{help} Default: {each.default}."
+        made.append(Flag(parameter, panel, help))
+    return made
 
 
 def setting_flags(
@@ -152,72 +173,83 @@ def setting_flags(
     serves: bool = False,
     shorts: tuple[tuple[str, str], ...] = (),
 ) -> list[Flag]:
-    """One for each setting, and a hidden one for each word of others that is understood."""
-    made = []
-    for known in (*(known_serve_settings() if serves else ()), *known_settings()):
-        if only is None or known.name in only:
-            made.append(_setting(known, dict(shorts).get(known.name)))
+    """One for each setting, and one without a help for each word of others that is understood."""
+    made = [
+        _setting_flag(setting, dict(shorts).get(setting.name))
+        for setting in (*(known_serve_settings() if serves else ()), *known_settings())
+        if only is None or setting.name in only
+    ]
     names = [flag.name for flag in made]
     words = [word for word in WORDS if word.setting in names or (only is None and not word.setting)]
-    return [*made, *map(_other_name, words)]
+    return [*made, *map(_word_flag, words)]
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
     """Everything that can be written after the verb, in the order of its help."""
-    return [*own_flags(verb.options), *own_flags(CommonOptions), *_setting_flags(verb)]
+    settings = setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
+    return [*own_flags(verb.options), *own_flags(CommonOptions), *settings]
 
 
-def _setting_flags(verb: Verb) -> list[Flag]:
-    return setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
+def parse(verb: Verb, words: list[str]) -> Parsed:
+    """Read what stands behind a verb. Raises ConfigError, or an error of click."""
+    place = " ".join(("jitney", *verb.path))
+    flags = verb_flags(verb)
+    command = click.Command(place, params=[flag.parameter for flag in flags], add_help_option=False)
+    try:
+        context = command.make_context(place, words, allow_extra_args=True)
+    except click.NoSuchOption as error:
+        known = [name for flag in flags for name in flag.spelled if name.startswith("--")]
+        raise no_option(error.option_name, place, known) from None
+    if context.args:
+        extra = " ".join(context.args)
+        raise ConfigError(
+            f"{place} does not take {extra} as well; {place} --help says what it takes."
+        )
+    values = {flag.name: context.params[flag.name] for flag in flags}
+    options = verb.options(**{each.name: values.pop(each.name) for each in fields(verb.options)})
+    common = CommonOptions(**{each.name: values.pop(each.name) for each in fields(CommonOptions)})
+    # click has an empty tuple for an option that may come several times and did not come.
+    given = {
+        name: (list(value) or None) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
+    return Parsed(options, Given(given, common.config), common.help)
 
 
-def command_of(
-    verb: Verb, body: Callable[[Any, Given], int], show_help: Callable[[], None]
-) -> Callable[..., int]:
-    """A function for typer with an option for each flag of the verb, which calls `body`."""
-    own = {flag.name for flag in own_flags(verb.options)}
-    settings = {flag.name for flag in _setting_flags(verb)}
-    assert not own & settings, f"{verb.path} has an option with the name of a setting"
-
-    def call(**values: Any) -> int:  # Any: typer has made them what the signature says
-        if values["help"]:
-            show_help()
-            return 0
-        options = verb.options(**{name: values[name] for name in own})
-        # typer has an empty list for an option that may come several times and did not come.
-        flags = {name: None if values[name] == [] else values[name] for name in settings}
-        return body(options, Given(flags, values["config"]))
-
-    signature = inspect.Signature([flag.parameter() for flag in verb_flags(verb)])
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__annotations__ = {}
-    return call
+def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
+    """An option that does not exist, with the nearest that does."""
+    close = nearest(word, known)
+    hint = f"{place} --help lists them" if close is None else f"the nearest is {close}"
+    return ConfigError(f"There is no option {word} of {place}; {hint}.")
 
 
-def _setting(known: Known, short: str | None = None) -> Flag:
-    spelled = known.flag if known.flag_off is None else f"{known.flag}/{known.flag_off}"
-    option = typer.Option(
-        *([short, spelled] if short is not None else [spelled]),
-        metavar="KEY,..." if known.option.is_secret else _metavar(known.option.form),
-        help=f"{known.option.help} Default: {default_text(known)}.",
-        rich_help_panel=SETTINGS + known.option.group.value.lower(),
+def _setting_flag(setting: Setting, short: str | None) -> Flag:
+    metavar = "KEY,..." if setting.is_secret else _metavar(setting.form)
+    return Flag(
+        _parameter(setting.name, setting.form, metavar, short),
+        f"Settings: {setting.group.value.lower()}",
+        f"{setting.help} Default: {setting.default_shown}.",
     )
-    return Flag(known.name, _kind(known.option.form) | None, option, None)
 
 
-def _kind(form: Form) -> Any:  # Any: a type, or a list of one
-    if isinstance(form, Switch):
-        return bool
-    return list[str] if isinstance(form, Listed | Origins) else str
+def _word_flag(word: Word) -> Flag:
+    """A word of another system: told about in the reference, not in the help."""
+    forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
+    form = word.meaning.form if word.meaning else forms[word.setting or ""]
+    return Flag(_parameter(word.name, form))
 
 
-def _other_name(word: Word) -> Flag:
-    """A word of another system: understood, told about in the reference, not in the help."""
-    known = {each.name: each for each in (*known_settings(), *known_serve_settings())}
-    form = word.meaning.form if word.meaning else known[word.setting or ""].option.form
-    flag = word.name.replace("_", "-")
+def _parameter(
+    name: str, form: Form, metavar: str | None = None, short: str | None = None
+) -> click.Option:
+    flag = name.replace("_", "-")
     spelled = f"--{flag}/--no-{flag}" if isinstance(form, Switch) else f"--{flag}"
-    return Flag(word.name, _kind(form) | None, typer.Option(spelled, hidden=True), None)
+    return click.Option(
+        [spelled, name] if short is None else [short, spelled, name],
+        metavar=metavar,
+        default=None,
+        multiple=isinstance(form, Listed | Origins),
+    )
 
 
 def _metavar(form: Form) -> str | None:

@@ -1,14 +1,12 @@
 """The help of every command as plain text, and the reference page that is made of it.
 
-Written here and not by typer, which cuts long names of options short; and so that the page and
-the terminal say the same. Pure; any thread; imports nothing heavy.
+Written here and not by click, so that the page and the terminal say the same and no name is cut.
+Pure; any thread; imports nothing heavy.
 """
 
 import textwrap
 
-from typer.models import ArgumentInfo, OptionInfo
-
-from jitney.cli.flags import Flag, Verb, verb_flags
+from jitney.cli.flags import ARGUMENTS, Flag, Verb, verb_flags
 from jitney.cli.verbs import ABOUT, EXAMPLES, VERBS
 
 WIDTH = 100
@@ -50,21 +48,19 @@ def top_help(width: int, group: tuple[str, ...] = ()) -> str:
 
 def verb_help(verb: Verb, width: int) -> str:
     """The help of one command."""
-    flags = verb_flags(verb)
-    arguments = [flag for flag in flags if isinstance(flag.option, ArgumentInfo)]
-    usage = ["jitney", *verb.path, "[OPTIONS]", *(_names(flag) for flag in arguments)]
-    lines = [f"Usage: {' '.join(usage)}"]
+    panels: dict[str, list[Flag]] = {}
+    for flag in verb_flags(verb):
+        if flag.help:
+            panels.setdefault(flag.panel, []).append(flag)
+    arguments = map(_names, panels.get(ARGUMENTS, []))
+    lines = [f"Usage: {' '.join(('jitney', *verb.path, '[OPTIONS]', *arguments))}"]
     for paragraph in verb.about.strip().split("\n\n"):
         lines += ["", *_wrap(paragraph, width)]
     lines += ["", *_examples(verb.examples)]
-    panels: dict[str, list[Flag]] = {}
-    for flag in flags:
-        if not flag.option.hidden:
-            panels.setdefault(flag.option.rich_help_panel or "Arguments", []).append(flag)
-    for panel, members in panels.items():
+    for panel, flags in panels.items():
         lines += ["", panel]
-        for flag in members:
-            lines += _entry(_names(flag), _sentence(flag), width)
+        for flag in flags:
+            lines += _entry(_names(flag), flag.help, width)
     return "\n".join(lines) + "\n"
 
 
@@ -81,24 +77,8 @@ def _block(text: str) -> str:
 
 
 def _names(flag: Flag) -> str:
-    option = flag.option
-    if not isinstance(option, OptionInfo):
-        return option.metavar or flag.name.upper()
-    spelled = ", ".join(name for each in _declared(option) for name in each.split("/"))
-    return f"{spelled} {option.metavar}" if option.metavar else spelled
-
-
-def _declared(option: OptionInfo) -> list[str]:
-    """typer keeps the first name in the place of a default when it is in an annotation."""
-    first = [option.default] if isinstance(option.default, str) else []
-    return [*first, *(option.param_decls or ())]
-
-
-def _sentence(flag: Flag) -> str:
-    told = flag.option.help or ""
-    if isinstance(flag.default, int) and not isinstance(flag.default, bool):
-        return f"{told} Default: {flag.default}."
-    return told
+    spelled = ", ".join(flag.spelled)
+    return " ".join(filter(None, (spelled, flag.parameter.metavar)))
 
 
 def _entry(names: str, text: str, width: int, names_width: int = NAMES_WIDTH) -> list[str]:

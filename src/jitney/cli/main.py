@@ -1,56 +1,34 @@
-"""The program `jitney`: its commands, and the one place where a failure becomes a sentence.
+"""The program `jitney`: finds the command, parses its flags, and turns a failure into a sentence.
 
 `--help` must be quick, so only definitions are imported here. What a command does is in the
-module of its name, with everything heavy behind it, and is imported when the command is called.
-Runs in the main thread.
+module that its verb names, with everything heavy behind it, and is imported when the command is
+called. Runs in the main thread.
 """
 
 import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any  # Any: a command's options are of its own type
-
-import typer
-from typer.core import TyperGroup
 
 from jitney.cli.failures import USAGE, report
-from jitney.cli.flags import Given, command_of, resolved
+from jitney.cli.flags import Verb, no_option, parse, resolved
 from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import VERBS
-from jitney.version import version as version_told
+from jitney.config import nearest
+from jitney.errors import ConfigError
+from jitney.version import version
 
 HELP_WIDTH_MAX = 100
-_NO_HELP: dict[str, list[str]] = {"help_option_names": []}
-_VersionFlag = Annotated[bool, typer.Option("--version")]
-_HelpFlag = Annotated[bool, typer.Option("--help")]
-
-
-def make_app() -> typer.Typer:
-    """The whole command line."""
-    app = _group(())
-    groups: dict[tuple[str, ...], typer.Typer] = {(): app}
-    for verb in VERBS:
-        place = verb.path[:-1]
-        if place not in groups:
-            groups[place] = _group(place)
-            app.add_typer(groups[place], name=" ".join(place))
-        call = command_of(verb, _body(verb.module), partial(_show, partial(verb_help, verb)))
-        groups[place].command(verb.path[-1], context_settings=_NO_HELP)(call)
-    return app
 
 
 def main(arguments: list[str]) -> int:
     """Carry out one command line; the exit code."""
-    debug = _wants_debug(arguments)
     try:
-        code = make_app()(args=arguments, prog_name="jitney", standalone_mode=False)
+        code = _carry_out(arguments)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        return report(error, debug=debug)
-    return code if isinstance(code, int) else 0
+        return report(error, debug=_wants_debug(arguments))
+    return code
 
 
 def run() -> None:
@@ -71,71 +49,57 @@ def _have_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
-def _body(module: str) -> Callable[[Any, Given], int]:
-    def call(options: Any, given: Given) -> int:
-        # A mistake in a setting is told before anything heavy is loaded.
-        resolved(given)
-        try:
-            code = importlib.import_module(f"jitney.cli.{module}").call(options, given)
-        except BrokenPipeError as error:
-            # Told here, because typer would take it for its own.
-            return report(error, debug=False)
-        assert isinstance(code, int), f"{module} gives an exit code"
-        return code
-
-    return call
-
-
-def _group(path: tuple[str, ...]) -> typer.Typer:
-    """Commands under one word; the empty path is the program itself."""
-    show = partial(_show, lambda width: top_help(width, path))
-
-    def at_top(
-        context: typer.Context, version: _VersionFlag = False, help: _HelpFlag = False
-    ) -> None:
-        _open_group(context, show, version=version, help=help)
-
-    def below(context: typer.Context, help: _HelpFlag = False) -> None:
-        _open_group(context, show, version=False, help=help)
-
-    return typer.Typer(
-        cls=_group_class(path),
-        callback=below if path else at_top,
-        invoke_without_command=True,
-        context_settings=_NO_HELP,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
+def _carry_out(words: list[str]) -> int:
+    """Call the command that the first words name, with those that follow."""
+    group: tuple[str, ...] = ()
+    if words and any(verb.path[:-1] == (words[0],) for verb in VERBS):
+        group, words = (words[0],), words[1:]
+    verbs = {verb.path[-1]: verb for verb in VERBS if verb.path[:-1] == group}
+    if words and words[0] in verbs:
+        return _call(verbs[words[0]], words[1:])
+    if words and not words[0].startswith("-"):
+        raise _no_command(words[0], group)
+    default = next((verb for verb in verbs.values() if verb.is_default), None)
+    if default is not None and words[:1] != ["--help"]:
+        return _call(default, words)
+    return _show_group(group, words)
 
 
-def _group_class(path: tuple[str, ...]) -> type[TyperGroup]:
-    """A group whose word alone, or with options alone, means its default verb where it has one."""
-    default = next(
-        (verb.path[-1] for verb in VERBS if verb.is_default and verb.path[:-1] == path), None
-    )
-
-    class Group(TyperGroup):
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # Any: typer's own context
-            if default is not None and "--help" not in args[:1]:
-                args = args if args and not args[0].startswith("-") else [default, *args]
-            return super().parse_args(ctx, args)
-
-    return Group
+def _show_group(group: tuple[str, ...], words: list[str]) -> int:
+    """The program's version, or its help or that of a group; without a word that is a mistake."""
+    options = ["--help"] if group else ["--help", "--version"]
+    if words and words[0] not in options:
+        raise no_option(words[0], " ".join(("jitney", *group)), options)
+    if words[:1] == ["--version"]:
+        sys.stdout.write(f"jitney {version()}\n")
+        return 0
+    sys.stdout.write(top_help(_help_width(), group))
+    return 0 if words else USAGE
 
 
-def _open_group(
-    context: typer.Context, show: Callable[[], None], *, version: bool, help: bool
-) -> None:
-    if version:
-        sys.stdout.write(f"jitney {version_told()}\n")
-        raise typer.Exit
-    if help or context.invoked_subcommand is None:
-        show()
-        raise typer.Exit(0 if help else USAGE)
+def _call(verb: Verb, words: list[str]) -> int:
+    parsed = parse(verb, words)
+    if parsed.wants_help:
+        sys.stdout.write(verb_help(verb, _help_width()))
+        return 0
+    # A mistake in a setting is told before anything heavy is loaded.
+    resolved(parsed.given)
+    call = getattr(importlib.import_module(f"jitney.cli.{verb.module}"), verb.call)
+    code = call(parsed.options, parsed.given)
+    assert isinstance(code, int), f"{verb.module} gives an exit code"
+    return code
 
 
-def _show(text: Callable[[int], str]) -> None:
-    sys.stdout.write(text(min(shutil.get_terminal_size().columns - 1, HELP_WIDTH_MAX)))
+def _no_command(word: str, group: tuple[str, ...]) -> ConfigError:
+    depth = len(group)
+    commands = list(dict.fromkeys(each.path[depth] for each in VERBS if each.path[:depth] == group))
+    close = nearest(word, commands)
+    hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
+    return ConfigError(f"There is no command {word}; {hint}.")
+
+
+def _help_width() -> int:
+    return min(shutil.get_terminal_size().columns - 1, HELP_WIDTH_MAX)
 
 
 def _wants_debug(arguments: list[str]) -> bool:

@@ -1,11 +1,11 @@
-"""`jitney models`: what is on this machine, with sizes and last use. Main thread.
+"""`jitney models`: lists and removes the models on this machine. Main thread.
 
-Fetches nothing and removes nothing. Where the hub's library is not installed, its cache is not
-looked at.
+Fetches nothing. Where the hub's library is not installed, its cache is not looked at.
 """
 
 import json
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -13,12 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jitney.backends.trials import probes
 from jitney.cli.flags import Given, resolved
 from jitney.cli.terminal import printable
-from jitney.cli.verbs_models import ModelsOptions
-from jitney.errors import MissingDependency
-from jitney.loading import hub_module
+from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
+from jitney.config import nearest
+from jitney.errors import ConfigError, MissingDependency, ModelError
+from jitney.loading import CONVERSIONS, hub_module
 from jitney.models import inventory, marks
+from jitney.models.files import disk_errors
 from jitney.models.inventory import Stored
 
 HUB = "hub"
@@ -26,7 +29,7 @@ NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 
 
 def call(options: ModelsOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """`jitney models list`."""
     found = everything(resolved(given).settings.cache_dir)
     if options.json:
         sys.stdout.write(models_json(found) + "\n")
@@ -38,6 +41,45 @@ def call(options: ModelsOptions, given: Given) -> int:
         # Lines are not broken where a program reads them.
         for each in found:
             sys.stdout.write("\t".join(_row(each)) + "\n")
+    return 0
+
+
+def remove(options: RemoveOptions, given: Given) -> int:
+    """`jitney models rm`. All names are looked up before anything is removed."""
+    cache = resolved(given).settings.cache_dir
+    if not options.names:
+        raise ConfigError("No model is named; jitney models lists those that are here.")
+    here = everything(cache)
+    chosen = list(
+        {each.path: each for name in options.names for each in _named(name, here)}.values()
+    )
+    shared = [each for each in chosen if each.kind == HUB]
+    if shared and not options.yes and not _agrees(shared):
+        sys.stdout.write("Nothing was removed.\n")
+        return 0
+    for each in chosen:
+        if each.kind == HUB:
+            _remove_shared(each)
+        elif not inventory.remove(each):
+            raise ModelError(f"another process is making {each.name}; it was left alone.")
+        sys.stdout.write(f"removed {each.name} ({bytes_text(each.size)})\n")
+    return 0
+
+
+def prune(options: PruneOptions, given: Given) -> int:
+    """`jitney models prune`."""
+    del options
+    cache = resolved(given).settings.cache_dir
+    with disk_errors(f"{cache} could not be pruned"):
+        freed = 0
+        with suppress(MissingDependency):
+            for path in hub_module("hub_cache").beginnings():
+                lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                freed += inventory.remove_if_free(lock, path)
+        freed += inventory.prune(cache, CONVERSIONS) + probes.forget(cache)
+    exactly = f" ({freed} bytes)" if freed >= 2**10 else ""
+    sys.stdout.write(f"{bytes_text(freed)} freed{exactly}\n")
     return 0
 
 
@@ -129,3 +171,39 @@ def _table(found: list[Stored]) -> Table:
             told.append(f"\n{state}", style="dim")
         table.add_row(size, used, kind, told)
     return table
+
+
+def _named(name: str, here: list[Stored]) -> list[Stored]:
+    """The models that a name means: that one, or all quants of a repository."""
+    found = [each for each in here if each.name.lower() == name.lower()]
+    found = found or [
+        each
+        for each in here
+        if each.kind == HUB
+        and each.name.lower().startswith((f"{name.lower()}:", f"{name.lower()}/"))
+    ]
+    if not found:
+        close = nearest(name, [each.name for each in here])
+        hint = "jitney models lists those that are" if close is None else f"the nearest is {close}"
+        raise ModelError(f"There is no model {name} here; {hint}.")
+    return found
+
+
+def _agrees(shared: list[Stored]) -> bool:
+    names = ", ".join(each.name for each in shared)
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{names} would be taken out of the hub's cache, which other tools share, and there is "
+            "no terminal to ask on; give --yes."
+        )
+    size = bytes_text(sum(each.size for each in shared))
+    sys.stderr.write(
+        f"Take {names} ({size}) out of the hub's cache, which other tools share? [y/N] "
+    )
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _remove_shared(model: Stored) -> None:
+    cache = hub_module("hub_cache")
+    cache.remove([each for each in cache.held() if each.name == model.name])

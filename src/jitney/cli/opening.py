@@ -14,7 +14,6 @@ from jitney.api.prompts import Prompt
 from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
-from jitney.config.resolve import DEFAULT
 from jitney.models import embedded
 from jitney.models.names import reference_of
 
@@ -67,9 +66,4 @@ def loading(settings: Settings) -> Iterator[None]:
 
 def _arguments(found: Resolved) -> dict[str, Any]:  # Any: of every setting's type
     """What was set, by name; the word none, so that a weaker source cannot stand in for it."""
-    values = {
-        name: getattr(found.settings, name)
-        for name, source in found.sources.items()
-        if source != DEFAULT
-    }
-    return {name: "none" if value is None else value for name, value in values.items()}
+    return {name: "none" if value is None else value for name, value in found.given().items()}

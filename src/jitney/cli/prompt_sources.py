@@ -3,6 +3,7 @@
 Refuses in a sentence what is no text. Reads a stream once and bounds it. Main thread.
 """
 
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from jitney.core import limits
@@ -12,7 +13,7 @@ STDIN = "-"
 
 
 def read_prompts(
-    words: list[str], *, lines: bool, stream: BinaryIO, is_terminal: bool
+    words: Sequence[str], *, lines: bool, stream: BinaryIO, is_terminal: bool
 ) -> list[str]:
     """All prompts in order; `-`, or no word at all, stands for what comes from the stream."""
     if not words and is_terminal:

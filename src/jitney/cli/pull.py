@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from jitney.cli.flags import Given, resolved
-from jitney.cli.verbs_models import PullOptions
+from jitney.cli.verbs import PullOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError
 from jitney.loading import hub_module, located, ready_model

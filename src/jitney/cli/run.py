@@ -36,7 +36,7 @@ HEADING_CHARACTERS = 72
 def call(options: RunOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     texts = read_prompts(
-        options.prompts or [],
+        options.prompts,
         lines=options.lines,
         stream=sys.stdin.buffer,
         is_terminal=sys.stdin.isatty(),

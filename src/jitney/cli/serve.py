@@ -42,7 +42,7 @@ QUESTION = "Why is the sky blue?"
 def call(options: ServeOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     found = resolved(_with_model(given, options.served))
-    settings, serving = _for_serving(found), found.serving.settings
+    settings, serving = _for_serving(found), found.serving
     log = show_log()
     try:
         keys = read_keys(serving)

@@ -6,12 +6,8 @@ is called. Imports nothing heavy.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from jitney.cli.flags import COMMAND, Verb
-from jitney.cli.verbs_models import MODEL_VERBS
+from jitney.cli.flags import COMMAND, Verb, argument, option
 
 TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
@@ -26,248 +22,170 @@ OUTPUT = "Output"
 ABOUT = "Serves language models to many callers at once: one forward pass per tick for everyone."
 EXAMPLES = ("jitney serve", 'jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
 
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        "--temperature",
-        metavar="X",
-        help=f"How freely tokens are drawn; 0 is greedy. Default: {TEMPERATURE:g}.",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Greedy = Annotated[
-    bool,
-    typer.Option(
-        "--greedy",
-        help="Always take the likeliest token: the same as --temperature 0.",
-        rich_help_panel=SAMPLING,
-    ),
-]
-System = Annotated[
-    str | None,
-    typer.Option(
-        "--system",
-        metavar="TEXT",
-        help="The system message that a chat begins with.",
-        rich_help_panel=COMMAND,
-    ),
-]
+SYSTEM = option(COMMAND, "The system message that a chat begins with.", metavar="TEXT")
+TEMPERATURE_OPTION = option(
+    SAMPLING,
+    f"How freely tokens are drawn; 0 is greedy. Default: {TEMPERATURE:g}.",
+    metavar="X",
+    type=float,
+)
+GREEDY = option(SAMPLING, "Always take the likeliest token: the same as --temperature 0.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """`jitney run`."""
 
-    prompts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[PROMPT]...",
-            help="What to answer; a lone - stands for standard input.",
-        ),
-    ] = None
-    lines: Annotated[
-        bool,
-        typer.Option(
-            "--lines",
-            help="Take every line of standard input as a prompt of its own.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = False
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--raw",
-            help="Put the prompt into the model's chat template, or hand it over as it is. "
-            "Default: chat where the model has a template.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = None
-    system: System = None
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-tokens",
-            metavar="N",
-            help="Tokens of an answer at most.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = RUN_TOKENS_MAX
-    temperature: Temperature = None
-    greedy: Greedy = False
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            "--top-p",
-            metavar="SHARE",
-            help="Draw from the likeliest tokens that make up this share; 1 is all of them.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            "--top-k",
-            metavar="N",
-            help="Draw from the N likeliest tokens; 0 is all of them.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop",
-            metavar="TEXT",
-            help="End the answer before this text; may be given several times.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None
-    json_schema: Annotated[
-        Path | None,
-        typer.Option(
-            "--json-schema",
-            metavar="FILE",
-            help="The answer is JSON that the schema in this file allows.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None
-    regex: Annotated[
-        str | None,
-        typer.Option(
-            "--regex",
-            metavar="TEXT",
-            help="The answer matches this regular expression.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One JSON object per prompt and line: text, tokens, finish reason, usage, times.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False
-    stats: Annotated[
-        bool,
-        typer.Option(
-            "--stats",
-            help="Statistics on standard error at the end.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False
+    prompts: tuple[str, ...] = argument(
+        "[PROMPT]...", "What to answer; a lone - stands for standard input.", (), nargs=-1
+    )
+    lines: bool = option(
+        COMMAND, "Take every line of standard input as a prompt of its own.", False
+    )
+    chat: bool | None = option(
+        COMMAND,
+        "Put the prompt into the model's chat template, or hand it over as it is. "
+        "Default: chat where the model has a template.",
+        spelled=("--chat/--raw",),
+    )
+    system: str | None = SYSTEM
+    max_tokens: int = option(SAMPLING, "Tokens of an answer at most.", RUN_TOKENS_MAX, metavar="N")
+    temperature: float | None = TEMPERATURE_OPTION
+    greedy: bool = GREEDY
+    top_p: float | None = option(
+        SAMPLING,
+        "Draw from the likeliest tokens that make up this share; 1 is all of them.",
+        metavar="SHARE",
+        type=float,
+    )
+    top_k: int | None = option(
+        SAMPLING, "Draw from the N likeliest tokens; 0 is all of them.", metavar="N", type=int
+    )
+    stop: tuple[str, ...] = option(
+        SAMPLING,
+        "End the answer before this text; may be given several times.",
+        (),
+        metavar="TEXT",
+        multiple=True,
+    )
+    json_schema: Path | None = option(
+        SAMPLING,
+        "The answer is JSON that the schema in this file allows.",
+        metavar="FILE",
+        type=Path,
+    )
+    regex: str | None = option(
+        SAMPLING, "The answer matches this regular expression.", metavar="TEXT"
+    )
+    json: bool = option(
+        OUTPUT,
+        "One JSON object per prompt and line: text, tokens, finish reason, usage, times.",
+        False,
+    )
+    stats: bool = option(OUTPUT, "Statistics on standard error at the end.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
     """`jitney chat`."""
 
-    system: System = None
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-tokens",
-            metavar="N",
-            help="Tokens of one answer at most.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = CHAT_TOKENS_MAX
-    temperature: Temperature = None
-    greedy: Greedy = False
+    system: str | None = SYSTEM
+    max_tokens: int = option(
+        SAMPLING, "Tokens of one answer at most.", CHAT_TOKENS_MAX, metavar="N"
+    )
+    temperature: float | None = TEMPERATURE_OPTION
+    greedy: bool = GREEDY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """`jitney demo`."""
 
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-tokens",
-            metavar="N",
-            help="Tokens of each answer at most.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = DEMO_TOKENS_MAX
+    max_tokens: int = option(
+        SAMPLING, "Tokens of each answer at most.", DEMO_TOKENS_MAX, metavar="N"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """`jitney serve`."""
 
-    served: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="The model to serve; the same as --model."),
-    ] = None
+    served: str | None = argument("[MODEL]", "The model to serve; the same as --model.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """`jitney pull`."""
+
+    named: str | None = argument(
+        "[MODEL]",
+        "Its name on the hub: owner/name, owner/name:quant or owner/name/file.gguf. "
+        "Default: the embedded model.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsOptions:
+    """`jitney models list`."""
+
+    json: bool = option(COMMAND, "A JSON list instead of a table.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveOptions:
+    """`jitney models rm`."""
+
+    names: tuple[str, ...] = argument("NAME...", "As jitney models lists them.", (), nargs=-1)
+    yes: bool = option(COMMAND, "Do not ask.", False, spelled=("--yes", "-y"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneOptions:
+    """`jitney models prune`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendsOptions:
     """`jitney backends`."""
 
-    named: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODEL]", help="The model to choose a backend for; the same as --model."
-        ),
-    ] = None
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Where speed decides and was not measured yet, measure it now: the model is "
-            "fetched and converted if need be.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = False
-    add: Annotated[
-        str | None,
-        typer.Option(
-            "--add",
-            metavar="NAME",
-            help="First add the backend to this environment, without a compiler: llamacpp.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = None
-    json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object instead of a table.", rich_help_panel=COMMAND),
-    ] = False
+    named: str | None = argument(
+        "[MODEL]", "The model to choose a backend for; the same as --model."
+    )
+    measure: bool = option(
+        COMMAND,
+        "Where speed decides and was not measured yet, measure it now: the model is "
+        "fetched and converted if need be.",
+        False,
+    )
+    add: str | None = option(
+        COMMAND,
+        "First add the backend to this environment, without a compiler: llamacpp.",
+        metavar="NAME",
+    )
+    json: bool = option(COMMAND, "One JSON object instead of a table.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """`jitney trace`."""
 
-    url: Annotated[
-        str,
-        typer.Option("--url", metavar="URL", help="Where the server is.", rich_help_panel=COMMAND),
-    ] = SERVER_URL
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help=f"Where to put it; - is standard output. Default: {TRACE_FILE}.",
-            rich_help_panel=COMMAND,
-        ),
-    ] = Path(TRACE_FILE)
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key", metavar="TEXT", help="A key of the server.", rich_help_panel=COMMAND
-        ),
-    ] = None
+    url: str = option(COMMAND, "Where the server is.", SERVER_URL, metavar="URL")
+    output: Path = option(
+        COMMAND,
+        f"Where to put it; - is standard output. Default: {TRACE_FILE}.",
+        Path(TRACE_FILE),
+        spelled=("--output", "-o"),
+        metavar="FILE",
+        type=Path,
+    )
+    api_key: str | None = option(COMMAND, "A key of the server.", metavar="TEXT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
     """`jitney config show`."""
 
-    json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object instead of a table.", rich_help_panel=COMMAND),
-    ] = False
+    json: bool = option(COMMAND, "One JSON object instead of a table.", False)
 
 
 SHORTS = (
@@ -337,7 +255,56 @@ VERBS = (
         Slots, batch, memory and speed stand below them. It ends by itself.""",
         examples=("jitney demo", "jitney demo --backend fake"),
     ),
-    *MODEL_VERBS,
+    Verb(
+        path=("pull",),
+        module="pull",
+        options=PullOptions,
+        about="""Fetch a model by its name on the hub, or the embedded one.
+
+        A model of the hub goes into the cache that other tools share; HF_HOME, HF_TOKEN,
+        HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean elsewhere. Without a quant it is Q4_K_M,
+        then Q8_0, then the only one there is. What was interrupted goes on where it was. The
+        embedded model, SmolLM2-135M-Instruct, is also made ready for use.""",
+        examples=("jitney pull", "jitney pull Qwen/Qwen3-0.6B-GGUF:Q8_0"),
+        settings=("cache_dir",),
+    ),
+    Verb(
+        path=("models", "list"),
+        module="models",
+        options=ModelsOptions,
+        about="""List the models that are here, with their sizes and when they were last used.
+
+        These are the embedded one, the GGUF files of the hub's cache, and what was converted from
+        any model. `jitney models` alone does the same.""",
+        examples=("jitney models", "jitney models list --json"),
+        settings=("cache_dir",),
+        is_default=True,
+    ),
+    Verb(
+        path=("models", "rm"),
+        module="models",
+        call="remove",
+        options=RemoveOptions,
+        about="""Remove models, by the names that jitney models lists.
+
+        The hub's cache is shared with other tools, so it asks before it takes anything out of it,
+        and takes out the files of that model only.""",
+        examples=("jitney models rm Qwen/Qwen3-0.6B-GGUF:Q8_0",),
+        settings=("cache_dir",),
+    ),
+    Verb(
+        path=("models", "prune"),
+        module="models",
+        call="prune",
+        options=PruneOptions,
+        about="""Remove what is of no use any more, and say how much room it gives.
+
+        That is: conversions of models that are gone or have changed, or that an earlier jitney made
+        in another way, what interrupted fetches and conversions left, and what was remembered of
+        libraries and models that are gone. What another process is making stays.""",
+        examples=("jitney models prune",),
+        settings=("cache_dir",),
+    ),
     Verb(
         path=("backends",),
         module="backends",

@@ -4,26 +4,24 @@ Owns every reading of `os.environ`. Nothing below imports this; parts are handed
 need. Called at start-up, from one thread.
 """
 
+from jitney.config.definitions import Setting
 from jitney.config.keyfile import Key, check_apart, load_keys
-from jitney.config.known import Known
 from jitney.config.machine import cache_folder, environment, usable_cores
-from jitney.config.reference_page import config_reference, default_text
-from jitney.config.resolve import Resolved, Serving, nearest, resolve
+from jitney.config.reference_page import config_reference
+from jitney.config.resolve import Resolved, nearest, resolve
 from jitney.config.serving import ServeSettings, known_serve_settings
 from jitney.config.settings import KV_TOKENS_DEFAULT, Settings, known_settings
 
 __all__ = [
     "KV_TOKENS_DEFAULT",
     "Key",
-    "Known",
     "Resolved",
     "ServeSettings",
-    "Serving",
+    "Setting",
     "Settings",
     "cache_folder",
     "check_apart",
     "config_reference",
-    "default_text",
     "environment",
     "known_serve_settings",
     "known_settings",

@@ -1,9 +1,7 @@
 """The settings for people: the reference page, made from the definitions. Pure; any thread."""
 
-from jitney.config.forms import Size, size_text
+from jitney.config.definitions import Group, Setting, variable_name
 from jitney.config.keyfile import EXAMPLE, FIELDS
-from jitney.config.known import Known, variable_name
-from jitney.config.options import Group
 from jitney.config.serving import known_serve_settings
 from jitney.config.settings import known_settings
 from jitney.config.words import SYNONYMS, TABLES, WORDS, Meaning, Word
@@ -45,26 +43,11 @@ llm = LLM(policy=LongestFirst())
 """
 
 
-def default_text(known: Known) -> str:
-    """The default of a setting, in words or as it would be written."""
-    if known.option.default_text is not None:
-        return known.option.default_text
-    if known.default is None:
-        return "none"
-    if isinstance(known.default, bool):
-        return str(known.default).lower()
-    if isinstance(known.option.form, Size) and isinstance(known.default, int):
-        return size_text(known.default)
-    if isinstance(known.default, float):
-        return f"{known.default:g}"
-    return str(known.default)
-
-
 def config_reference() -> str:
     """The whole page, in Markdown."""
     parts = [_HEAD]
     for group in Group:
-        rows = [_row(known) for known in _all_known() if known.option.group is group]
+        rows = [_row(setting) for setting in _all_known() if setting.group is group]
         parts.append(
             "\n".join(
                 (
@@ -81,12 +64,12 @@ def config_reference() -> str:
     return "\n".join(parts)
 
 
-def _all_known() -> tuple[Known, ...]:
+def _all_known() -> tuple[Setting, ...]:
     return (*known_settings(), *known_serve_settings())
 
 
-def _row(known: Known) -> str:
-    cells = (f"`{known.name}`", known.option.help, known.expected, default_text(known))
+def _row(setting: Setting) -> str:
+    cells = (f"`{setting.name}`", setting.help, setting.expected, setting.default_shown)
     return "| " + " | ".join(cells) + " |"
 
 

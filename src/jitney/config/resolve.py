@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from jitney.config import file as settings_file
 from jitney.config.combinations import find_refusal
-from jitney.config.forms import Refused, value_text
-from jitney.config.known import Known, variable_name
+from jitney.config.definitions import variable_name
+from jitney.config.forms import value_text
 from jitney.config.machine import cache_folder
 from jitney.config.serving import ServeSettings, known_serve_settings
 from jitney.config.settings import Settings, known_settings
@@ -32,22 +32,16 @@ PART_CHARACTERS_MIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings, and for each its source in words: 'default', 'file jitney.yaml', ...
-
-    `sources` are those of the engine's settings; `serving` has the server's.
-    """
+    """All settings, and for each its source in words: 'default', 'file jitney.yaml', ..."""
 
     settings: Settings
+    serving: ServeSettings
     sources: Mapping[str, str]
-    serving: "Serving"
 
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The settings of the server, and where each came from."""
-
-    settings: ServeSettings
-    sources: Mapping[str, str]
+    def given(self) -> dict[str, Any]:  # Any: of every setting's type
+        """The settings of the engine that somebody set, by name."""
+        names = [each.name for each in known_settings() if self.sources[each.name] != DEFAULT]
+        return {name: getattr(self.settings, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +69,14 @@ def resolve(
         _from_environment(environ),
         _from_flags(flags, given_as),
     )
-    engine = {each.name: each for each in known_settings()}
     server = {each.name: each for each in known_serve_settings()}
-    known = {**engine, **server}
+    known = {each.name: each for each in known_settings()} | server
     values: dict[str, Any] = {}  # Any: of every setting's type
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
         found: dict[str, tuple[_Given, object]] = {}
         for given in _translated(layer):
-            value = _read_value(known[given.name], given)
+            value = known[given.name].read(given.value, f" in {given.source}")
             first, other = found.setdefault(given.name, (given, value))
             if first is not given:
                 _refuse_twice(first, given, is_equal=other == value)
@@ -92,11 +85,7 @@ def resolve(
     served = {name: values.pop(name) for name in server if name in values}
     _fill_defaults(values, environ)
     _refuse_together(values, sources)
-    serving = Serving(
-        ServeSettings(**served), MappingProxyType({name: sources[name] for name in server})
-    )
-    engine_sources = MappingProxyType({name: sources[name] for name in engine})
-    return Resolved(Settings(**values), engine_sources, serving)
+    return Resolved(Settings(**values), ServeSettings(**served), MappingProxyType(sources))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -242,24 +231,6 @@ def _refuse_twice(first: _Given, second: _Given, *, is_equal: bool) -> None:
             f"{first.name} is {value_text(first.value)} by {first.source} and "
             f"{value_text(second.value)} by {second.source}; leave one of them out."
         )
-
-
-def _read_value(known: Known, given: _Given) -> object:
-    value = given.value
-    if known.optional and (
-        value is None or (isinstance(value, str) and value.strip().lower() == "none")
-    ):
-        return None
-    try:
-        return known.option.form.read(value)
-    except Refused as refused:
-        told = f"{known.name} is {value_text(value)} in {given.source}"
-        raise ConfigError(f"{told}, {refused}.") from None
-    except ValueError:
-        shown = "not right" if known.option.is_secret else value_text(value)
-        raise ConfigError(
-            f"{known.name} is {shown} in {given.source}; expected {known.expected}."
-        ) from None
 
 
 def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:

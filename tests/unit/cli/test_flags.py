@@ -1,30 +1,24 @@
 """Tests of `jitney.cli.flags`: every setting is a flag, under all its names."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jitney.cli.flags import Flag, Given, command_of, resolved, setting_flags, verb_flags
-from jitney.cli.verbs import VERBS
-from jitney.config import Known, known_settings
+from jitney.cli.flags import Given, parse, resolved, setting_flags, verb_flags
+from jitney.cli.verbs import RUN_TOKENS_MAX, VERBS
+from jitney.config import Setting, known_settings
 from jitney.errors import ConfigError
 
 
-def spelled(flag: Flag) -> set[str]:
-    first = flag.option.default if isinstance(flag.option.default, str) else ""
-    return {name for each in (first, *(flag.option.param_decls or ())) for name in each.split("/")}
-
-
 @pytest.mark.parametrize("known", known_settings(), ids=lambda known: known.name)
-def test_every_setting_is_a_flag_with_its_help(known: Known) -> None:
+def test_every_setting_is_a_flag_with_its_help(known: Setting) -> None:
     """Guards the one definition: a setting added to the config must reach the command line."""
     flags = {flag.name: flag for flag in setting_flags()}
-    assert known.flag in spelled(flags[known.name])
-    assert known.flag_off is None or known.flag_off in spelled(flags[known.name])
-    assert known.option.help in (flags[known.name].option.help or "")
+    assert known.flag in flags[known.name].spelled
+    assert known.flag_off is None or known.flag_off in flags[known.name].spelled
+    assert known.help in flags[known.name].help
     for alias in known.aliases:
-        assert flags[alias].option.hidden
+        assert flags[alias].help == ""
 
 
 def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
@@ -48,25 +42,28 @@ def test_a_verb_may_take_some_settings_only() -> None:
     assert names == {"cache_dir", "cache"}
 
 
-def test_a_command_hands_options_and_settings_over_apart() -> None:
-    """Guards the bridge from typer: a value must arrive where its definition stands."""
-    seen: list[tuple[Any, Given]] = []
-    helped: list[bool] = []
+def test_a_command_gets_its_options_and_the_settings_apart() -> None:
+    """Guards the bridge from click: a value must arrive where its definition stands."""
+    words = ["a", "--kv-tokens", "64", "--config", "x.yaml", "--stop", "-", "--no-backend-process"]
+    parsed = parse(VERBS[0], [*words, "b", "--", "--lines"])
+    assert parsed.options.prompts == ("a", "b", "--lines")
+    assert parsed.options.stop == ("-",)
+    assert parsed.options.max_tokens == RUN_TOKENS_MAX
+    assert not parsed.options.lines
+    assert parsed.given.flags["kv_tokens"] == "64"
+    assert parsed.given.flags["backend_process"] is False
+    assert parsed.given.flags["max_num_seqs"] is None
+    assert parsed.given.config == Path("x.yaml")
+    assert not parsed.wants_help
+    assert parse(VERBS[0], ["--help"]).wants_help
 
-    def body(options: Any, given: Given) -> int:
-        seen.append((options, given))
-        return 7
 
-    verb = VERBS[0]
-    values = {flag.name: flag.default for flag in verb_flags(verb)}
-    call = command_of(verb, body, lambda: helped.append(True))
-    assert call(**values | {"prompts": ["a"], "kv_tokens": "64", "config": Path("x.yaml")}) == 7
-    options, given = seen[0]
-    assert options.prompts == ["a"]
-    assert given.flags["kv_tokens"] == "64"
-    assert given.config == Path("x.yaml")
-    assert call(**values | {"help": True}) == 0
-    assert helped == [True]
+def test_a_setting_may_come_several_times_or_not_at_all() -> None:
+    """Guards lists: an empty one would count as given and hide what the environment says."""
+    serve = next(verb for verb in VERBS if verb.path == ("serve",))
+    words = ["--served-model-name", "a,b", "--served-model-name", "c"]
+    assert parse(serve, words).given.flags["served_model_name"] == ["a,b", "c"]
+    assert parse(serve, []).given.flags["served_model_name"] is None
 
 
 def test_flags_are_read_by_the_config() -> None:
@@ -84,4 +81,4 @@ def test_the_help_of_serve_does_not_contradict_itself() -> None:
     """Guards its first lines: the backend has a process of its own unless someone says no."""
     serve = next(verb for verb in VERBS if verb.path == ("serve",))
     flag = next(each for each in verb_flags(serve) if each.name == "backend_process")
-    assert "Default: true for jitney serve" in (flag.option.help or "")
+    assert "Default: true for jitney serve" in flag.help

@@ -1,6 +1,7 @@
 """Tests of `jitney.cli.main`: what starting the program loads, and that every verb has a body."""
 
-import importlib.util
+import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
 def test_every_verb_has_a_module(verb: Verb) -> None:
     """Guards the table of verbs: a module is found by name only when its verb is called."""
-    assert importlib.util.find_spec(f"jitney.cli.{verb.module}") is not None
+    call = getattr(importlib.import_module(f"jitney.cli.{verb.module}"), verb.call)
+    assert list(inspect.signature(call).parameters) == ["options", "given"]
 
 
 def test_a_mistake_in_a_setting_is_told_before_anything_is_loaded(

@@ -15,7 +15,7 @@ def test_options_become_parameters(tmp_path: Path) -> None:
     schema.write_text('{"type": "integer"}', encoding="utf-8")
     params = sampling(
         RunOptions(
-            max_tokens=5, temperature=0.2, top_p=0.5, top_k=3, stop=["a", "b"], json_schema=schema
+            max_tokens=5, temperature=0.2, top_p=0.5, top_k=3, stop=("a", "b"), json_schema=schema
         )
     )
     assert (params.top_p, params.top_k) == (0.5, 3)

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from jitney.backends import NAMES
-from jitney.config import Known, Settings, config_reference, known_settings
+from jitney.config import Setting, Settings, config_reference, known_settings
 from jitney.config.settings import BackendName
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "config.md"
@@ -18,17 +18,17 @@ def test_the_committed_page_is_what_the_source_makes() -> None:
 
 
 @pytest.mark.parametrize("known", known_settings(), ids=lambda known: known.name)
-def test_every_setting_is_described_and_its_default_is_valid(known: Known) -> None:
+def test_every_setting_is_described_and_its_default_is_valid(known: Setting) -> None:
     """Guards a new field: a line of help, a default of its own form, flag and variable."""
-    assert known.option.help.endswith(".")
-    assert "\n" not in known.option.help
-    assert known.option.form.expected
+    assert known.help.endswith(".")
+    assert "\n" not in known.help
+    assert known.form.expected
     assert known.flag == "--" + known.name.replace("_", "-")
     assert known.variable == "JITNEY_" + known.name.upper()
     assert f"| `{known.name}` |" in config_reference()
     value = getattr(Settings(), known.name)
     if value is not None:
-        assert known.option.form.read(value) == value
+        assert known.form.read(value) == value
 
 
 def test_no_two_settings_share_a_name() -> None:

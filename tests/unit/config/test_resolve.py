@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config import Settings, known_settings, nearest, resolve
+from jitney.config import Settings, known_serve_settings, known_settings, nearest, resolve
 from jitney.errors import ConfigError
 
 
@@ -31,7 +31,8 @@ def test_each_source_is_stronger_than_the_one_before(tmp_path: Path) -> None:
 def test_every_setting_has_a_source() -> None:
     """Guards `config show`: a setting would be missing from the list."""
     resolved = resolve({}, None, {})
-    assert set(resolved.sources) == {known.name for known in known_settings()}
+    known = (*known_settings(), *known_serve_settings())
+    assert set(resolved.sources) == {each.name for each in known}
     assert set(resolved.sources.values()) == {"default"}
 
 

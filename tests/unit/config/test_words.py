@@ -80,7 +80,7 @@ def read(folder: Path, text: str, name: str = "a.yaml") -> Resolved:
 
 
 def value_of(resolved: Resolved, name: str) -> object:
-    owner = resolved.serving.settings if name in SERVED else resolved.settings
+    owner = resolved.serving if name in SERVED else resolved.settings
     return getattr(owner, name)
 
 
@@ -98,7 +98,7 @@ def test_another_name_is_its_setting_in_every_source(word: Word, tmp_path: Path)
     assert word.setting is not None
     value = GIVEN[word.setting]
     beside = BESIDE.get(word.setting, {})
-    expected = KNOWN[word.setting].option.form.read(value)
+    expected = KNOWN[word.setting].form.read(value)
     others = "".join(f"{name}: {each}\n" for name, each in beside.items())
     upper = word.name.upper().replace("_", "-")
     found = [

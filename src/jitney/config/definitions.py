@@ -1,0 +1,147 @@
+"""What a setting is: its names, form, group, help and default, from the field that defines it.
+
+`setting` defines one as a field of a frozen dataclass; `defined_settings` lists them. Pure; any
+thread.
+"""
+
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+from jitney.config.forms import Form, Refused, Size, Switch, size_text, value_text
+from jitney.config.policies import policy_text
+from jitney.config.words import other_names
+from jitney.core.policy import SchedulingPolicy
+from jitney.errors import ConfigError
+
+
+class Group(StrEnum):
+    """The sections of the reference page, in its order."""
+
+    MODEL = "Model and backend"
+    BATCH = "Batch"
+    MEMORY = "Memory"
+    SCHEDULING = "Scheduling"
+    QUEUE = "Queue and time limits"
+    OTHER = "Other"
+    SERVER = "Server"
+
+
+class Defined(Protocol):
+    """A dataclass whose fields were made by `setting`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # Any: of every setting's type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting under all its names."""
+
+    name: str
+    group: Group
+    form: Form
+    help: str
+    default: object
+    """None also stands for a default that is worked out later; see `default_text`."""
+    optional: bool
+    """Whether none is a value."""
+    default_text: str | None = None
+    """The default in words, where it is worked out later."""
+    is_secret: bool = False
+    """Whether its value is never shown."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Its names in other systems."""
+        return other_names(self.name)
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def flag_off(self) -> str | None:
+        """The flag that turns it off, when it is a switch."""
+        return f"--no-{self.flag.removeprefix('--')}" if isinstance(self.form, Switch) else None
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return variable_name(self.name)
+
+    @property
+    def expected(self) -> str:
+        """What a value looks like, in words."""
+        return self.form.expected + (", or none" if self.optional else "")
+
+    @property
+    def default_shown(self) -> str:
+        """The default, in words or as it would be written."""
+        return self.default_text or self.show(self.default)
+
+    def show(self, value: object) -> str:
+        """A value as it would be written."""
+        if isinstance(value, bool) or value is None:
+            return str(value).lower()
+        if isinstance(value, tuple):
+            return ", ".join(value)
+        if isinstance(self.form, Size) and isinstance(value, int):
+            return size_text(value)
+        if isinstance(value, SchedulingPolicy):
+            return policy_text(value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def read(self, value: object, where: str = "") -> object:
+        """The value, checked and in its form. Raises ConfigError that names the place."""
+        if self.optional and (
+            value is None or (isinstance(value, str) and value.strip().lower() == "none")
+        ):
+            return None
+        try:
+            return self.form.read(value)
+        except Refused as refused:
+            raise ConfigError(f"{self.name} is {value_text(value)}{where}, {refused}.") from None
+        except ValueError:
+            shown = "not right" if self.is_secret else value_text(value)
+            raise ConfigError(f"{self.name} is {shown}{where}; expected {self.expected}.") from None
+
+
+def setting(
+    group: Group,
+    form: Form,
+    help: str,
+    default_text: str | None = None,
+    *,
+    is_secret: bool = False,
+    **default: Any,
+) -> Any:  # Any: of the type of the field
+    """A field that defines a setting; `default` or `default_factory` as for any field."""
+    about = {"group": group, "form": form, "help": help}
+    return field(
+        metadata={**about, "default_text": default_text, "is_secret": is_secret}, **default
+    )
+
+
+def defined_settings(kind: type[Defined] | Defined) -> tuple[Setting, ...]:
+    """All settings that a dataclass defines, in its order."""
+    return tuple(
+        Setting(
+            name=each.name,
+            default=None if each.default is MISSING else each.default,
+            optional=each.default is None,
+            **each.metadata,
+        )
+        for each in fields(kind)
+    )
+
+
+def variable_name(name: str) -> str:
+    """The environment variable of a setting or of an alias."""
+    return "JITNEY_" + name.upper()
+
+
+def read_again(settings: Defined) -> None:
+    """Check each value of a new instance and put it into its form. Raises ConfigError."""
+    for each in defined_settings(settings):
+        object.__setattr__(settings, each.name, each.read(getattr(settings, each.name)))
