@@ -1,4 +1,4 @@
-"""The live picture of several prompts being answered: panes, and a status bar below them.
+"""The board of several prompts that are being answered: panes, and a status bar below them.
 
 Numbers and text in, something for rich to draw out; it fits the width and height it is given.
 Pure; any thread.
@@ -7,14 +7,15 @@ Pure; any thread.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from jitney.cli.figures import plural
+from jitney.cli.result_lines import plural
 from jitney.cli.terminal import Wrapper
+from jitney.core.snapshot import Snapshot
 
 WIDE = 112
 """From this many columns on, panes stand four to a row."""
@@ -65,22 +66,12 @@ class Status:
     """How the engine stands."""
 
     slots_max: int
-    running: int
-    cached: int
+    snapshot: Snapshot
     decode_tokens: int
     prefill_tokens: int
-    kv_used: int
-    kv_cached: int
-    kv_tokens: int
-    queued: int
     rate_now: float
     rate_mean: float
     elapsed_s: float
-
-    @property
-    def idle(self) -> int:
-        """Slots that hold nothing."""
-        return max(self.slots_max - self.running - self.cached, 0)
 
 
 def draw(panes: list[Pane], status: Status, width: int, height: int) -> RenderableType:
@@ -96,7 +87,8 @@ def tail(text: str, width: int, rows: int) -> list[str]:
     """The last lines of a text that is wrapped at words."""
     wrapper = Wrapper(width)
     wrapped = (wrapper.feed(text.lstrip()) + wrapper.end()).split("\n")
-    lines = [piece for line in wrapped for piece in _cut(line, width)]
+    # A word that is longer than a line is cut.
+    lines = [piece for line in wrapped for piece in chop_cells(line, width) or [line]]
     while lines and not lines[-1].strip():
         lines.pop()
     return lines[-rows:] if rows > 0 else []
@@ -119,29 +111,9 @@ def _rows_of(count: int, in_row: int) -> int:
     return -(-count // in_row)
 
 
-def _cut(line: str, width: int) -> list[str]:
-    """Pieces of a word that is longer than a line."""
-    if cell_len(line) <= width:
-        return [line]
-    pieces, piece = [], ""
-    for character in line:
-        if cell_len(piece + character) > width:
-            pieces.append(piece)
-            piece = ""
-        piece += character
-    return [*pieces, piece]
-
-
 def _shorten(text: str, width: int) -> str:
     line = " ".join(text.split())
-    if cell_len(line) <= width:
-        return line
-    kept = ""
-    for character in line:
-        if cell_len(kept + character) > width - 1:
-            break
-        kept += character
-    return kept.rstrip() + "…"
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
 
 
 def _grid(panes: list[Pane], in_row: int, width: int, rows: int) -> Table:
@@ -210,26 +182,28 @@ def _slots(status: Status, width: int) -> Text:
     room = max(width // 3, 8)
     cells = min(status.slots_max, room)
     scale = cells / max(status.slots_max, 1)
-    running, cached = round(status.running * scale), round(status.cached * scale)
+    running, cached = status.snapshot.running_count, status.snapshot.cached_count
+    idle = max(status.slots_max - running - cached, 0)
+    running_cells, cached_cells = round(running * scale), round(cached * scale)
     line = _label("slots")
-    line.append("■" * running, style="green")
-    line.append("■" * cached, style="cyan")
-    line.append("□" * max(cells - running - cached, 0), style="bright_black")
-    words = f"  {status.running} running  {status.cached} cached  {status.idle} idle"
-    return line.append(words)
+    line.append("■" * running_cells, style="green")
+    line.append("■" * cached_cells, style="cyan")
+    line.append("□" * max(cells - running_cells - cached_cells, 0), style="bright_black")
+    return line.append(f"  {running} running  {cached} cached  {idle} idle")
 
 
 def _memory(status: Status, width: int) -> Text:
     cells = max(min(width // 3, 32), 8)
-    share = cells / max(status.kv_tokens, 1)
+    snapshot = status.snapshot
+    share = cells / max(snapshot.kv_tokens, 1)
     # What holds anything at all is seen: a small share of a large memory is one cell.
-    used = min(-int(-status.kv_used * share // 1), cells)
-    cached = min(round(status.kv_cached * share), used)
+    used = min(-int(-snapshot.kv_used * share // 1), cells)
+    cached = min(round(snapshot.kv_cached * share), used)
     line = _label("kv")
     line.append("█" * (used - cached), style="green")
     line.append("█" * cached, style="cyan")
     line.append("░" * (cells - used), style="bright_black")
-    words = f"  {status.kv_used:,} of {status.kv_tokens:,} tokens"
+    words = f"  {snapshot.kv_used:,} of {snapshot.kv_tokens:,} tokens"
     return line.append(words)
 
 
@@ -237,7 +211,7 @@ def _batch(status: Status) -> Text:
     line = _label("batch")
     words = (
         f"{status.decode_tokens} decode + {status.prefill_tokens} prefill tokens"
-        f"  ·  queue {status.queued}"
+        f"  ·  queue {status.snapshot.waiting_count}"
     )
     return line.append(words)
 

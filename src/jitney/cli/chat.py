@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.cli.failures import sentence_of
-from jitney.cli.figures import engine_figures, turn_figures
 from jitney.cli.flags import Given
 from jitney.cli.lines import LineReader
 from jitney.cli.opening import has_template, model_title, opened
+from jitney.cli.result_lines import engine_lines, turn_line
 from jitney.cli.sampling import choose_temperature
 from jitney.cli.terminal import Wrapper, columns, printable
 from jitney.cli.verbs import ChatOptions
@@ -122,7 +122,7 @@ class Chat:
             case "/system":
                 self._set_system(rest.strip())
             case "/stats":
-                for each in engine_figures(self._llm.stats()):
+                for each in engine_lines(self._llm.stats()):
                     note(each)
             case "/help":
                 for each in HELP:
@@ -176,7 +176,7 @@ class Chat:
         return answer
 
     def _note_end(self, answer: RequestOutput) -> None:
-        note(turn_figures(answer, self._context_max))
+        note(turn_line(answer, self._context_max))
         metrics, reason = answer.metrics, answer.outputs[0].finish_reason
         if metrics.prompt_tokens + metrics.completion_tokens >= self._context_max:
             note("The context is full and the answer was cut: /reset begins anew.")

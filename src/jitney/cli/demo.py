@@ -1,15 +1,15 @@
 """`jitney demo`: eight prompts answered side by side, live. Main thread."""
 
 import sys
+import time
 from statistics import median
 
 from rich.console import Console
 
 from jitney.api.llm import LLM
-from jitney.cli.figures import rate
 from jitney.cli.flags import Given
-from jitney.cli.meter import Meter
 from jitney.cli.opening import has_template, make_prompt, opened
+from jitney.cli.result_lines import rate
 from jitney.cli.verbs import DemoOptions
 from jitney.cli.watch import Question, Watched, watch
 from jitney.core.params import SamplingParams
@@ -36,9 +36,9 @@ def call(options: DemoOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     console = Console(file=sys.stdout, highlight=False)
     with opened(given) as llm:
-        meter = Meter(llm.engine)
-        watched = watch(llm, _questions(llm, options), meter, console, leaves=True)
-        elapsed_s = meter.elapsed_s
+        started_at = time.monotonic()
+        watched = watch(llm, _questions(llm, options), console, leaves=True)
+        elapsed_s = time.monotonic() - started_at
     if not console.is_terminal:
         sys.stdout.write(plain_text(watched))
     sys.stdout.write(summary(watched, elapsed_s) + "\n")

@@ -16,11 +16,10 @@ from jitney.api.prompts import Prompt
 from jitney.cli.asking import Asked, ask_all
 from jitney.cli.ending import tells_of_end
 from jitney.cli.failures import FAILED, say, sentence_of
-from jitney.cli.figures import answer_line, error_line, run_figures
 from jitney.cli.flags import Given
-from jitney.cli.meter import Meter
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.prompt_sources import read_prompts
+from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import Wrapper, columns, printable
 from jitney.cli.verbs import RunOptions
@@ -56,7 +55,7 @@ def call(options: RunOptions, given: Given) -> int:
         else:
             _write_in_order(llm, prompts, params, told)
         if options.stats:
-            for line in run_figures(told.answers, llm.stats(), clock.now() - started_at):
+            for line in run_lines(told.answers, llm.stats(), clock.now() - started_at):
                 say(line)
     return FAILED if told.failures else 0
 
@@ -148,7 +147,7 @@ def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, told: _Told)
         Question(text, prompt, params) for text, prompt in zip(told.texts, prompts, strict=True)
     ]
     console = Console(file=sys.stdout, highlight=False)
-    watched = watch(llm, questions, Meter(llm.engine), console, leaves=False)
+    watched = watch(llm, questions, console, leaves=False)
     for index, each in enumerate(watched):
         _write(printable(told.heading(index)))
         if each.answer is not None:

@@ -76,7 +76,7 @@ def serve(
     )
     service = Service(assembly.engine, assembly.request_factory, assembly.template, settings, keys)
     monitor = Monitor(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
-    monitor.metrics.attach_log(log)
+    monitor.metrics.attach_log(lambda: log.dropped_count)
     # Nobody has to read what is said here either.
     output = Outlet(STDOUT, "{} lines were dropped".format)
     try:

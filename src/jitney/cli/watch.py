@@ -1,10 +1,12 @@
-"""Asks several prompts at once and shows them live, side by side.
+"""Asks several prompts at once and shows them live, side by side, with how the engine stands.
 
 One event loop in the main thread reads all handles and paints; the engine has its own thread.
 When the output is no terminal nothing is painted, and the answers come back all the same.
 """
 
 import asyncio
+import threading
+from collections import deque
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -13,14 +15,19 @@ from rich.live import Live
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import Prompt
-from jitney.cli.board import Pane, PaneState, draw
+from jitney.cli.board import Pane, PaneState, Status, draw
 from jitney.cli.failures import sentence_of
-from jitney.cli.meter import Meter
+from jitney.cli.result_lines import rate
 from jitney.cli.terminal import printable
 from jitney.core.params import SamplingParams
+from jitney.engine.clock import SystemClock
+from jitney.engine.engine import Engine
+from jitney.engine.records import Record, TickRecord
 from jitney.errors import JitneyError
 
 FRAMES_PER_S = 10
+WINDOW_S = 1.0
+"""Speed 'now' is that of the last second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,49 @@ class Watched:
         return Pane(printable(self.question.title), printable(text), self.state, self.tokens)
 
 
-def watch(
-    llm: LLM, questions: list[Question], meter: Meter, console: Console, *, leaves: bool
-) -> list[Watched]:
-    """Ask them all; the picture stays on the terminal in the end when `leaves`."""
-    watched = [Watched(question) for question in questions]
+class Meter:
+    """Measures an engine's speed: `take` on the engine thread, `status` on the main thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._clock = SystemClock()
+        self._started_at = self._clock.now()
+        self._lock = threading.Lock()
+        self._ticks: deque[TickRecord] = deque()
+        """Those of the last second, and one at least."""
+        self._tokens_before = engine.totals().completion_tokens
+
+    def take(self, record: Record) -> None:
+        """The observer: note a tick."""
+        if not isinstance(record, TickRecord):
+            return
+        with self._lock:
+            self._ticks.append(record)
+            while self._ticks[0].at < record.at - WINDOW_S:
+                self._ticks.popleft()
+
+    def status(self) -> Status:
+        """How it stands now."""
+        now = self._clock.now()
+        with self._lock:
+            ticks = list(self._ticks)
+        elapsed_s = now - self._started_at
+        recent = sum(each.sampled_tokens for each in ticks if each.at > now - WINDOW_S)
+        made = self._engine.totals().completion_tokens - self._tokens_before
+        return Status(
+            slots_max=self._engine.backend.traits.slots_max,
+            snapshot=self._engine.snapshot(),
+            decode_tokens=ticks[-1].decode_tokens if ticks else 0,
+            prefill_tokens=ticks[-1].prefill_tokens if ticks else 0,
+            rate_now=rate(recent, min(WINDOW_S, elapsed_s)),
+            rate_mean=rate(made, elapsed_s),
+            elapsed_s=elapsed_s,
+        )
+
+
+def watch(llm: LLM, questions: list[Question], console: Console, *, leaves: bool) -> list[Watched]:
+    """Ask them all; what is shown stays on the terminal in the end when `leaves`."""
+    watched, meter = [Watched(question) for question in questions], Meter(llm.engine)
     llm.engine.observe(meter.take)
     try:
         asyncio.run(_watch(llm, watched, meter, console, leaves))
@@ -81,7 +126,7 @@ async def _watch(
 
 
 def _paint(live: Live, console: Console, watched: list[Watched], meter: Meter) -> None:
-    # The last row is left to the cursor: a picture of full height would scroll.
+    # The last row is left to the cursor: a board of full height would scroll.
     size = console.size
     panes = [each.pane for each in watched]
     live.update(draw(panes, meter.status(), size.width, size.height - 1), refresh=True)

@@ -1,9 +1,9 @@
-"""Who wants to know: observers get the records of ticks and requests as they happen.
+"""Observers get the records of ticks and requests as they happen.
 
-No metrics library, no locks held: an observer is a callable, called on the engine thread, so it
-must be quick. One that raises never hurts the tick, and is told of the next record all the same:
-whoever keeps accounts must not lose them to one mistake. Failures are counted; of one observer's,
-the first, the second, the fourth, the eighth and so on are logged, so that no log fills up.
+An observer is a callable, called on the engine thread without a lock, so it must be quick. One that
+raises never hurts the tick, and gets the next record all the same: whoever keeps accounts must not
+lose them to one mistake. Failures are counted; of one observer's, the first, the second, the
+fourth, the eighth and so on are logged, so that no log fills up.
 """
 
 import logging
@@ -34,7 +34,7 @@ class _Listener:
 
 
 class Observers:
-    """Those who are told. `add` and `remove` may be called from any thread."""
+    """Those who get the records. `add` and `remove` may be called from any thread."""
 
     def __init__(self) -> None:
         # Replaced, never changed, so that the engine thread can walk it without a lock.
@@ -47,12 +47,12 @@ class Observers:
         return len(self._listeners)
 
     def add(self, observer: Observer) -> None:
-        """Tell this one of everything from here on."""
+        """Give this one every record from here on."""
         with self._changing:
             self._listeners = (*self._listeners, _Listener(observer))
 
     def remove(self, observer: Observer) -> None:
-        """Tell this one no more; unknown ones are ignored."""
+        """Give this one no more; unknown ones are ignored."""
         with self._changing:
             self._listeners = tuple(each for each in self._listeners if each.observer != observer)
 

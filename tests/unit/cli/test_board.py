@@ -1,4 +1,4 @@
-"""Tests of `jitney.cli.board`: the picture fits, and shows what it is given."""
+"""Tests of `jitney.cli.board`: the board fits, and shows what it is given."""
 
 import io
 
@@ -7,17 +7,27 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from jitney.cli.board import Pane, PaneState, Status, draw, tail, ticker
+from jitney.core.snapshot import Snapshot
 
 STATUS = Status(
     slots_max=32,
-    running=5,
-    cached=2,
+    snapshot=Snapshot(
+        running_count=5,
+        prefilling_count=1,
+        waiting_count=3,
+        paused_count=0,
+        waiting_tokens=30,
+        deferred_count=0,
+        cached_count=2,
+        kv_tokens=16_384,
+        kv_used=900,
+        kv_cached=300,
+        slot_count=16,
+        fit=None,
+        counters={},
+    ),
     decode_tokens=5,
     prefill_tokens=24,
-    kv_used=900,
-    kv_cached=300,
-    kv_tokens=16_384,
-    queued=3,
     rate_now=123.4,
     rate_mean=99.6,
     elapsed_s=2.5,
@@ -29,7 +39,7 @@ def panes(count: int) -> list[Pane]:
     return [Pane(f"prompt number {i}", text, PaneState.RUNNING, i) for i in range(count)]
 
 
-def picture(count: int, width: int, height: int, status: Status = STATUS) -> list[str]:
+def board(count: int, width: int, height: int, status: Status = STATUS) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
     with console.capture() as capture:
         console.print(draw(panes(count), status, width, height))
@@ -38,10 +48,10 @@ def picture(count: int, width: int, height: int, status: Status = STATUS) -> lis
 
 @pytest.mark.parametrize("size", [(200, 60), (120, 40), (112, 30), (80, 24), (72, 20), (60, 20)])
 @pytest.mark.parametrize("count", [2, 5, 8])
-def test_the_picture_fits_its_terminal(size: tuple[int, int], count: int) -> None:
-    """Guards against scrolling: a picture that is too high tears at every frame."""
+def test_the_board_fits_its_terminal(size: tuple[int, int], count: int) -> None:
+    """Guards against scrolling: a board that is too high tears at every frame."""
     width, height = size
-    lines = picture(count, width, height - 1)
+    lines = board(count, width, height - 1)
     assert len(lines) <= height - 1
     assert max(map(cell_len, lines)) <= width
     text = "\n".join(lines)
@@ -51,14 +61,14 @@ def test_the_picture_fits_its_terminal(size: tuple[int, int], count: int) -> Non
 
 def test_a_very_small_terminal_still_has_a_line_for_each() -> None:
     """Guards terminals in a corner of the screen."""
-    lines = picture(8, 40, 14)
+    lines = board(8, 40, 14)
     assert len(lines) <= 14
     assert sum("prompt" in line for line in lines) == 8
 
 
 def test_the_status_bar_says_how_the_engine_stands() -> None:
     """Guards the numbers: each stands under its own name."""
-    slots, memory, batch, speed = picture(8, 120, 39)[-4:]
+    slots, memory, batch, speed = board(8, 120, 39)[-4:]
     assert slots.count("■") == 7
     assert slots.count("□") == 25
     assert "5 running  2 cached  25 idle" in slots
@@ -71,7 +81,7 @@ def test_the_status_bar_says_how_the_engine_stands() -> None:
 
 def test_memory_that_holds_little_is_not_drawn_as_empty() -> None:
     """Guards the bar: one token of a million is something."""
-    memory = picture(8, 120, 39)[-3]
+    memory = board(8, 120, 39)[-3]
     assert memory.count("█") == 2
     assert "░" in memory
 

@@ -1,4 +1,4 @@
-"""The flight recorder in Chrome's trace event format, for Perfetto or chrome://tracing.
+"""What was recorded, in Chrome's trace event format, for Perfetto or chrome://tracing.
 
 One process for the engine, with a lane of ticks, a lane for each slot and counters for memory,
 queue and batch; one for requests, with a row for each that the viewer may read. Made slice by
@@ -7,7 +7,7 @@ meanwhile. Pure; any thread but the event loop's. Times are microseconds on the 
 """
 
 import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from jitney.core.request import RequestId
@@ -70,8 +70,13 @@ def _names(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
         yield _named("thread_name", ENGINE, SLOT_LANE_FIRST + slot, f"slot {slot}")
 
 
+def _event(kind: str, name: str, place: tuple[int, int], arguments: Arguments) -> TraceEvent:
+    process, lane = place
+    return {"ph": kind, "name": name, "pid": process, "tid": lane, "args": arguments}
+
+
 def _named(kind: str, process: int, lane: int, name: str) -> TraceEvent:
-    return {"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}}
+    return _event("M", kind, (process, lane), {"name": name})
 
 
 def _tick_events(
@@ -132,23 +137,10 @@ def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:
 def _slice(
     name: str, lane: int, start: float, end: float, arguments: Arguments, process: int = ENGINE
 ) -> TraceEvent:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": process,
-        "tid": lane,
-        "ts": round(start * 1e6, 1),
-        "dur": round(max(end - start, 0.0) * 1e6, 1),
-        "args": arguments,
-    }
+    times = {"ts": round(start * 1e6, 1), "dur": round(max(end - start, 0.0) * 1e6, 1)}
+    return {**_event("X", name, (process, lane), arguments), **times}
 
 
-def _counter(name: str, at: float, values: dict[str, int]) -> TraceEvent:
-    return {
-        "ph": "C",
-        "name": name,
-        "pid": ENGINE,
-        "tid": COUNTER_LANE,
-        "ts": round(at * 1e6, 1),
-        "args": values,
-    }
+def _counter(name: str, at: float, values: Mapping[str, int]) -> TraceEvent:
+    event = _event("C", name, (ENGINE, COUNTER_LANE), dict(values))
+    return {**event, "ts": round(at * 1e6, 1)}

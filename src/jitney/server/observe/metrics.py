@@ -12,9 +12,8 @@ the sum of what `usage` told the callers, and so does `prompt_tokens` for reques
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -61,15 +60,6 @@ LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
 """Settings that dashboards know under another label of `jitney:limit`."""
 
 
-class Log(Protocol):
-    """What drops lines rather than wait for a reader."""
-
-    @property
-    def dropped_count(self) -> int:
-        """Lines that were never written."""
-        ...
-
-
 class Metrics:
     """Those of one engine and its recorder. `render` and `answered` may be called anywhere."""
 
@@ -78,7 +68,7 @@ class Metrics:
         self._recorder = recorder
         self._model_name = model_name
         self._service: Service | None = None
-        self._log: Log | None = None
+        self._dropped_count: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()
         self._answers: Counter[tuple[str, int]] = Counter()
         self._refusals: Counter[str] = Counter()
@@ -90,9 +80,9 @@ class Metrics:
         self._service = service
         service.answer_listeners.append(self.answered)
 
-    def attach_log(self, log: Log) -> None:
-        """Count the lines that this one drops as well."""
-        self._log = log
+    def attach_log(self, dropped_count: Callable[[], int]) -> None:
+        """Show how many lines of the log were dropped as well."""
+        self._dropped_count = dropped_count
 
     def answered(self, route: str, status: int, refused: str | None = None) -> None:
         """An HTTP answer went out, which says why if it is a refusal.
@@ -167,7 +157,7 @@ class Metrics:
             "log_lines_dropped": (
                 "Lines of the log that found no room, because it was not read or could not be "
                 "written.",
-                0 if self._log is None else self._log.dropped_count,
+                self._dropped_count(),
             ),
         }
         return families(counter, "jitney", table)

@@ -1,4 +1,4 @@
-"""Answers in numbers: the JSON object of a prompt, and the lines of statistics.
+"""Lines about answers: the JSON object of a prompt, and statistics.
 
 Pure; any thread.
 """
@@ -41,7 +41,7 @@ def error_line(index: int, prompt: str, message: str) -> str:
     return _line({"index": index, "prompt": prompt, "error": message})
 
 
-def run_figures(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> list[str]:
+def run_lines(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> list[str]:
     """What `jitney run --stats` says, line by line."""
     metrics = [answer.metrics for answer in answers]
     made = sum(each.completion_tokens for each in metrics)
@@ -60,7 +60,7 @@ def run_figures(answers: list[RequestOutput], stats: Stats, elapsed_s: float) ->
     return lines
 
 
-def turn_figures(answer: RequestOutput, context_max: int) -> str:
+def turn_line(answer: RequestOutput, context_max: int) -> str:
     """The line below an answer of a chat."""
     metrics = answer.metrics
     made, first_s = metrics.completion_tokens, metrics.time_to_first_token
@@ -74,7 +74,7 @@ def turn_figures(answer: RequestOutput, context_max: int) -> str:
     return " · ".join(parts)
 
 
-def engine_figures(stats: Stats) -> list[str]:
+def engine_lines(stats: Stats) -> list[str]:
     """What `/stats` says in a chat, line by line."""
     return [
         f"{stats.completed_requests} answered, {stats.cancelled_requests} stopped, "

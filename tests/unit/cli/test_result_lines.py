@@ -1,9 +1,9 @@
-"""Tests of `jitney.cli.figures`: the JSON of an answer, and lines of statistics."""
+"""Tests of `jitney.cli.result_lines`: the JSON of an answer, and lines of statistics."""
 
 import json
 
 from jitney.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from jitney.cli.figures import answer_line, error_line, rate, turn_figures
+from jitney.cli.result_lines import answer_line, error_line, rate, turn_line
 
 ANSWER = RequestOutput(
     request_id="0",
@@ -55,7 +55,7 @@ def test_an_answer_is_one_line_of_json() -> None:
 
 def test_the_line_below_an_answer_counts_from_the_first_token() -> None:
     """Guards the speed: the time until the first token is the prompt's."""
-    assert turn_figures(ANSWER, 4096) == (
+    assert turn_line(ANSWER, 4096) == (
         "3 tokens · 2 tokens/s · first after 0.50 s · 2 cached · context 6 of 4,096"
     )
 
