@@ -1,7 +1,6 @@
 """`jitney demo`: eight prompts answered side by side, live. Main thread."""
 
 import sys
-import time
 from statistics import median
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from jitney.cli.result_lines import rate
 from jitney.cli.verbs import DemoOptions
 from jitney.cli.watch import Question, Watched, watch
 from jitney.core.params import SamplingParams
+from jitney.engine.clock import SystemClock
 
 PROMPTS = (
     ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),
@@ -36,9 +36,10 @@ def call(options: DemoOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
     console = Console(file=sys.stdout, highlight=False)
     with opened(given) as llm:
-        started_at = time.monotonic()
+        clock = SystemClock()
+        started_at = clock.now()
         watched = watch(llm, _questions(llm, options), console, leaves=True)
-        elapsed_s = time.monotonic() - started_at
+        elapsed_s = clock.now() - started_at
     if not console.is_terminal:
         sys.stdout.write(plain_text(watched))
     sys.stdout.write(summary(watched, elapsed_s) + "\n")
