@@ -5,14 +5,15 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from jitney.errors import JitneyError
 from jitney.server.admission import steering
-from jitney.server.http.middleware import Front, Guard, answer, error_headers, told
-from jitney.server.http.origins import EXPOSED, METHODS, Preflight
+from jitney.server.call import Call
+from jitney.server.http.cors import Cors
+from jitney.server.http.middleware import AccessCheck, ErrorResponse, RequestContext, refusal_for
 from jitney.server.http.shared import Shared
 from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
@@ -23,6 +24,7 @@ from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
     BODIES,
+    REFERENCE,
     STATE_PATHS,
     make_router,
     make_state_router,
@@ -30,7 +32,19 @@ from jitney.server.routes import (
 )
 from jitney.server.service import Service
 
-REFERENCE = "#/components/schemas/{model}"
+
+class _App(FastAPI):
+    """The framework's application; bodies are read by us, so they are described here as well."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        if self.openapi_schema is None:
+            _, made = models_json_schema(
+                [(kind, "validation") for kind in BODIES], ref_template=REFERENCE
+            )
+            super().openapi()["components"]["schemas"].update(made["$defs"])
+        assert self.openapi_schema is not None
+        return self.openapi_schema
 
 
 def create_app(
@@ -40,7 +54,7 @@ def create_app(
 
     `routers` are those of parts that this one does not know.
     """
-    app = FastAPI(
+    app = _App(
         title="jitney",
         version=VERSION,
         docs_url=None,
@@ -59,26 +73,11 @@ def create_app(
         app.include_router(router)
     if monitor is not None:
         monitor.metrics.attach(service)
-    document = app.openapi
-
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _with_bodies(document())
-        return app.openapi_schema
-
-    app.openapi = described  # type: ignore[method-assign]
     open_paths = STATE_PATHS | (page.OPEN_PATHS if monitor is not None else frozenset())
-    app.add_middleware(Guard, service=service, open_paths=open_paths)
-    origins = service.settings.cors_origin
-    if origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(origins),
-            allow_methods=METHODS,
-            expose_headers=EXPOSED,
-        )
-        app.add_middleware(Preflight, origins=origins)
-    app.add_middleware(Front, service=service)
+    app.add_middleware(AccessCheck, service=service, open_paths=open_paths)
+    if service.settings.cors_origin:
+        app.add_middleware(Cors, origins=service.settings.cors_origin)
+    app.add_middleware(RequestContext, service=service)
     return app
 
 
@@ -104,8 +103,7 @@ def _metrics_router(monitor: Monitor) -> APIRouter:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    refusal = told(error, request.state.http_id)
-    return _Answer(refusal)
+    return ErrorResponse(refusal_for(error, Call.of(request.scope).http_id))
 
 
 async def _http_refused(request: Request, error: Exception) -> Response:
@@ -117,8 +115,8 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     else:
         refusal = Refusal("invalid_http", "The request cannot be served.")
         refusal.status = error.status_code
-    refusal.headers.update(error_headers(error.headers))
-    return _Answer(refusal)
+    refusal.headers.update(error.headers or {})
+    return ErrorResponse(refusal)
 
 
 def _wrong_method(allowed: str) -> Refusal:
@@ -131,40 +129,4 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
     name = str(found["loc"][-1])[:80]
-    return _Answer(Refusal("invalid_value", f"{name}: {found['msg']}.", param=name))
-
-
-class _Answer(JSONResponse):
-    """An error as a response; a subclass, because that is what the framework takes for one."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.body, refusal.status, headers=refusal.headers)
-        self._refusal = refusal
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # Any: as ASGI has it
-        await answer(self._refusal, scope, receive, send)
-
-
-def _with_bodies(document: dict[str, Any]) -> dict[str, Any]:
-    """Bodies are read here and not by the framework, so they are described here as well."""
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for kind in BODIES:
-        described = kind.model_json_schema(ref_template=REFERENCE)
-        schemas.update(described.pop("$defs", {}))
-        schemas[kind.__name__] = described
-    detail = {
-        "type": "object",
-        "required": ["message", "type", "param", "code"],
-        "properties": {
-            "message": {"type": "string"},
-            "type": {"type": "string"},
-            "param": {"type": ["string", "null"]},
-            "code": {"type": ["string", "null"]},
-        },
-    }
-    schemas["Error"] = {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": detail},
-    }
-    return document
+    return ErrorResponse(Refusal("invalid_value", f"{name}: {found['msg']}.", param=name))

@@ -211,8 +211,8 @@ class Lifecycle:
     async def _drain(self) -> None:
         left_s = self._service.settings.shutdown_timeout
         await self._wait_idle(left_s, hurried_s=0.0)
-        if self._service.load:
-            _log.warning("%d requests were cut short by the shutdown", self._service.load)
+        if count := self._service.admission.call_count:
+            _log.warning("%d requests were cut short by the shutdown", count)
 
     async def _end(self) -> None:
         """End the engine, which waits for the batch in flight unless a second signal comes."""
@@ -230,7 +230,7 @@ class Lifecycle:
         assert self._hurried is not None
         clock = self._service.clock
         started_at = clock.now()
-        while self._service.load:
+        while self._service.admission.call_count:
             if clock.now() - started_at >= (hurried_s if self._hurried.is_set() else seconds):
                 return
             await asyncio.sleep(_LOOK_S)

@@ -148,7 +148,7 @@ REST_BYTES_MAX = 65_536
 kept: most clients send headers and body one after the other, and an early refusal such as a 429
 comes in between."""
 
-DOOR_REQUESTS_MAX = 64
+CALLS_UNSENT_MAX = 64
 """Calls that may be on their way to the engine beside those that it holds."""
 
 BODY_BYTES_PER_TOKEN = 32
@@ -157,8 +157,8 @@ BODY_BYTES_MIN = 2_097_152
 not less. A token is 4 bytes of text, up to 20 of escapes, and 8 as a number; and short prompts may
 come by the hundred."""
 
-DOOR_SMALL_BYTES = 16_384
-"""A body up to this size is a small errand at the door: large ones leave a place for these."""
+WORK_SMALL_BYTES = 16_384
+"""A body up to this size is small work: large work leaves a worker for it."""
 
 DECODE_SLICE = 4096
 """Tokens that are turned to text before it is seen whether their caller has left."""
@@ -179,7 +179,7 @@ FILES_KEPT = 128
 """Open files that are not connections: the model, the backend's pipes, the log, and those whom a
 connection too many is told through."""
 
-DOOR_THREADS = 4
+WORKER_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""
 
 LOG_BYTES_MAX = 1_048_576

@@ -1,38 +1,39 @@
 """The endpoints, one short function each. Event loop."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from jitney.engine.request_factory import Wanted
 from jitney.errors import InvalidRequest
 from jitney.server import limits
-from jitney.server.admission.workers import Stay
-from jitney.server.answering import Answering
+from jitney.server.call import Call
+from jitney.server.generation import Generation
+from jitney.server.health import Health
 from jitney.server.http.paths import instead_of
-from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, SamplingFields, Strict
+from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.conversation import chat_segments
-from jitney.server.openai.error_object import Refusal
-from jitney.server.openai.read_body import read_body
+from jitney.server.openai.error_object import Error, Refusal
+from jitney.server.openai.read_body import check_body
 from jitney.server.openai.replies import VERSION, ChatChoices, CompletionChoices, Reply
 from jitney.server.openai.translate import (
     Asked,
-    Visit,
     chat_asked,
     check_model,
     completion_asked,
     decode,
 )
-from jitney.server.service import Health, Service
+from jitney.server.responses import EventStream, whole_response
+from jitney.server.service import Service
 
-_ERROR: dict[str, Any] = {
-    "description": "What went wrong, in OpenAI's shape.",
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-}
+Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
+AnyBody = TypeVar("AnyBody", bound=Strict)
+AnyCompletion = TypeVar("AnyCompletion", CompletionBody, ChatBody)
+Made = TypeVar("Made")
+
 BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 """Described in the OpenAPI document."""
 
@@ -40,17 +41,23 @@ STATE_PATHS = frozenset({"/health", "/ready"})
 """Paths that need no key: those who ask whether to send work here, or to start it again, have
 none. They tell how the server is and why, in sentences of ours, and nothing of who calls."""
 
+REFERENCE = "#/components/schemas/{model}"
+
+_ERROR: dict[str, Any] = {"model": Error, "description": "What went wrong, in OpenAI's shape."}
+_CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
+
 
 def taking(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
     """How the OpenAPI document describes an endpoint with this body."""
-    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    schema = {"$ref": REFERENCE.format(model=kind.__name__)}
     replies: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
         replies["text/event-stream"] = {}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "openapi_extra": {"requestBody": body},
         "responses": {
-            "200": {"description": "The reply.", "content": replies},
+            200: {"description": "The reply.", "content": replies},
             "4XX": _ERROR,
             "5XX": _ERROR,
         },
@@ -60,36 +67,24 @@ def taking(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
 def make_router(service: Service) -> APIRouter:
     """All endpoints of the OpenAI interface."""
     router = APIRouter()
-    bytes_max = service.body_limit
 
-    @router.post("/v1/completions", openapi_extra=taking(CompletionBody, streams=True))
+    @router.post("/v1/completions", **taking(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
-        body = await read_body(request, CompletionBody, bytes_max)
-        check_model(service, body.model)
-        visit = _visit(request, body)
-        make = partial(completion_asked, service, body, visit)
-        asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
-        return await _answered(service, request, asked, _reply(service, asked, CompletionChoices))
+        body = await _read(service, request, CompletionBody)
+        return await _complete(service, request, body, completion_asked, CompletionChoices)
 
-    @router.post("/v1/chat/completions", openapi_extra=taking(ChatBody, streams=True))
+    @router.post("/v1/chat/completions", **taking(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
-        body = await read_body(request, ChatBody, bytes_max)
-        check_model(service, body.model)
-        visit = _visit(request, body)
-        make = partial(chat_asked, service, body, visit)
-        asked = await service.at_the_door(make, visit.stay, request.receive, visit.due_at)
-        return await _answered(service, request, asked, _reply(service, asked, ChatChoices))
+        body = await _read(service, request, ChatBody)
+        return await _complete(service, request, body, chat_asked, ChatChoices)
 
-    @router.post("/tokenize", openapi_extra=taking(TokenizeBody))
+    @router.post("/tokenize", **taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or of a conversation."""
-        body = await read_body(request, TokenizeBody, bytes_max)
-        check_model(service, body.model)
-        stay = _stay(request)
-        make = partial(_tokens_of, service, body, stay.waits)
-        tokens = await service.at_the_door(make, stay, request.receive)
+        body = await _read(service, request, TokenizeBody)
+        tokens = await _run(service, request, body, _tokens_of)
         return JSONResponse(
             {
                 "tokens": list(tokens),
@@ -98,21 +93,11 @@ def make_router(service: Service) -> APIRouter:
             }
         )
 
-    @router.post("/detokenize", openapi_extra=taking(DetokenizeBody))
+    @router.post("/detokenize", **taking(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        body = await read_body(request, DetokenizeBody, bytes_max)
-        check_model(service, body.model)
-        count = len(service.vocabulary.pieces)
-        strange = next((token for token in body.tokens if token >= count), None)
-        if strange is not None:
-            raise InvalidRequest(
-                f"tokens has {strange}, and the model's tokens are 0 to {count - 1}.", "tokens"
-            )
-        stay = _stay(request)
-        make = partial(decode, service, tuple(body.tokens), stay.waits)
-        text = await service.at_the_door(make, stay, request.receive)
-        return JSONResponse({"prompt": text})
+        body = await _read(service, request, DetokenizeBody)
+        return JSONResponse({"prompt": await _run(service, request, body, _text_of)})
 
     return router
 
@@ -124,13 +109,13 @@ def make_state_router(service: Service) -> APIRouter:
     @router.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> Response:
         """Whether work gets done; needs no key."""
-        return _told(service.health())
+        return _state(service.health())
 
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Response:
         """Whether new work is welcome; needs no key."""
-        return _told(service.readiness())
+        return _state(service.readiness())
 
     @router.get("/version")
     async def version() -> dict[str, str]:
@@ -140,7 +125,7 @@ def make_state_router(service: Service) -> APIRouter:
     @router.get("/load")
     async def load() -> dict[str, int]:
         """Requests that are being served."""
-        return {"server_load": service.load}
+        return {"server_load": service.admission.call_count}
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -148,7 +133,7 @@ def make_state_router(service: Service) -> APIRouter:
         names = service.settings.served_model_name
         return {"object": "list", "data": [_model(service, name) for name in names]}
 
-    @router.get("/v1/models/{name:path}", openapi_extra={"responses": {"4XX": _ERROR}})
+    @router.get("/v1/models/{name:path}", responses={"4XX": _ERROR})
     async def model(name: str) -> dict[str, Any]:
         """One of the models."""
         check_model(service, name)
@@ -175,41 +160,50 @@ def make_state_router(service: Service) -> APIRouter:
     return router
 
 
-def _visit(request: Request, body: SamplingFields) -> Visit:
-    """Who asks, with a time limit that counts from arrival; its own word goes to the log."""
-    state = request.state
-    state.user = body.user
-    limit_ms, arrived_at = body.deadline_ms, state.arrived_at
-    due_at = None if limit_ms is None else arrived_at + limit_ms / 1e3
-    return Visit(state.caller, arrived_at, due_at, _stay(request, is_slow=_is_compiled(body)))
+async def _read(service: Service, request: Request, kind: type[Body]) -> Body:
+    values_max = max(limits.VALUES_MAX, service.body_limit // limits.VALUE_BYTES_USUAL)
+    check = partial(check_body, kind=kind, values_max=values_max)
+    body: Body = await service.bodies.read(request, check)
+    check_model(service, body.model)
+    return body
 
 
-def _stay(request: Request, *, is_slow: bool = False) -> Stay:
-    """Who comes to the door, and whether with much; what does not say how much is taken for it."""
-    length = request.headers.get("content-length", "")
-    is_small = length.isdecimal() and int(length[:20]) <= limits.DOOR_SMALL_BYTES
-    return Stay(request.state.caller.name, is_large=is_slow or not is_small)
+async def _run(
+    service: Service,
+    request: Request,
+    body: AnyBody,
+    make: Callable[[Service, AnyBody, Call], Made],
+) -> Made:
+    call = Call.of(request.scope)
+    return await service.workers.run(call, partial(make, service, body, call), request.receive)
 
 
-def _is_compiled(body: SamplingFields) -> bool:
-    """Whether it may hold a constraint, which takes up to seconds however short it is."""
-    given = body.model_fields_set
-    return bool(given & {"response_format", "tools", "structured_outputs"})
-
-
-async def _answered(service: Service, request: Request, asked: Asked, reply: Reply) -> Response:
-    state = request.state
-    answering = Answering(service, asked, reply, state.caller, state.http_id)
-    # For the line in the log.
-    state.reply_id, state.usages = asked.id, answering.usages
+async def _complete(
+    service: Service,
+    request: Request,
+    body: AnyCompletion,
+    make: Callable[[Service, AnyCompletion, Call], Asked],
+    kind: type[CompletionChoices] | type[ChatChoices],
+) -> Response:
+    call = Call.of(request.scope)
+    call.user = body.user
+    if body.deadline_ms is not None:
+        call.due_at = call.arrived_at + body.deadline_ms / 1e3
+    # A constraint may take seconds to compile, however short it is.
+    call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
+    asked = await _run(service, request, body, make)
+    traits = service.engine.backend.traits
+    reply = Reply(asked, service.vocabulary, kind, batch_invariant=traits.batch_invariant)
+    generation = Generation(service, asked, call)
+    call.reply_id, call.usages = asked.id, generation.usages
     if not asked.streams:
-        return await answering.whole(request.receive)
-    stream = answering.stream()
+        return await whole_response(generation, reply, request.receive)
+    stream = EventStream(generation, reply)
     await stream.open(request.receive)
     return stream
 
 
-def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple[int, ...]:
+def _tokens_of(service: Service, body: TokenizeBody, call: Call) -> tuple[int, ...]:
     request_factory = service.request_factory
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("tokenize takes a prompt or messages, one of the two.", "prompt")
@@ -220,14 +214,14 @@ def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple
                 "decides which there are.",
                 "add_special_tokens",
             )
-        return request_factory.encode(chat_segments(service, body, body.tools), is_wanted)
+        return request_factory.encode(chat_segments(service, body, body.tools), call.still_wanted)
     assert body.prompt is not None
     of_messages = (body.tools, body.add_generation_prompt, body.continue_final_message)
     if any(each is not None for each in of_messages):
         raise InvalidRequest(
             "tools, add_generation_prompt and continue_final_message go with messages.", "prompt"
         )
-    tokens = request_factory.encode_text(body.prompt, is_wanted)
+    tokens = request_factory.encode_text(body.prompt, call.still_wanted)
     bos_token = service.vocabulary.bos_token
     is_bare = body.add_special_tokens is False
     if is_bare and service.vocabulary.adds_bos and tokens[:1] == (bos_token,):
@@ -235,10 +229,20 @@ def _tokens_of(service: Service, body: TokenizeBody, is_wanted: Wanted) -> tuple
     return tokens
 
 
-def _told(health: Health) -> Response:
-    body: Mapping[str, str] = {"status": health.status}
+def _text_of(service: Service, body: DetokenizeBody, call: Call) -> str:
+    count = len(service.vocabulary.pieces)
+    strange = next((token for token in body.tokens if token >= count), None)
+    if strange is not None:
+        raise InvalidRequest(
+            f"tokens has {strange}, and the model's tokens are 0 to {count - 1}.", "tokens"
+        )
+    return decode(service, tuple(body.tokens), call.still_wanted)
+
+
+def _state(health: Health) -> Response:
+    body = {"status": health.status}
     if health.reason is not None:
-        body = {**body, "reason": health.reason}
+        body["reason"] = health.reason
     return JSONResponse(body, 200 if health.is_ok else 503)
 
 
@@ -250,13 +254,6 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "jitney",
         "max_model_len": service.model_len_max,
     }
-
-
-def _reply(
-    service: Service, asked: Asked, kind: type[CompletionChoices] | type[ChatChoices]
-) -> Reply:
-    traits = service.engine.backend.traits
-    return Reply(asked, service.vocabulary, kind, batch_invariant=traits.batch_invariant)
 
 
 def _name(service: Service, token: int | None) -> str | None:

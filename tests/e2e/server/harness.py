@@ -67,6 +67,11 @@ class Running:
     port: int
 
     @property
+    def load(self) -> int:
+        """Calls that are being served."""
+        return self.service.admission.call_count
+
+    @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
@@ -112,8 +117,8 @@ class Running:
             stats.live_requests == 0
             and stats.active_slots == 0
             and stats.kv_used == stats.kv_cached
-            and not self.service.tickets
-            and self.service.load == 0
+            and not self.service.live_calls
+            and self.load == 0
         )
 
     def check_idle(self) -> None:
@@ -228,7 +233,8 @@ def running(world: World) -> Iterator[Running]:
         replace(world.settings, body_limit=world.body_limit),
         world.keys,
     )
-    service.bodies_bytes_max = world.bodies_bytes_max or service.bodies_bytes_max
+    if world.bodies_bytes_max is not None:
+        service.admission.bodies_bytes_max = world.bodies_bytes_max
     monitor = Monitor(engine, service.model_name)
     engine.start()
     app = create_app(service, monitor)

@@ -66,7 +66,7 @@ def test_a_batch_that_does_not_return_keeps_nobody(made: Made, fields: dict[str,
     try:
         reply = server.post("/v1/completions", {**LONG, "deadline_ms": 200, **fields})
         assert check_error(reply, 408)["code"] == "deadline_exceeded"
-        assert server.service.load == 0
+        assert server.load == 0
     finally:
         backend.may_execute.set()
     server.check_idle()

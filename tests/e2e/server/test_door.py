@@ -83,13 +83,13 @@ def test_who_leaves_at_the_door_is_not_waited_for(start: Start, door: Doors) -> 
     """Guards the door: the work of those who left before their turn is never begun."""
     server = start(World(wrap=door[0]))
     door[1][0].is_open.clear()
-    connections = [server.connect() for _ in range(limits.DOOR_THREADS + 4)]
+    connections = [server.connect() for _ in range(limits.WORKER_THREADS + 4)]
     for connection in connections:
         connection.sendall(request_bytes("/v1/completions", LONG, close=False))
-    wait_until(lambda: server.service.load == len(connections), "they did not all arrive")
+    wait_until(lambda: server.load == len(connections), "they did not all arrive")
     for connection in connections:
         connection.close()
-    wait_until(lambda: server.service.load == 0, "they are served though nobody waits")
+    wait_until(lambda: server.load == 0, "they are served though nobody waits")
     door[1][0].is_open.set()
     server.check_idle()
     assert server.service.engine.stats().completed_requests == 0
@@ -121,11 +121,11 @@ def test_nothing_is_compiled_for_who_left(
     connection.sendall(request_bytes(path, body, close=False))
     wait_until(lambda: door[1][0].asked == [begun], "it did not begin")
     connection.close()
-    wait_until(lambda: server.service.load == 0, "it is served though nobody waits")
+    wait_until(lambda: server.load == 0, "it is served though nobody waits")
     door[1][0].is_open.set()
     server.check_idle()
-    turns = server.service._door._turns
-    wait_until(lambda: not turns._under_way, "its work does not end")
+    queue = server.service.workers._queue
+    wait_until(lambda: not queue._begun, "its work does not end")
     assert door[1][0].asked == [begun]
 
 
@@ -138,7 +138,7 @@ def test_time_at_the_door_is_part_of_the_story_and_of_the_latency(
     replies: list[httpx.Response] = []
     asking = threading.Thread(target=lambda: replies.append(server.complete(max_tokens=1)))
     asking.start()
-    wait_until(lambda: server.service.load == 1, "it did not arrive")
+    wait_until(lambda: server.load == 1, "it did not arrive")
     time.sleep(0.2)
     door[1][0].is_open.set()
     asking.join(WAIT_S)
@@ -167,7 +167,7 @@ def test_a_deadline_counts_from_arrival(start: Start, door: Doors) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    wait_until(lambda: server.service.load == 1, "it did not arrive")
+    wait_until(lambda: server.load == 1, "it did not arrive")
     time.sleep(0.1)
     door[1][0].is_open.set()
     asking.join(WAIT_S)
@@ -205,7 +205,7 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
     start: Start, door: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the door itself, and the rate of a key: who was not let in has used nothing."""
-    monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 1)
+    monkeypatch.setattr(limits, "CALLS_UNSENT_MAX", 1)
     keys = (
         Key(name="a", secret=SECRET, queue_share=1.0, running_share=1.0),
         Key(name="b", secret=SECRET + "b", requests_per_min=1),
@@ -216,7 +216,7 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
     for connection in connections:
         key = f"Authorization: Bearer {SECRET}"
         connection.sendall(request_bytes("/v1/completions", SHORT, key))
-    wait_until(lambda: server.service.load == 3, "they did not all arrive")
+    wait_until(lambda: server.load == 3, "they did not all arrive")
 
     def ask() -> httpx.Response:
         return server.post("/v1/completions", SHORT, authorization=f"Bearer {SECRET}b")
@@ -283,7 +283,7 @@ def test_bytes_after_a_request_do_not_hide_that_its_client_left(
     if is_late:
         connection.sendall(stray)
         time.sleep(0.05)
-    assert server.service.load == 1
+    assert server.load == 1
     connection.close()
     wait_until(server.is_idle, "the request went on for nobody")
     assert server.service.engine.stats().cancelled_requests == 1
@@ -323,7 +323,7 @@ def test_bodies_are_bounded_all_together(start: Start) -> None:
     big = {"prompt": "a" * 90_000}
     connection = server.connect()
     connection.sendall(request_bytes("/v1/completions", big)[:-1])
-    wait_until(lambda: server.service.intake.count == 1, "it did not arrive")
+    wait_until(lambda: server.service.bodies.count == 1, "it did not arrive")
     wait_until(
         lambda: server.post("/v1/completions", big).status_code == 503, "everything is taken in"
     )
@@ -332,7 +332,7 @@ def test_bodies_are_bounded_all_together(start: Start) -> None:
     assert int(refused.headers["retry-after"]) >= 1
     assert server.complete().status_code == 200
     connection.close()
-    wait_until(lambda: server.service.intake.count == 0, "it is still held")
+    wait_until(lambda: server.service.bodies.count == 0, "it is still held")
     assert (
         check_error(server.post("/v1/completions", big), 400)["code"] == "context_length_exceeded"
     )
@@ -406,7 +406,7 @@ def test_work_of_a_caller_who_left_is_given_up(
     connection.sendall(request_bytes("/v1/chat/completions", of_names(400), close=False))
     wait_until(lambda: backend.calls == [1], "it was not begun")
     connection.close()
-    wait_until(lambda: server.service.load == 0, "it is served though nobody waits")
+    wait_until(lambda: server.load == 0, "it is served though nobody waits")
     backend.is_open.set()
     assert server.complete(max_tokens=1).status_code == 200
     assert backend.calls == [1, 1], "what was begun went on for nobody"
@@ -421,13 +421,13 @@ def test_a_key_with_a_hundred_prompts_does_not_hold_up_another(start: Start, doo
     for connection in connections:
         key = f"Authorization: Bearer {SECRET}"
         connection.sendall(request_bytes("/v1/completions", SHORT, key))
-    wait_until(lambda: server.service.load == 100, "they did not all arrive")
+    wait_until(lambda: server.load == 100, "they did not all arrive")
     # Tokens need no tokenizer, and a place at the door all the same.
     reply = server.post(
         "/v1/completions", {"prompt": [1, 2], "max_tokens": 1}, authorization=f"Bearer {SECRET}b"
     )
     assert reply.status_code == 200
-    assert server.service.load == 100, "it did not wait for any of them"
+    assert server.load == 100, "it did not wait for any of them"
     door[1][0].is_open.set()
     for connection in connections:
         assert read_all(connection).startswith(b"HTTP/1.1 200 ")
@@ -438,7 +438,7 @@ def test_calls_of_one_key_do_not_take_every_place_of_the_server(
     start: Start, door: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the way in before the engine: calls that are on their way are counted by key, too."""
-    monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 2)
+    monkeypatch.setattr(limits, "CALLS_UNSENT_MAX", 2)
     keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"))
     server = start(World(wrap=door[0], sequences=4, queue=4, keys=keys))
     door[1][0].is_open.clear()
@@ -447,7 +447,7 @@ def test_calls_of_one_key_do_not_take_every_place_of_the_server(
     for connection in connections:
         key = f"Authorization: Bearer {SECRET}"
         connection.sendall(request_bytes("/v1/completions", SHORT, key))
-    wait_until(lambda: server.service.load == 6, "they did not all arrive")
+    wait_until(lambda: server.load == 6, "they did not all arrive")
     body = {"prompt": [1, 2], "max_tokens": 1}
     refused = server.post("/v1/completions", body, authorization=f"Bearer {SECRET}")
     assert "requests of this key are being served" in check_error(refused, 429)["message"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jitney.server import limits
-from jitney.server.openai import read_body
+from jitney.server import limits, routes
+from jitney.server.openai.read_body import check_body
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     WAIT_S,
@@ -30,22 +30,22 @@ class Gate:
         self.may_go = threading.Event()
         self.within = self.most = self.begun = 0
 
-    def __call__(self, content: bytes, *rest: Any) -> Any:
+    def __call__(self, content: bytes, **rest: Any) -> Any:
         if len(content) <= limits.INLINE_BYTES_MAX:
-            return self._check(content, *rest)
+            return self._check(content, **rest)
         self.begun += 1
         self.within += 1
         self.most = max(self.most, self.within)
         assert self.may_go.wait(WAIT_S), "nobody let it go"
         self.within -= 1
-        return self._check(content, *rest)
+        return self._check(content, **rest)
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """In place of what parses bodies."""
-    made = Gate(read_body.check_body)
-    monkeypatch.setattr(read_body, "check_body", made)
+    made = Gate(check_body)
+    monkeypatch.setattr(routes, "check_body", made)
     yield made
     made.may_go.set()
 
@@ -55,7 +55,7 @@ def asked(server: Running, count: int) -> list[Any]:
     connections = [server.connect() for _ in range(count)]
     for at, each in enumerate(connections, 1):
         each.sendall(LARGE)
-        wait_until(lambda at=at: server.service.load == at, "it was not taken")  # type: ignore[misc]
+        wait_until(lambda at=at: server.load == at, "it was not taken")  # type: ignore[misc]
     return connections
 
 
@@ -82,7 +82,7 @@ def test_who_leaves_is_not_parsed(start: Start, gate: Gate) -> None:
     wait_until(lambda: gate.begun == 1, "nothing is parsed")
     for each in connections[1:5]:
         each.close()
-    wait_until(lambda: server.service.load == 2, "those who left are waited for")
+    wait_until(lambda: server.load == 2, "those who left are waited for")
     gate.may_go.set()
     for each in (connections[0], connections[5]):
         assert b"context_length_exceeded" in read_all(each)

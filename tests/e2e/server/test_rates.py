@@ -83,7 +83,7 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
     service, settings = server.service, server.service.settings
     for name, value in (
         ("body_bytes_max", service.body_limit),
-        ("bodies_bytes_max", service.bodies_bytes_max),
+        ("bodies_bytes_max", service.admission.bodies_bytes_max),
         ("shutdown_s", settings.shutdown_timeout),
         ("stall_s_max", settings.stall_timeout),
         ("send_s_max", settings.read_timeout),

@@ -63,7 +63,7 @@ def is_stuck(server: Running) -> bool:
     looks = 20
     for _ in range(looks):
         time.sleep(0.01)
-        if server.service.load != 1 or server.service.engine.stats().live_requests:
+        if server.load != 1 or server.service.engine.stats().live_requests:
             return False
     return True
 

@@ -17,8 +17,8 @@ from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Delta
 from jitney.server import limits
-from jitney.server.answering import Answering
 from jitney.server.http.protocol import GuardedProtocol
+from jitney.server.responses import EventStream
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -88,7 +88,7 @@ def test_row_44_readers_that_stop(start: Start) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect((server.host, server.port))
             connection.sendall(request_bytes("/v1/completions", body))
-        wait_until(lambda: server.service.load == count, "the streams did not start")
+        wait_until(lambda: server.load == count, "the streams did not start")
 
         def are_cut() -> bool:
             nonlocal taken
@@ -140,13 +140,13 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
 ) -> None:
     """Guards everyone else: twelve who had read nothing left, and all of it was written out."""
     made: list[bool] = []
-    chunks = Answering.chunks
+    chunks = EventStream._chunks
 
-    def counted(answering: Answering, placed: tuple[int, Delta]) -> bytes:
+    def counted(stream: EventStream, placed: tuple[int, Delta]) -> bytes:
         made.append(True)
-        return chunks(answering, placed)
+        return chunks(stream, placed)
 
-    monkeypatch.setattr(Answering, "chunks", counted)
+    monkeypatch.setattr(EventStream, "_chunks", counted)
     server = start(World(backend=replace(SLOW, tick_s=0.002), unsent_bytes_max=16_384))
     body = {"prompt": "a", "stream": True, "logprobs": 5, "max_tokens": 1000, "ignore_eos": True}
     body["n"] = 4

@@ -83,7 +83,7 @@ def test_two_hundred_who_give_up_harm_nobody(start: Start) -> None:
     connections = [server.connect() for _ in range(200)]
     for connection in connections:
         connection.sendall(request_bytes("/v1/completions", LONG))
-    wait_until(lambda: server.service.load == 200, "they did not all arrive")
+    wait_until(lambda: server.load == 200, "they did not all arrive")
     for connection in connections:
         connection.close()
     assert server.complete(max_tokens=3).status_code == 200
@@ -220,9 +220,9 @@ def test_a_drain_lets_streams_finish_and_refuses_the_rest(start: Start) -> None:
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: server.service.load == 8, "they did not all arrive")
+    wait_until(lambda: server.load == 8, "they did not all arrive")
     server.lifecycle.stop()
-    wait_until(lambda: server.service.is_draining, "it does not drain")
+    wait_until(lambda: server.service.admission.is_draining, "it does not drain")
     ready = server.get("/ready")
     assert (ready.status_code, ready.headers["connection"]) == (503, "close")
     assert server.get("/health").status_code == 200

@@ -32,7 +32,7 @@ def slow_senders(server: Running, count: int) -> Iterator[list[socket.socket]]:
             senders[-1].sendall(request_bytes("/v1/completions", SHORT)[:-1])
             bound = min(place, limits.BODIES_READ_MAX)
             wait_until(
-                lambda bound=bound: server.service.intake.count == bound,  # type: ignore[misc]
+                lambda bound=bound: server.service.bodies.count == bound,  # type: ignore[misc]
                 "it did not arrive",
             )
         yield senders
@@ -42,15 +42,15 @@ def test_more_slow_senders_than_places_harm_nobody(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards everybody else: a place is taken by work, not by a body that may never come."""
-    monkeypatch.setattr(limits, "DOOR_REQUESTS_MAX", 1)
+    monkeypatch.setattr(limits, "CALLS_UNSENT_MAX", 1)
     server = start(World(sequences=1, queue=1))
     with slow_senders(server, 12) as senders:
-        assert server.service.load == 0
+        assert server.load == 0
         for _ in range(3):
             assert server.complete().status_code == 200
         senders[0].sendall(b"}")
         assert read_all(senders[0]).startswith(b"HTTP/1.1 200 ")
-    wait_until(lambda: server.service.intake.count == 0, "they are waited for though they left")
+    wait_until(lambda: server.service.bodies.count == 0, "they are waited for though they left")
     server.check_idle()
 
 
@@ -89,15 +89,15 @@ def test_large_bodies_leave_room_for_ordinary_ones(start: Start) -> None:
     with contextlib.ExitStack() as stack:
         senders = [stack.enter_context(server.connect()) for _ in range(2)]
         senders[0].sendall(large[:-1])
-        wait_until(lambda: server.service.intake.count == 1, "it did not arrive")
+        wait_until(lambda: server.service.bodies.count == 1, "it did not arrive")
         wait_until(
             lambda: server.post("/v1/completions", {"prompt": "a" * 90_000}).status_code == 503,
             "everything is taken in",
         )
         # What is left is less than the whole of this one, and it comes in all the same.
         senders[1].sendall(request_bytes("/v1/completions", {"prompt": "b" * 40_000})[:-1])
-        wait_until(lambda: server.service.intake.count == 2, "it did not arrive")
+        wait_until(lambda: server.service.bodies.count == 2, "it did not arrive")
         assert server.complete("c" * 1000, max_tokens=1).status_code == 200
         check_error(server.complete("c" * 80_000), 503)
-    wait_until(lambda: server.service.intake.count == 0, "they are waited for though they left")
+    wait_until(lambda: server.service.bodies.count == 0, "they are waited for though they left")
     server.check_idle()

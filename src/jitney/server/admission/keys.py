@@ -82,14 +82,14 @@ class Bucket:
 class Caller:
     """A key with what is left of its rates, and its share; without a key, anyone.
 
-    `work_count` is how many of its calls are being served.
+    `call_count` is how many of its calls are being served.
     """
 
     key: Key | None = None
     requests: Bucket | None = None
     tokens: Bucket | None = None
     share: Share | None = None
-    work_count: int = 0
+    call_count: int = 0
 
     @property
     def name(self) -> str:
@@ -97,12 +97,12 @@ class Caller:
         return self.key.name if self.key is not None else ""
 
     @property
-    def work_max(self) -> int | None:
+    def call_max(self) -> int | None:
         """Calls of its own that may be served at once: those of its share, and some on the way."""
         if self.share is None:
             return None
         held_max = self.share.waiting_max + self.share.running_max
-        return held_max + limits.DOOR_REQUESTS_MAX // 2
+        return held_max + limits.CALLS_UNSENT_MAX // 2
 
     def enter(self) -> None:
         """Count one request. Raises Refusal with status 429.

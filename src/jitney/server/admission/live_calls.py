@@ -1,12 +1,35 @@
-"""The calls that are being answered, so that their callers can steer them. Event loop."""
+"""The calls that are being answered: how their callers find them, and how long they waited.
 
-from collections.abc import Iterator
+Event loop; `take` is called on the engine thread for every record, and writes a few fields.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+from jitney.core.request import RequestId
 from jitney.engine.answer import Answer
 from jitney.engine.handle import Handle
+from jitney.engine.records import (
+    Record,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestStarted,
+)
 
 Handles = list[Handle[Answer]]
+
+
+@dataclass(slots=True)
+class Wait:
+    """How one request of a live call waits: how many waited when it was accepted, and how long it
+    was until its first slot. Written on the engine thread."""
+
+    request_id: RequestId
+    is_accepted: bool = False
+    queue_position: int | None = None
+    waited_ms: float | None = None
 
 
 class LiveCalls:
@@ -14,15 +37,25 @@ class LiveCalls:
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, str], list[Handles]] = {}
+        self._waits: dict[RequestId, Wait] = {}
+        self._waiting: set[RequestId] = set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
 
     @contextmanager
-    def known(self, caller: str, reply_id: str, handles: Handles) -> Iterator[None]:
+    def known(
+        self, caller: str, reply_id: str, handles: Handles, waits: Sequence[Wait]
+    ) -> Iterator[None]:
         """While this is open, the call can be found; its caller may have chosen an id twice."""
         calls = self._calls.setdefault((caller, reply_id), [])
         calls.append(handles)
+        self._waits.update((each.request_id, each) for each in waits)
         try:
             yield
         finally:
+            for each in waits:
+                del self._waits[each.request_id]
             calls.remove(handles)
             if not calls:
                 del self._calls[caller, reply_id]
@@ -39,6 +72,25 @@ class LiveCalls:
         names = [name for owner, name in self._calls if owner == caller]
         live = (each for name in names for each in self._live(caller, name))
         return [each for each in live if each.id == reply_id and not each.is_done]
+
+    def take(self, record: Record) -> None:
+        """Engine thread: note how requests wait."""
+        match record:
+            case RequestAccepted():
+                wait = self._waits.get(record.request_id)
+                if wait is not None:
+                    wait.queue_position = len(self._waiting)
+                    wait.is_accepted = True
+                self._waiting.add(record.request_id)
+            case RequestStarted():
+                self._waiting.discard(record.request_id)
+                wait = self._waits.get(record.request_id)
+                if wait is not None:
+                    wait.waited_ms = record.waited_ms
+            case RequestDone() | RequestFailed():
+                self._waiting.discard(record.request_id)
+            case _:
+                pass
 
     def _live(self, caller: str, reply_id: str) -> Handles:
         return [each for handles in self._calls[caller, reply_id] for each in handles]

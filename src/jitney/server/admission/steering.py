@@ -14,6 +14,7 @@ from jitney.core.settings import Policy
 from jitney.core.shares import paused_max
 from jitney.errors import Draining, InvalidRequest
 from jitney.server.admission.live_calls import Handles
+from jitney.server.call import Call
 from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.openai.translate import allowed_priority
 from jitney.server.service import Service
@@ -54,7 +55,7 @@ def make_router(service: Service) -> APIRouter:
                 "them: 0 is normal, -1 high, below that critical, above 0 low.",
                 "priority",
             )
-        chosen = allowed_priority(given, request.state.caller.key)
+        chosen = allowed_priority(given, Call.of(request.scope).caller.key)
         if service.engine.settings.policy is not Policy.PRIORITY:
             raise InvalidRequest(
                 "priorities have no effect here: the server does not run with the policy priority.",
@@ -69,8 +70,9 @@ def make_router(service: Service) -> APIRouter:
 
 def _find(service: Service, request: Request, reply_id: str) -> Handles:
     """The caller's live requests of this call; counts as a request of the caller's."""
-    request.state.caller.enter()
-    found = service.live_calls.find(request.state.caller.name, reply_id)
+    caller = Call.of(request.scope).caller
+    caller.enter()
+    found = service.live_calls.find(caller.name, reply_id)
     if not found:
         raise Refusal(
             "request_not_found",
@@ -80,7 +82,7 @@ def _find(service: Service, request: Request, reply_id: str) -> Handles:
 
 
 def _check_room(service: Service) -> None:
-    if service.is_draining:
+    if service.admission.is_draining:
         raise Draining("the server is shutting down, and pauses nothing any more.")
     engine = service.engine
     count_max = paused_max(engine.settings.max_num_queued_reqs)

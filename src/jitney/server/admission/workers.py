@@ -1,7 +1,7 @@
-"""The door: slow work for callers, such as tokenising, in a few threads. Event loop.
+"""Slow work for callers, such as tokenising, in a few threads: `Workers`. Event loop.
 
-Who is next is for `jitney.server.admission.turns` to say. An errand whose caller has left before
-its turn is never begun; one that has begun is told so by its `Stay`, and ends where it looks at it.
+`jitney.server.admission.fair_queue` says whose work is next. Work whose caller has left before its
+turn is never begun; work that has begun sees in `Call.is_wanted` that nobody waits for it.
 """
 
 import asyncio
@@ -9,89 +9,104 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from starlette.types import Receive
+
+from jitney.engine.clock import Clock
+from jitney.errors import NoRoom
 from jitney.server import limits
-from jitney.server.admission.turns import Line, Turns
+from jitney.server.admission.fair_queue import FairQueue, Line
+from jitney.server.call import Call
+from jitney.server.http.disconnect import unless_left
 
 Made = TypeVar("Made")
 
 
-@dataclass(slots=True, eq=False)
-class Stay:
-    """A caller at the door: whose key it has, how much it brings, and whether it waits still.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """Something to make, and the future of whoever waits for it."""
 
-    Read by any thread.
-    """
+    line: Line
+    make: Callable[[], Any]  # Any: whatever it makes
+    result: "asyncio.Future[Any]"
 
-    caller: str = ""
-    is_large: bool = False
-    is_wanted: bool = True
+
+class Workers:
+    """Threads that callers share. Made before the event loop, used on it."""
+
+    def __init__(self, clock: Clock, *, has_several_callers: bool) -> None:
+        count = limits.WORKER_THREADS
+        # One worker is never one caller's own where there are others.
+        share = max(count - 1, 1) if has_several_callers else count
+        self._clock = clock
+        self._queue: FairQueue[_Work] = FairQueue(count, share)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="jitney-worker")
+        self._is_closed = False
 
     @property
-    def line(self) -> Line:
-        """Where it waits for its turn."""
-        return self.caller, self.is_large
+    def waiting_count(self) -> int:
+        """Pieces of work that have not begun."""
+        return len(self._queue.waiting)
 
-    def waits(self) -> bool:
-        """Whether somebody still wants what is made for it."""
-        return self.is_wanted
+    async def run(self, call: Call, make: Callable[[], Made], receive: Receive) -> Made:
+        """What this makes, off the event loop, unless the client leaves before.
 
-
-class Door:
-    """Threads for what callers want made, shared among the callers. Made and used on one loop."""
-
-    def __init__(self, *, has_several_callers: bool) -> None:
-        places = limits.DOOR_THREADS
-        # One place is never one caller's own where there are others.
-        share = max(places - 1, 1) if has_several_callers else places
-        self._turns: Turns[asyncio.Future[None]] = Turns(places, share)
-        self._threads = ThreadPoolExecutor(places, thread_name_prefix="jitney-door")
-        self._waiting: set[asyncio.Future[None]] = set()
-
-    async def make(self, stay: Stay, errand: Callable[[], Made]) -> Made:
-        """What the errand makes, in its turn. Cancelling it before its turn undoes it."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(turn)
-        self._turns.enter(stay.line, turn)
-        self._call_next()
+        Raises Draining, ClientLeft, and DeadlineExceeded when it is not made in time.
+        """
+        left_s = call.left_s(self._clock.now())
+        work = self.submit((call.caller.name, call.is_large), make)
         try:
-            await turn
-        except asyncio.CancelledError:
-            if not self._turns.withdraw(stay.line, turn):
-                self._end(stay.line)
-            raise
+            return await unless_left(work, receive, left_s)
         finally:
-            self._waiting.discard(turn)
+            call.is_wanted = False
 
-        def done(_: Future[Made]) -> None:
-            # On its thread; after the end of the loop nobody is next.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._end, stay.line)
-
-        try:
-            making = self._threads.submit(errand)
-        except RuntimeError:
-            # Closed since its turn came.
-            self._end(stay.line)
-            raise asyncio.CancelledError from None
-        making.add_done_callback(done)
-        return await asyncio.wrap_future(making)
+    def submit(self, line: Line, make: Callable[[], Made]) -> "asyncio.Future[Made]":
+        """What this makes, in its turn. Cancelling it before its turn undoes it."""
+        work = _Work(line, make, asyncio.get_running_loop().create_future())
+        self._queue.add(line, work)
+        work.result.add_done_callback(lambda _: self._queue.remove(line, work))
+        self._begin()
+        return work.result
 
     def close(self) -> None:
         """Begin nothing more; whoever waits is cancelled."""
-        for turn in self._waiting:
-            turn.cancel()
+        self._is_closed = True
+        for work in self._queue.waiting:
+            work.result.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _end(self, line: Line) -> None:
-        self._turns.end(line)
-        self._call_next()
+    def _begin(self) -> None:
+        while (work := self._queue.begin()) is not None:
+            # Where it was cancelled, it has not been removed yet.
+            if work.result.done() or not self._start(work):
+                self._queue.end(work.line)
 
-    def _call_next(self) -> None:
-        while (turn := self._turns.begin()) is not None:
-            if turn.cancelled():
-                # Its own task has not heard of it yet, and will withdraw in vain: it ends it.
-                continue
-            turn.set_result(None)
+    def _start(self, work: _Work) -> bool:
+        loop = work.result.get_loop()
+
+        def done(making: "Future[Any]") -> None:
+            # On its thread; after the end of the loop nobody is next.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._end, work, making)
+
+        try:
+            self._threads.submit(work.make).add_done_callback(done)
+        except RuntimeError:
+            if self._is_closed:
+                work.result.cancel()
+            else:
+                work.result.set_exception(NoRoom("the system gave no thread for it"))
+            return False
+        return True
+
+    def _end(self, work: _Work, making: "Future[Any]") -> None:
+        self._queue.end(work.line)
+        if not work.result.done():
+            if making.cancelled():
+                work.result.cancel()
+            elif (error := making.exception()) is not None:
+                work.result.set_exception(error)
+            else:
+                work.result.set_result(making.result())
+        self._begin()

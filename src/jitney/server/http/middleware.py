@@ -1,4 +1,4 @@
-"""What surrounds every request: ids, keys, hosts, drain, and the last line of defence.
+"""What surrounds every request: `RequestContext` outside, `AccessCheck` within. Event loop.
 
 Plain ASGI, because anything that wraps responses would hide that a client has left. Decisions are
 made on `scope["path"]`, never on an address put together from headers a caller controls.
@@ -7,15 +7,13 @@ made on `scope["path"]`, never on an address put together from headers a caller 
 import logging
 import re
 import uuid
-from collections.abc import Mapping
-from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jitney.engine.answer import Usage
 from jitney.errors import JitneyError, NoRoom
 from jitney.server import limits
+from jitney.server.call import Call
 from jitney.server.openai.error_object import (
     ClientLeft,
     Refusal,
@@ -31,7 +29,7 @@ WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
 
 
-class Front:
+class RequestContext:
     """Outermost: an id for every answer, one line in the log, and no exception gets past it."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -43,9 +41,8 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started_at = self._service.clock.now()
-        http_id = _http_id(header(scope, b"x-request-id"))
-        scope.setdefault("state", {}).update(http_id=http_id, arrived_at=started_at)
+        call = Call(_http_id(header(scope, b"x-request-id")), self._service.clock.now())
+        scope.setdefault("state", {})["call"] = call
         status: int | None = None
         # The connection knows whether it can be kept; where there is none, it is nobody's concern.
         must_end = scope.get("extensions", {}).get("jitney.must_end", bool)
@@ -54,8 +51,8 @@ class Front:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", http_id.encode())]
-                if self._service.is_draining or must_end():
+                extra = [(b"x-request-id", call.http_id.encode())]
+                if self._service.admission.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}
                 kept = [each for each in message["headers"] if each[0] not in names]
@@ -68,33 +65,33 @@ class Front:
         except ClientLeft:
             status = 499
         except Exception as error:
-            refusal = told(error, http_id)
+            refusal = refusal_for(error, call.http_id)
             if status is None:
-                await answer(refusal, scope, receive, send_marked)
+                await ErrorResponse(refusal)(scope, receive, send_marked)
             else:
                 raise
         finally:
-            self._note(scope, http_id, status, started_at)
+            self._note(scope, call, status)
 
-    def _note(self, scope: Scope, http_id: str, status: int | None, started_at: float) -> None:
+    def _note(self, scope: Scope, call: Call, status: int | None) -> None:
         # The pattern that matched, never the path itself: a label must not be a caller's to choose.
         route = getattr(scope.get("route"), "path", "other")
         for listener in self._service.answer_listeners:
-            listener(route, 499 if status is None else status, scope["state"].get("refused"))
+            listener(route, 499 if status is None else status, call.refused)
         _log.info(
             "%s %s %s %s %.0f ms%s",
-            http_id,
+            call.http_id,
             scope["method"][: limits.METHOD_CHARACTERS_MAX],
             # Escaped: a path may hold anything that can be written in percent signs.
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
             status,
-            (self._service.clock.now() - started_at) * 1e3,
-            _known(scope["state"]),
+            (self._service.clock.now() - call.arrived_at) * 1e3,
+            _known(call),
         )
 
 
-class Guard:
-    """Lets in who may: the host, the key, its rate, and whether there is room.
+class AccessCheck:
+    """Checks the host, the key, its rate, and whether there is room.
 
     `open_paths` are answered without a key.
     """
@@ -109,21 +106,19 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        service = self._service
+        service, call = self._service, Call.of(scope)
         try:
             _check_host(header(scope, b"host"), service.settings.allowed_host)
             if scope["path"] not in self._open_paths:
-                caller = service.keys.caller(header(scope, b"authorization"))
-                scope["state"]["caller"] = caller
+                call.caller = service.keys.caller(header(scope, b"authorization"))
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
-            with service.working(caller) as begin, service.holding() as hold:
-                caller.enter()
-                scope["state"].update(intake=service.intake, hold=hold, begin=begin)
+            with service.admission.place(call.caller) as call.place:
+                call.caller.enter()
                 await self._app(scope, receive, send)
         except (Refusal, JitneyError) as error:
-            await answer(refusal_of(error), scope, receive, send)
+            await ErrorResponse(refusal_of(error))(scope, receive, send)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -132,8 +127,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return found
 
 
-def told(error: Exception, http_id: str) -> Refusal:
-    """What the caller is told; what it is not told is logged, once."""
+def refusal_for(error: Exception, http_id: str) -> Refusal:
+    """The answer to any exception; what the caller does not get of it is logged, once."""
     if isinstance(error, Refusal):
         return error
     if _is_out_of_memory(error):
@@ -155,26 +150,33 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or is_thread
 
 
-async def answer(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error."""
-    scope.setdefault("state", {})["refused"] = refusal.reason
-    response = JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
-    await response(scope, receive, send)
+class ErrorResponse(JSONResponse):
+    """A refusal as a response, which notes its reason in the call."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.body, refusal.status, headers=refusal.headers)
+        self._reason = refusal.reason
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        Call.of(scope).refused = self._reason
+        await super().__call__(scope, receive, send)
 
 
-def _known(state: Mapping[str, Any]) -> str:  # Any: whatever was noted on the way
+def _known(call: Call) -> str:
     """Who asked, the id that its name on the page begins with, and its tokens, for the log.
 
     Escaped, because callers choose some of these words.
     """
-    caller, usages = state.get("caller"), state.get("usages")
-    counted: list[Usage] = [] if usages is None else usages()
+    # Where no key was looked for, there is no caller.
+    caller = getattr(call, "caller", None)
     words = {
-        "key": caller.name if caller is not None and caller.name else None,
-        "user": state.get("user"),
-        "id": state.get("reply_id"),
+        "key": None if caller is None else caller.name or None,
+        "user": call.user,
+        "id": call.reply_id,
     }
     said = "".join(f" {name}={word!a}" for name, word in words.items() if word is not None)
+    counted = call.usages()
     if counted:
         prompt_count = sum(each.prompt_count for each in counted)
         said += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
@@ -215,8 +217,3 @@ def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
             "This server is not called by the name in the Host header; whoever runs it can allow "
             "the name with --allowed-host.",
         )
-
-
-def error_headers(headers: Mapping[str, Any] | None) -> dict[str, str]:
-    """Those of the framework's own refusals that matter to a caller."""
-    return {name: str(value) for name, value in (headers or {}).items()}

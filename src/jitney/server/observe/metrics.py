@@ -178,7 +178,7 @@ class Metrics:
         if service is not None:
             in_force |= {
                 "body_bytes_max": service.body_limit,
-                "bodies_bytes_max": service.bodies_bytes_max,
+                "bodies_bytes_max": service.admission.bodies_bytes_max,
                 "shutdown_s": service.settings.shutdown_timeout,
                 "stall_s_max": service.settings.stall_timeout,
                 "send_s_max": service.settings.read_timeout,

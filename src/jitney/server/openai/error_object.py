@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from jitney import errors
 from jitney.core import limits
 
@@ -130,6 +132,21 @@ TABLE: Mapping[type[errors.JitneyError], ErrorReply] = {
         "engine_stopped", "The engine has stopped and takes no requests."
     ),
 }
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """What went wrong, in OpenAI's shape."""
+
+    error: ErrorDetail
 
 
 class Refusal(Exception):

@@ -22,8 +22,7 @@ from jitney.errors import (
     RequestError,
 )
 from jitney.server import limits
-from jitney.server.admission.keys import Caller
-from jitney.server.admission.workers import Stay
+from jitney.server.call import Call
 from jitney.server.openai import tools
 from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
@@ -62,21 +61,6 @@ class Asked:
     calling: Calling | None
     streams: bool
     wants_usage: bool
-    arrived_at: float
-    due_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """Who asks, since when, and until when it is to be done, on the service's clock.
-
-    `stay` says whether the caller still waits at the door.
-    """
-
-    caller: Caller
-    arrived_at: float
-    due_at: float | None
-    stay: Stay
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -90,7 +74,7 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> Asked:
+def completion_asked(service: Service, body: CompletionBody, call: Call) -> Asked:
     """What a body of /v1/completions asks for."""
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
@@ -98,7 +82,7 @@ def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> As
             "echo with logprobs is not given as a stream; leave one of the three out.", "echo"
         )
     _check_stream(body)
-    is_wanted = visit.stay.waits
+    is_wanted = call.still_wanted
     prompts = [_read_prompt(service, each, echoes, is_wanted) for each in _listed(body.prompt)]
     params = _params(
         body,
@@ -111,10 +95,10 @@ def completion_asked(service: Service, body: CompletionBody, visit: Visit) -> As
         raise InvalidRequest(
             "best_of must be equal to n: completions are not ranked here.", "best_of"
         )
-    return _Order(service, body, visit, "cmpl").asked(prompts, params)
+    return _Order(service, body, call, "cmpl").asked(prompts, params)
 
 
-def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
+def chat_asked(service: Service, body: ChatBody, call: Call) -> Asked:
     """What a body of /v1/chat/completions asks for."""
     if service.template is None:
         raise ModelError("the model has no chat template.")
@@ -127,11 +111,11 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         )
     calling = tools.read_calling(body, service.template, service.vocabulary)
     if calling is None or not calling.is_enforced:
-        _check_tools(service, body.tools or [], visit.stay.waits)
+        _check_tools(service, body.tools or [], call.still_wanted)
     structured, blamed = _chat_structured(body, calling)
     offered = body.tools if body.tool_choice != "none" else None
     segments = chat_segments(service, body, offered, switches_of(body))
-    order = _Order(service, body, visit, "chatcmpl")
+    order = _Order(service, body, call, "chatcmpl")
     renamed = {"prompt": "messages", "structured_outputs": blamed}
     try:
         params = _params(
@@ -143,7 +127,7 @@ def chat_asked(service: Service, body: ChatBody, visit: Visit) -> Asked:
         )
         if calling is not None and calling.shows_control:
             params = replace(params, skip_special_tokens=False)
-        tokens = service.request_factory.encode(segments, visit.stay.waits)
+        tokens = service.request_factory.encode(segments, call.still_wanted)
         return order.asked([Prompt(tokens)], params, calling)
     except RequestError as error:
         raise _blaming(error, renamed) from None
@@ -155,7 +139,7 @@ class _Order:
 
     service: Service
     body: SamplingFields
-    visit: Visit
+    call: Call
     prefix: str
 
     def asked(
@@ -171,9 +155,9 @@ class _Order:
         # The engine's own names hold something that no caller can guess: whoever could name
         # another one's request could cancel it by leaving.
         inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
-        _check_count(service, prompts, params, self.visit.caller.share)
+        _check_count(service, prompts, params, self.call.caller.share)
         _check_logprob_values(service, prompts, params)
-        options, is_wanted = self._options(), self.visit.stay.waits
+        options, is_wanted = self._options(), self.call.still_wanted
         requests = []
         for index, prompt in enumerate(prompts):
             name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
@@ -190,18 +174,16 @@ class _Order:
             calling=calling,
             streams=bool(body.stream),
             wants_usage=bool(stream_options and stream_options.include_usage),
-            arrived_at=self.visit.arrived_at,
-            due_at=self.visit.due_at,
         )
 
     def _options(self) -> RequestOptions:
-        body, key = self.body, self.visit.caller.key
+        body, key = self.body, self.call.caller.key
         return RequestOptions(
             priority=allowed_priority(body.priority, key),
             tenant=key.name if key is not None else body.user or "",
-            share=self.visit.caller.share,
+            share=self.call.caller.share,
             scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
-            request_timeout_s=self.service.left_s(self.visit.due_at),
+            request_timeout_s=self.call.left_s(self.service.clock.now()),
         )
 
 

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from jitney.core.request import RequestId
 from jitney.server import limits
-from jitney.server.admission.keys import Caller
+from jitney.server.call import Call
 from jitney.server.observe.chrome_trace import trace_slices
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import EVERYONE, Viewer
@@ -119,8 +119,7 @@ def viewer_of(service: Service, request: Request) -> Viewer:
     """Without keys everyone sees everything; with keys, what is one's own key's."""
     if service.keys.is_open:
         return EVERYONE
-    caller: Caller = request.state.caller
-    return Viewer(caller.name)
+    return Viewer(Call.of(request.scope).caller.name)
 
 
 def _file_route(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

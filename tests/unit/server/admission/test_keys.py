@@ -181,10 +181,10 @@ def test_one_of_several_keys_has_a_share() -> None:
     assert share_of(key, ENGINE, is_alone=False) == Share(512, 500_000, 12)
     assert share_of(key, ENGINE, is_alone=True) is None, "there is nobody to leave something to"
     alone = KeyRing((key,), HandClock(), ENGINE).caller(b"Bearer secret-a")
-    assert (alone.share, alone.work_max) == (None, None)
+    assert (alone.share, alone.call_max) == (None, None)
     both = KeyRing((key, Key(name="b", secret="secret-b")), HandClock(), ENGINE)
     assert both.caller(b"Bearer secret-a").share == Share(512, 500_000, 12)
-    assert both.caller(b"Bearer secret-a").work_max == 512 + 12 + 32
+    assert both.caller(b"Bearer secret-a").call_max == 512 + 12 + 32
 
 
 def test_a_share_may_be_set_for_each_key() -> None:

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from jitney import errors
-from jitney.server.http.middleware import told
+from jitney.server.http.middleware import refusal_for
 from jitney.server.openai.error_object import (
     CODES,
     TABLE,
@@ -82,6 +82,6 @@ def test_sentences_begin_with_a_capital_unless_with_a_name() -> None:
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
 def test_want_of_memory_is_told_as_such(error: Exception) -> None:
     """Guards a crowded machine: callers are to come back, and nobody is to look for a bug."""
-    refusal = told(error, "req-1")
+    refusal = refusal_for(error, "req-1")
     assert (refusal.status, refusal.code) == (503, "no_room")
     assert refusal.headers["retry-after"] == "5"

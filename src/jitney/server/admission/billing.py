@@ -1,0 +1,80 @@
+"""Tokens of a key that are set aside for its requests, until these have ended: `Billing`.
+
+`reserve` and `release` are called on the event loop, `take` on the engine thread for every record.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jitney.core.request import Request, RequestId
+from jitney.engine.records import (
+    Record,
+    RequestDone,
+    RequestFailed,
+    RequestRefused,
+    RequestStarted,
+)
+from jitney.errors import InvalidRequest
+from jitney.server.admission.keys import Caller
+from jitney.server.openai.error_object import Refusal
+
+
+@dataclass(slots=True)
+class _Bill:
+    caller: Caller
+    prompt_count: int
+    reserved_count: int
+    is_started: bool = False
+
+
+class Billing:
+    """The requests for which tokens are set aside."""
+
+    def __init__(self, model_len_max: int) -> None:
+        self._model_len_max = model_len_max
+        self._bills: dict[RequestId, _Bill] = {}
+
+    def reserve(self, requests: Sequence[Request], caller: Caller) -> None:
+        """Count the completions of one call, and set its tokens aside until they have ended.
+
+        All or none of them. Raises Refusal and InvalidRequest.
+        """
+        count = sum(each.params.n for each in requests)
+        caller.count_completions(count)
+        if caller.tokens is None:
+            return
+        bills = {each.id: _Bill(caller, len(each.prompt), self._most(each)) for each in requests}
+        try:
+            caller.reserve_tokens(sum(bill.reserved_count for bill in bills.values()))
+        except (Refusal, InvalidRequest):
+            caller.uncount_completions(count)
+            raise
+        self._bills.update(bills)
+
+    def release(self, request_id: RequestId, generated_count: int = 0) -> None:
+        """It has ended: give back what it did not use. What never ran has used nothing."""
+        bill = self._bills.pop(request_id, None)
+        if bill is not None:
+            used_count = bill.prompt_count + generated_count if bill.is_started else 0
+            bill.caller.give_back_tokens(max(bill.reserved_count - used_count, 0))
+
+    def take(self, record: Record) -> None:
+        """Engine thread: release what ended, before its caller hears of it."""
+        match record:
+            case RequestStarted():
+                bill = self._bills.get(record.request_id)
+                if bill is not None:
+                    bill.is_started = True
+            case RequestDone() | RequestFailed():
+                self.release(record.request_id, record.generated_tokens)
+            case RequestRefused():
+                self.release(record.request_id)
+            case _:
+                pass
+
+    def _most(self, request: Request) -> int:
+        """The most tokens that a request may take: its prompt, and all that it may make."""
+        params, prompt_count = request.params, len(request.prompt)
+        room = self._model_len_max - prompt_count
+        made_max = room if params.max_tokens is None else min(params.max_tokens, room)
+        return prompt_count + params.n * made_max

@@ -1,0 +1,79 @@
+"""Whose work a worker thread does next: callers take turns, whatever each of them brings. Pure.
+
+A caller is a key; without keys all callers are one. Each caller has one line for small work and one
+for large work. Turns go round the lines, and a line is served in the order in which it came.
+
+Of the workers, one caller never has more than its `share`, and large work never has all: what is
+small does not wait for everything that is large. Where the share is not all of them, there are
+several callers, and each has one large piece of work at a time: constraints are compiled one after
+the other, so that the large work of another caller waits for one of them at most.
+"""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+Work = TypeVar("Work")
+Line = tuple[str, bool]
+"""A caller, and whether its large work waits here."""
+
+
+class FairQueue(Generic[Work]):
+    """Work that waits, and how much of each line is being done."""
+
+    def __init__(self, workers: int, share: int) -> None:
+        assert 1 <= share <= workers, (share, workers)
+        self._workers = workers
+        self._share = share
+        self._large_max = max(workers - 1, 1)
+        self._large_share = 1 if share < workers else self._large_max
+        # In the order of their turns: the one that had a turn goes to the end.
+        self._waiting: dict[Line, deque[Work]] = {}
+        self._begun: dict[Line, int] = {}
+
+    @property
+    def waiting(self) -> list[Work]:
+        """Work that has not begun."""
+        return [each for line in self._waiting.values() for each in line]
+
+    def add(self, line: Line, work: Work) -> None:
+        """It waits from here on, behind the others of its line."""
+        self._waiting.setdefault(line, deque()).append(work)
+
+    def remove(self, line: Line, work: Work) -> bool:
+        """It is not wanted any more; false when it has begun."""
+        if work not in self._waiting.get(line, ()):
+            return False
+        self._waiting[line].remove(work)
+        self._tidy(line)
+        return True
+
+    def begin(self) -> Work | None:
+        """The next one, which is being done from here on; None when no worker is free for any."""
+        if sum(self._begun.values()) >= self._workers:
+            return None
+        for line, waiting in self._waiting.items():
+            if self._may_begin(line):
+                work = waiting.popleft()
+                self._begun[line] = self._begun.get(line, 0) + 1
+                self._waiting[line] = self._waiting.pop(line)
+                self._tidy(line)
+                return work
+        return None
+
+    def end(self, line: Line) -> None:
+        """One piece of the line's work is done."""
+        assert self._begun[line] > 0, line
+        self._begun[line] -= 1
+        if not self._begun[line]:
+            del self._begun[line]
+
+    def _may_begin(self, line: Line) -> bool:
+        caller, is_large = line
+        its_own = sum(self._begun.get((caller, each), 0) for each in (False, True))
+        large = sum(count for (_, each), count in self._begun.items() if each)
+        is_full = large >= self._large_max or self._begun.get(line, 0) >= self._large_share
+        return its_own < self._share and not (is_large and is_full)
+
+    def _tidy(self, line: Line) -> None:
+        if not self._waiting[line]:
+            del self._waiting[line]

@@ -1,0 +1,196 @@
+"""The requests of one call for completions, from their sending to their end: `Generation`.
+
+When the client leaves, the requests are cancelled, and their slots are free within two ticks,
+whether they ran or waited. Several prompts are one call: when the engine refuses one, the others
+are given up at once. Event loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+
+from starlette.types import Receive
+
+from jitney.core.events import FinishReason
+from jitney.engine.answer import Answer, Delta, Usage
+from jitney.errors import DeadlineExceeded, Draining
+from jitney.server import limits
+from jitney.server.admission.live_calls import Handles, Wait
+from jitney.server.call import Call
+from jitney.server.http.disconnect import wait_disconnect
+from jitney.server.openai.error_object import Refusal, refusal_of
+from jitney.server.openai.translate import Asked
+from jitney.server.service import Service
+
+Placed = tuple[int, Delta]
+"""A delta, with the place of its request among those of the call."""
+
+_TOLD_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
+
+
+class Generation:
+    """The requests of one call. Used once."""
+
+    def __init__(self, service: Service, asked: Asked, call: Call) -> None:
+        self.service = service
+        self.asked = asked
+        self.call = call
+        self._waits = [Wait(request.id) for request in asked.requests]
+        self._handles: Handles = []
+
+    @contextlib.contextmanager
+    def running(
+        self, receive: Receive, ping: Callable[[], Awaitable[None]] | None = None
+    ) -> Iterator[None]:
+        """Send the requests. They end when this is left, when the client leaves, at their deadline.
+
+        While nothing comes from the client, `ping` is called now and then. Raises QueueFull and
+        EngineStopped, and what says that the caller's rate is used up.
+        """
+        service, due_at = self.service, self.call.due_at
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(
+                service.live_calls.known(
+                    self.call.caller.name, self.asked.id, self._handles, self._waits
+                )
+            )
+            if due_at is not None:
+                # The engine ends them, unless it is busy with a batch, or with a new backend.
+                wait_s = due_at - service.clock.now() + limits.DEADLINE_GRACE_S
+                timer = asyncio.get_running_loop().call_later(wait_s, self._abandon)
+                stack.callback(timer.cancel)
+            stack.callback(self._cancel)
+            self._send()
+            watcher = asyncio.create_task(self._watch(receive, ping))
+            stack.callback(watcher.cancel)
+            yield
+
+    def _send(self) -> None:
+        service, asked, requests = self.service, self.asked, self.asked.requests
+        service.billing.reserve(requests, self.call.caller)
+        try:
+            for request in requests:
+                handle = service.engine.send(
+                    request,
+                    streams=asked.streams,
+                    is_bounded=asked.streams,
+                    arrived_at=self.call.arrived_at,
+                )
+                self._handles.append(handle)
+        except BaseException:
+            for request in requests[len(self._handles) :]:
+                service.billing.release(request.id)
+            raise
+
+    async def _watch(self, receive: Receive, ping: Callable[[], Awaitable[None]] | None) -> None:
+        ping_s = None if ping is None else self.service.settings.sse_ping_interval
+        await wait_disconnect(receive, ping_s, ping)
+        self._cancel()
+
+    def _cancel(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+
+    def _abandon(self) -> None:
+        for handle in self._handles:
+            handle.abandon(DeadlineExceeded("the request passed its deadline."))
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the engine has taken all requests."""
+        return all(each.is_accepted for each in self._waits)
+
+    async def answers(self) -> list[Answer]:
+        """All of them, when they have ended. Raises what went wrong."""
+        await self._wait_accepted()
+        answers = [await handle.result_async() for handle in self._handles]
+        if any(answer.was_cancelled for answer in answers):
+            raise self._cancelled()
+        return answers
+
+    def deltas(self) -> AsyncGenerator[Placed, None]:
+        """Deltas of all requests as they come. Raises at the end what went wrong."""
+        return self._read(0) if len(self._waits) == 1 else self._read_all()
+
+    async def _wait_accepted(self) -> None:
+        """Until the engine took all of several requests. Raises the refusal of any."""
+        if len(self._handles) > 1:
+            for handle in self._handles:
+                await handle.wait_accepted_async()
+
+    async def _read_all(self) -> AsyncGenerator[Placed, None]:
+        await self._wait_accepted()
+        # One place for each: a reader that is behind leaves the rest to be merged.
+        queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
+        tasks = [
+            asyncio.create_task(_pump(self._read(place), queue))
+            for place in range(len(self._handles))
+        ]
+        try:
+            open_count = len(tasks)
+            while open_count:
+                item = await queue.get()
+                if item is None:
+                    open_count -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _read(self, place: int) -> AsyncGenerator[Placed, None]:
+        """Deltas of one request; ends that OpenAI has no word for are raised, not passed on."""
+        is_cut = False
+        async for delta in self._handles[place]:
+            if delta.finish_reason in _TOLD_REASONS:
+                yield place, delta
+                continue
+            is_cut = True
+            if delta.text or delta.tokens:
+                yield place, replace(delta, finish_reason=None, stop_reason=None)
+        if is_cut:
+            raise self._cancelled()
+
+    def _cancelled(self) -> Exception:
+        """Why a request that nobody here gave up has ended."""
+        if self.service.is_stopping:
+            refusal = refusal_of(Draining("the server was shut down."))
+            refusal.message = "The answer was cut short by a shutdown of the server; ask again."
+            return refusal
+        messages = [each.message for answer in self._ended() for each in answer.completions]
+        said = next((each for each in messages if each), "The request was cancelled.")
+        return Refusal("cancelled", said)
+
+    def _ended(self) -> list[Answer]:
+        endings = [handle.ending for handle in self._handles]
+        return [each.answer for each in endings if each is not None and each.answer is not None]
+
+    def usages(self) -> list[Usage]:
+        """What each request was counted, as far as it is known."""
+        return [answer.usage for answer in self._ended()]
+
+    def queue_headers(self) -> dict[str, str]:
+        """The place in the queue at acceptance, and the wait for the first slot once it is over."""
+        headers: dict[str, str] = {}
+        positions = [each.queue_position for each in self._waits if each.queue_position is not None]
+        if positions:
+            headers["x-jitney-queue-position"] = str(min(positions))
+        waits = [each.waited_ms for each in self._waits if each.waited_ms is not None]
+        if waits:
+            headers["x-jitney-queue-ms"] = f"{max(waits):.1f}"
+        return headers
+
+
+async def _pump(
+    deltas: AsyncIterator[Placed], queue: "asyncio.Queue[Placed | Exception | None]"
+) -> None:
+    try:
+        async for placed in deltas:
+            await queue.put(placed)
+    except Exception as error:
+        await queue.put(error)
+    else:
+        await queue.put(None)

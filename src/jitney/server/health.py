@@ -1,0 +1,34 @@
+"""Whether the server can do its work: `Health`. Any thread."""
+
+from dataclasses import dataclass
+
+from jitney.engine.engine import Engine, EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the server is, and, unless it is ok, why, in a sentence."""
+
+    status: str
+    reason: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it can."""
+        return self.status == "ok"
+
+
+def health_of(engine: Engine, stall_timeout: float) -> Health:
+    """Whether work gets done. A drain is no illness."""
+    if engine.state is EngineState.STOPPED:
+        return Health("stopped", "The engine has stopped; its log says why.")
+    if not engine.is_backend_ready:
+        return Health("restarting", "The backend was lost and is being started again.")
+    still_s = engine.still_s
+    if still_s > stall_timeout:
+        return Health(
+            "stalled",
+            f"No forward pass has ended for {still_s:.0f} s, "
+            f"and {engine.stats().live_requests} requests wait for one.",
+        )
+    return Health("ok")

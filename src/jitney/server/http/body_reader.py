@@ -1,0 +1,148 @@
+"""Reads bodies of requests: type, size, time. Event loop.
+
+Refusals come as early as they can: a body that is too long is not read to its end, and nothing
+of it is kept. A call is counted among those that are served once its body is there.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from jitney.errors import Draining
+from jitney.server import limits
+from jitney.server.call import Call
+from jitney.server.http.disconnect import unless_left
+from jitney.server.openai.error_object import ClientLeft, Refusal
+
+Body = TypeVar("Body")
+
+_CLOSE = {"connection": "close"}
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """One body on its way in; `reason` is why it was ended before its time, if it was."""
+
+    limit: asyncio.Timeout
+    reason: Exception | None = None
+
+    def end(self, reason: Exception) -> None:
+        if not self.limit.expired():
+            self.reason = reason
+            self.limit.reschedule(0.0)
+
+
+class BodyReader:
+    """The bodies that are on their way in, the oldest first; then, if they are large, in a line.
+
+    All threads of Python wait for one that parses. So large bodies are parsed one at a time, and
+    in between others have their turn.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._arrivals: dict[_Arrival, None] = {}
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="jitney-parser")
+
+    @property
+    def count(self) -> int:
+        """How many are on their way in."""
+        return len(self._arrivals)
+
+    async def read(self, request: Request, check: Callable[[bytes], Body]) -> Body:
+        """The body of a request, as `check` makes it from the bytes.
+
+        Raises Refusal, ClientLeft, Draining and QueueFull.
+        """
+        _check_type(request)
+        call = Call.of(request.scope)
+        content = await self._read(request, call)
+        call.place.take()
+        call.is_large = len(content) > limits.WORK_SMALL_BYTES
+        if len(content) <= limits.INLINE_BYTES_MAX:
+            return check(content)
+        # How many wait is bounded by what may be served and held.
+        parsing = asyncio.get_running_loop().run_in_executor(self._parser, partial(check, content))
+        return await unless_left(parsing, request.receive)
+
+    async def _read(self, request: Request, call: Call) -> bytes:
+        length = request.headers.get("content-length")
+        if length is not None and length.isdecimal() and int(length[:20]) > self._bytes_max:
+            raise self._too_large()
+        parts: list[bytes] = []
+        count = 0
+        async with self._arriving():
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                part = message.get("body", b"")
+                count += len(part)
+                if count > self._bytes_max:
+                    raise self._too_large()
+                call.place.hold(len(part))
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+
+    @asynccontextmanager
+    async def _arriving(self) -> AsyncIterator[None]:
+        """Within this, a body is read. Raises Refusal when it is late or gives way, Draining."""
+        if self.count >= limits.BODIES_READ_MAX:
+            self._take_oldest().end(
+                _timed_out("The body arrived more slowly than those of many others, and gave way.")
+            )
+        arrival = _Arrival(asyncio.timeout(limits.BODY_S_MAX))
+        try:
+            async with arrival.limit:
+                self._arrivals[arrival] = None
+                try:
+                    yield
+                finally:
+                    # Before its limit is left, which cannot be changed after that.
+                    self._arrivals.pop(arrival, None)
+        except TimeoutError:
+            message = f"The body did not arrive within {limits.BODY_S_MAX:g} s."
+            raise arrival.reason or _timed_out(message) from None
+
+    def drain(self) -> None:
+        """Read no further: the server is shutting down, and all callers hear so."""
+        while self._arrivals:
+            self._take_oldest().end(Draining("the server is shutting down."))
+
+    def close(self) -> None:
+        """Parse nothing more: the server has ended."""
+        self._parser.shutdown(wait=False, cancel_futures=True)
+
+    def _take_oldest(self) -> _Arrival:
+        oldest = next(iter(self._arrivals))
+        del self._arrivals[oldest]
+        return oldest
+
+    def _too_large(self) -> Refusal:
+        message = (
+            f"The body is larger than {self._bytes_max} bytes, which is the most here; whoever "
+            "runs the server can raise it with --body-limit."
+        )
+        return Refusal("request_too_large", message, headers=_CLOSE)
+
+
+def _check_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+    if kind != "application/json":
+        message = "The body must be JSON: send `Content-Type: application/json`."
+    elif request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        message = "The body must not be compressed."
+    else:
+        return
+    raise Refusal("unsupported_media_type", message)
+
+
+def _timed_out(message: str) -> Refusal:
+    return Refusal("request_timeout", message, headers=_CLOSE)

@@ -1,0 +1,56 @@
+"""Pages of other origins: Starlette's middleware, with our own answers to preflights: `Cors`.
+
+An origin that was allowed may send any header, because clients send many of their own. Starlette
+refuses in plain text; here a refused preflight gets an error like all others.
+"""
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from jitney.server.http.middleware import ErrorResponse
+from jitney.server.openai.error_object import Refusal
+
+METHODS = ("GET", "POST")
+
+EXPOSED = (
+    "x-request-id",
+    "x-jitney-queue-position",
+    "x-jitney-queue-ms",
+    "x-jitney-first-token-ms",
+    "x-jitney-total-ms",
+    "x-should-retry",
+    "retry-after",
+    "retry-after-ms",
+)
+"""Headers of answers that a page may read."""
+
+
+class Cors(CORSMiddleware):
+    """Answers preflights itself; a subclass, because Starlette has no other way to shape them."""
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=METHODS,
+            allow_headers=("*",),
+            allow_private_network=True,
+            expose_headers=EXPOSED,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The answer to what a browser asks before it calls."""
+        found = super().preflight_response(request_headers).headers
+        headers = {name: value for name, value in found.items() if not name.startswith("content-")}
+        if not self.is_allowed_origin(request_headers["origin"]):
+            message = (
+                "Pages of this origin may not call this server; its operator can allow them with "
+                "--cors-origin."
+            )
+            return ErrorResponse(Refusal("origin_not_allowed", message, headers=headers))
+        if request_headers["access-control-request-method"] not in METHODS:
+            message = f"Pages of other origins may call with {' and '.join(METHODS)} only."
+            return ErrorResponse(Refusal("method_not_allowed", message, headers=headers))
+        return Response(status_code=204, headers=headers)

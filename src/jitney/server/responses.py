@@ -1,0 +1,171 @@
+"""Answers to one call for completions: whole, or as a stream. Event loop.
+
+A stream's status line waits for the first token or a moment, so that an early failure is an HTTP
+status; after it, a failure of any kind is one event, and no `[DONE]`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from jitney.engine.answer import Answer
+from jitney.errors import QueueFull
+from jitney.server import limits
+from jitney.server.generation import Generation, Placed
+from jitney.server.http import sse
+from jitney.server.http.middleware import refusal_for
+from jitney.server.http.slices import written
+from jitney.server.openai.error_object import ClientLeft
+from jitney.server.openai.replies import Reply
+
+
+async def whole_response(generation: Generation, reply: Reply, receive: Receive) -> Response:
+    """The reply, when all of it is known."""
+    with generation.running(receive):
+        answers = await generation.answers()
+    headers = {**generation.queue_headers(), **_times(answers)}
+    if _value_count(answers) > limits.INLINE_VALUES_MAX:
+        content = await asyncio.to_thread(lambda: written(reply.whole(answers)))
+        return Response(content, media_type="application/json", headers=headers)
+    return JSONResponse(reply.whole(answers), headers=headers)
+
+
+def _value_count(answers: list[Answer]) -> int:
+    """Tokens and logprobs of the reply, which is what takes time to write out."""
+    count = 0
+    for answer in answers:
+        params = answer.request.params
+        made = sum(len(each.tokens) for each in answer.completions)
+        count += made if params.logprobs is None else made * (params.logprobs + 2)
+        if params.prompt_logprobs is not None:
+            count += len(answer.request.prompt) * (params.prompt_logprobs + 2)
+    return count
+
+
+def _times(answers: list[Answer]) -> dict[str, str]:
+    timings = [answer.timing for answer in answers]
+    headers: dict[str, str] = {}
+    firsts = [each.first_token_s for each in timings if each.first_token_s is not None]
+    if firsts:
+        headers["x-jitney-first-token-ms"] = f"{min(firsts) * 1e3:.1f}"
+    headers["x-jitney-total-ms"] = f"{max(each.total_s for each in timings) * 1e3:.1f}"
+    return headers
+
+
+class EventStream(Response):
+    """A response that sends events while the engine makes them.
+
+    A subclass, because that is what the framework takes for a response. `open` comes first: it
+    raises what is to be an HTTP status.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, generation: Generation, reply: Reply) -> None:
+        super().__init__(headers=sse.HEADERS)
+        # Set for an empty body, which this one is not.
+        del self.headers["content-length"]
+        self._generation = generation
+        self._reply = reply
+        self._service = generation.service
+        self._deltas = generation.deltas()
+        self._first: asyncio.Task[Placed] | None = None
+        self._running = contextlib.ExitStack()
+        self._send: Callable[[bytes], Awaitable[None]] | None = None
+        self._sent_at = 0.0
+
+    async def open(self, receive: Receive) -> None:
+        """Wait for the first delta, or long enough. Raises what went wrong until then."""
+        try:
+            self._running.enter_context(self._generation.running(receive, self._ping))
+            # A task, because waiting for it can end without ending it.
+            self._first = asyncio.create_task(_next(self._deltas))
+            await self._wait_first(self._first)
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _wait_first(self, first: asyncio.Task[Placed]) -> None:
+        waited_s = 0.0
+        while waited_s < limits.ACCEPT_S_MAX:
+            await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
+            waited_s += limits.HEADERS_WAIT_S
+            if first.done():
+                first.result()
+                return
+            if self._generation.is_accepted:
+                return
+        raise QueueFull(
+            f"the engine did not look at the request within {limits.ACCEPT_S_MAX:g} s; "
+            "try again later.",
+            limits.ACCEPT_S_MAX,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything there is."""
+        # Offered by our own protocol, beyond ASGI.
+        write_piece = scope.get("extensions", {}).get("jitney.write_piece")
+
+        async def send_body(body: bytes, more_body: bool = True) -> None:
+            self._sent_at = self._service.clock.now()
+            if more_body and write_piece is not None and write_piece(body):
+                return
+            await send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+        try:
+            self.headers.update(self._generation.queue_headers())
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            self._send = send_body
+            closing = await self._run(send_body)
+            # From here on no ping: it would come after the end.
+            self._send = None
+            await send_body(closing, more_body=False)
+        finally:
+            self._send = None
+            await self._close()
+
+    async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:
+        """Send all deltas; what is to be sent last comes back."""
+        first, generation = self._first, self._generation
+        assert first is not None, "opened"
+        try:
+            placed: Placed | None = await first
+            while placed is not None:
+                # A delta may add nothing yet, such as half a tool call.
+                if piece := self._chunks(placed):
+                    await send_body(piece)
+                placed = await anext(self._deltas, None)
+            if not generation.asked.wants_usage:
+                return sse.DONE
+            return sse.frame(self._reply.usage_chunk(generation.usages())) + sse.DONE
+        except ClientLeft:
+            return b""
+        except Exception as error:
+            return sse.frame(refusal_for(error, generation.call.http_id).body)
+
+    def _chunks(self, placed: Placed) -> bytes:
+        """A delta, framed."""
+        place, delta = placed
+        return b"".join(map(sse.frame, self._reply.chunks(place, delta)))
+
+    async def _ping(self) -> None:
+        """A comment, when nothing else was sent for long."""
+        idle_s = self._service.clock.now() - self._sent_at
+        if self._send is not None and idle_s >= self._service.settings.sse_ping_interval:
+            await self._send(sse.PING)
+
+    async def _close(self) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+            with contextlib.suppress(BaseException):
+                await self._first
+        await self._deltas.aclose()
+        self._running.close()
+
+
+async def _next(deltas: AsyncIterator[Placed]) -> Placed:
+    return await anext(deltas)
