@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from jitney.backends.llamacpp.backend import PASS_TOKENS_MAX
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model
-from jitney.config.machine import usable_cores
+from jitney.backends.machine.cores import usable_cores
 from jitney.core.backend import Backend, Text, Traits, Vocabulary
 from jitney.core.batch import Batch, Copy, MemoryOperation, Outcome, Release, Truncate
 from jitney.core.params import Constraint

@@ -19,9 +19,9 @@ import openvino as ov
 import openvino_genai as genai
 
 from benchmarks.load import Job
+from jitney.backends.machine.cores import usable_cores
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
-from jitney.config import usable_cores
 
 CACHE_GB = 1
 BATCH_TOKENS_MAX = (256, 2048)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
-from jitney.config import Settings, usable_cores
+from jitney.backends.machine.cores import usable_cores
+from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId

@@ -25,9 +25,10 @@ from pathlib import Path
 
 from benchmarks.mutations import KINDS, make_mutant
 from jitney import LLM, SamplingParams
+from jitney.backends.kinds import all_kinds
 from jitney.config import Settings
 from jitney.errors import EngineError, JitneyError, SetupError
-from jitney.loading import backend_failure, installed_backends
+from jitney.loading import backend_failure
 from jitney.models import embedded
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
@@ -133,7 +134,8 @@ def main(arguments: list[str]) -> int:
 def usable_backends() -> list[str]:
     """Those that load models on this machine."""
     settings = Settings()
-    return [name for name in sorted(installed_backends()) if not backend_failure(name, settings)]
+    names = [kind.name for kind in all_kinds() if kind.takes_model]
+    return [name for name in sorted(names) if not backend_failure(name, settings)]
 
 
 def _sources(place: Path) -> list[tuple[str, bytes]]:

@@ -36,9 +36,10 @@ from benchmarks.load import (
 from benchmarks.paged import PagedLoop
 from benchmarks.peer import Peer
 from benchmarks.reuse import LENGTH_MAX, measure_reuse
+from jitney.backends.machine.cores import usable_cores
 from jitney.backends.openvino import families
 from jitney.backends.openvino.graph import GraphShape
-from jitney.config import Settings, usable_cores
+from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.engine.engine import Engine
 from jitney.loading import load_backend, ready_model

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.load import percentile
 from jitney import LLM, Handle, RequestOutput, SamplingParams
-from jitney.config import usable_cores
+from jitney.backends.machine.cores import usable_cores
 from jitney.engine.records import (
     Record,
     RequestAccepted,

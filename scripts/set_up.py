@@ -13,11 +13,11 @@ import shlex
 import subprocess
 import time
 
+from jitney.backends.kinds import kind_of
 from jitney.backends.llamacpp import prebuilt
-from jitney.backends.llamacpp import usable as llamacpp
 from jitney.config import Settings, cache_folder
 from jitney.errors import SetupError
-from jitney.loading import backend_failure, installed_backends
+from jitney.loading import backend_failure
 from scripts import build_llama
 
 
@@ -50,7 +50,7 @@ def add_llama(*, compiles: bool, force: bool) -> None:
 
 def _has_openvino() -> bool:
     """Whether OpenVINO works here, with a line that says so."""
-    if "openvino" not in installed_backends():
+    if kind_of("openvino").library() is None:
         print("OpenVINO has no package for this machine; models run through llama.cpp", flush=True)
         return False
     print("Trying OpenVINO on this machine (about 5 s, once)", flush=True)
@@ -63,7 +63,7 @@ def _has_openvino() -> bool:
 
 
 def _has_llama() -> bool:
-    return "llamacpp" in installed_backends() and _failure() is None
+    return _failure() is None
 
 
 def _add_prebuilt() -> str | None:
@@ -82,7 +82,7 @@ def _add_prebuilt() -> str | None:
 
 
 def _failure() -> str | None:
-    return llamacpp.failure(cache_folder(os.environ))
+    return backend_failure("llamacpp", Settings(cache_dir=cache_folder(os.environ)))
 
 
 if __name__ == "__main__":

@@ -14,15 +14,12 @@ from typing import Any  # Any: settings of every kind
 
 import pytest
 
-from jitney.backends.llamacpp import usable as llamacpp_usable
-from jitney.backends.openvino import usable as openvino_usable
+from jitney.backends.kinds import all_kinds, kind_of
 from jitney.config import Settings
-from jitney.loading import backend_failure, installed_backends
+from jitney.loading import backend_failure
 
 WRONG = "it computes wrongly on this processor"
 """The one reason that skips nothing: such a backend runs, and its tests are there to show it."""
-
-ADVICE = {"llamacpp": llamacpp_usable.ADVICE, "openvino": openvino_usable.ADVICE}
 
 
 @functools.cache
@@ -35,8 +32,6 @@ def session_cache() -> Path:
 
 def failure(name: str, **given: Any) -> str | None:
     """Why the backend cannot run here with these settings, as a clause; None when it can."""
-    if name not in installed_backends():
-        return f"it is not installed: {ADVICE[name]}"
     return backend_failure(name, Settings(cache_dir=session_cache(), **given))
 
 
@@ -58,9 +53,10 @@ def needs(name: str, **given: Any) -> None:
 
 def absence_reason(name: str) -> str | None:
     """What a skip says where the backend's libraries are not installed; nothing is tried."""
-    if name in installed_backends():
+    kind = kind_of(name)
+    if kind.library() is not None:
         return None
-    return f"the {name} backend is not installed: {ADVICE[name]}"
+    return f"the {name} backend is not installed: {kind.advice}"
 
 
 def needs_installed(name: str) -> None:
@@ -74,8 +70,8 @@ def share_verdicts(cache: Path) -> Path:
 
     A test that is not about the trial need not wait for one.
     """
-    for name in sorted(installed_backends()):
-        failure(name)
+    for kind in all_kinds():
+        failure(kind.name)
     probes = session_cache() / "probes"
     if probes.is_dir():
         shutil.copytree(probes, cache / "probes", dirs_exist_ok=True)

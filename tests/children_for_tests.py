@@ -13,10 +13,9 @@ from typing import Any  # Any: what a child is given is plain JSON
 
 import pytest
 
-from jitney.backends.llamacpp import library
-from jitney.backends.openvino import usable
+from jitney.backends.kinds import all_kinds
 
-MODULES = {"openvino": usable.LIBRARIES, "llamacpp": tuple(library.PACKAGES)}
+MODULES = {kind.name: kind.libraries for kind in all_kinds() if kind.takes_model}
 WORKS = "exit 0"
 
 

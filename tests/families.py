@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from jitney.backends import load, load_process
+from jitney.backends.kinds import load, load_process
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
 from jitney.core.backend import Backend

@@ -1,16 +1,16 @@
 """Every backend that can be built here, under one name: the fixture `built`."""
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jitney.backends import load, load_process
+from jitney.backends.kinds import NAMES, kind_of, load, load_process
 from jitney.backends.llamacpp import attention
 from jitney.core.backend import Backend
-from tests.backends_for_tests import needs, needs_installed
+from tests.backends_for_tests import needs
 from tests.conformance.driver import Driver
 
 SLOTS = 8
@@ -28,64 +28,39 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def tiny_converted(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model as OpenVINO reads it."""
-    needs_installed("openvino")
-    convert = importlib.import_module("jitney.backends.openvino.convert")
-    folder = tmp_path_factory.mktemp("converted")
-    convert.write_model(tiny_gguf, folder)
-    return folder
+POOL = {"slot_tokens_max": 0}
+OWN_CELLS = {
+    **asdict(attention.SHAPE_UNTRIED),
+    "kv_tokens": SLOTS * CELLS,
+    "slot_tokens_max": CELLS,
+    "flash_attention": False,
+    "batch_invariant": True,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{which: {} for name in NAMES for which in (name, f"{name}-process")},
+    "fake-blocks": {"block_tokens": 16},
+    "llamacpp": POOL,
+    "llamacpp-process": POOL,
+    "llamacpp-cells": OWN_CELLS,
+}
+"""Every backend here and in a process of its own, some in other layouts too."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        *("fake", "fake-blocks", "fake-process"),
-        *("llamacpp", "llamacpp-process", "llamacpp-cells"),
-        *("openvino", "openvino-process"),
-    ],
-)
-def built(request: pytest.FixtureRequest) -> Iterator[Backend]:
+@pytest.fixture(scope="module", params=list(VARIANTS))
+def built(
+    request: pytest.FixtureRequest, tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Backend]:
     """One backend of each kind, kept for a whole module because a model takes time to load."""
-    kind: str = request.param
-    settings: dict[str, str | int | float | bool] = {
-        "slots": SLOTS,
-        "kv_tokens": KV_TOKENS,
-        "max_num_batched_tokens": BATCH_TOKENS_MAX,
-    }
-    name = kind.split("-")[0]
-    if name == "llamacpp":
-        needs("llamacpp")
-        settings |= {
-            "model": str(request.getfixturevalue("tiny_gguf")),
-            # More would spin for each other on a busy machine, and the model is tiny.
-            "threads": 1,
-            "gpu_layers": 0,
-        }
-        if kind == "llamacpp-cells":
-            # Each slot has cells of its own, and all is computed alike.
-            settings |= asdict(attention.SHAPE_UNTRIED)
-            settings |= {
-                "kv_tokens": SLOTS * CELLS,
-                "slot_tokens_max": CELLS,
-                "flash_attention": False,
-                "batch_invariant": True,
-            }
-    elif name == "openvino":
-        needs("openvino", threads=1, dtype="float32", kv_cache_dtype="float32")
-        settings |= {
-            "model": str(request.getfixturevalue("tiny_converted")),
-            "vocabulary": str(request.getfixturevalue("tiny_gguf")),
-            "model_len_max": 512,
-            "threads": 1,
-        }
-    else:
-        settings |= {"eos_period": 0, "model_len_max": 512}
-    if kind == "fake-blocks":
-        settings["block_tokens"] = 16
-    build = load_process if kind.endswith("-process") else load
-    backend = build(name, settings)
+    which: str = request.param
+    name = which.split("-")[0]
+    needs(name, threads=1)
+    values = kind_of(name).trial_values(tiny_gguf, tmp_path_factory.mktemp("model"), {})
+    if "threads" in values:
+        # More would spin for each other on a busy machine, and the model is tiny.
+        values["threads"] = 1
+    sizes = {"slots": SLOTS, "kv_tokens": KV_TOKENS, "max_num_batched_tokens": BATCH_TOKENS_MAX}
+    build = load_process if which.endswith("-process") else load
+    backend = build(name, values | sizes | VARIANTS[which])
     yield backend
     backend.close()
 

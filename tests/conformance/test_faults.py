@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends import load_process
+from jitney.backends.kinds import load_process
 from jitney.backends.process.client import BackendSpec, ProcessBackend
 from jitney.backends.process.messages import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore

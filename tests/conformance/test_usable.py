@@ -4,6 +4,7 @@ import platform
 
 import pytest
 
+from jitney.backends.kinds import NAMES
 from tests.backends_for_tests import failure, needs_installed
 
 FACTS = (
@@ -15,7 +16,7 @@ CRASH = "it crashed (SIG"
 """How OpenVINO may end, too, on a processor that it has no attention for."""
 
 
-@pytest.mark.parametrize("name", ["llamacpp", "openvino"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_installed_backend_works_or_the_machine_is_why_not(name: str) -> None:
     """Guards every skip: a backend that we broke would otherwise only make the suite shorter."""
     needs_installed(name)

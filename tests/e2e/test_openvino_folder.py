@@ -11,10 +11,11 @@ if reason := absence_reason("openvino"):
     pytest.skip(reason, allow_module_level=True)
 pytest.importorskip("gguf", reason="needs the gguf package")
 
-from jitney import LLM, SamplingParams, backends
+from jitney import LLM, SamplingParams
+from jitney.backends.kinds import kind_of
 from jitney.config import Settings
 from jitney.errors import ModelError
-from jitney.loading import openvino, ready_model
+from jitney.loading import ready_model
 from jitney.models import embedded
 from tests.folders_for_tests import write_folder
 from tests.models_for_tests import write_tiny_gguf
@@ -55,7 +56,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tiny_gguf(source)
     cache = share_verdicts(base / "cache")
     # The conversion alone, which needs no processor that can run the model.
-    converted = openvino.ready(source, Settings(model=source, backend="openvino", cache_dir=cache))
+    settings = Settings(model=source, backend="openvino", cache_dir=cache)
+    converted = kind_of("openvino").ready(source, settings)
     folder = base / "folder"
     folder.mkdir()
     for name in FILES:
@@ -70,7 +72,8 @@ def open_folder(folder: Path, cache: Path) -> None:
         LLM(folder, kv_tokens=512, threads=1, dtype="float32", cache_dir=cache).close()
         return
     settings = Settings(model=folder, kv_tokens=512, threads=1, dtype="float32", cache_dir=cache)
-    backends.load("openvino", openvino.values(settings)).close()
+    kind = kind_of("openvino")
+    kind.load(kind.values(settings, folder)).close()
 
 
 def test_an_undamaged_folder_is_refused_for_nothing_but_the_processor(

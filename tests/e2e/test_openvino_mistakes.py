@@ -21,10 +21,11 @@ if reason := absence_reason("openvino"):
 pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney import LLM, SamplingParams
+from jitney.backends.kinds import kind_of
 from jitney.backends.openvino.convert import write_model
 from jitney.config import Settings
 from jitney.errors import ModelError
-from jitney.loading import backend_failure, openvino, ready_model
+from jitney.loading import backend_failure, ready_model
 from jitney.models.cache import RECORD_NAME
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -50,7 +51,7 @@ def ready(source: Path, cache: Path) -> Path:
     if backend_failure("openvino", settings) is None:
         return ready_model(settings)
     # Nobody gets so far where it cannot run, but what follows is the same.
-    return openvino.ready(source, settings)
+    return kind_of("openvino").ready(source, settings)
 
 
 def refusal(source: Path, cache: Path) -> str:

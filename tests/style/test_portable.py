@@ -83,7 +83,7 @@ WITHOUT = {
     "backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
     "backends/machine/processor.py": "unit/backends/machine/test_processor.py",
     "backends/machine/free_memory.py": "unit/backends/machine/test_free_memory.py",
-    "config/machine.py": "unit/config/test_machine.py",
+    "backends/machine/cores.py": "unit/backends/machine/test_cores.py",
     "sandbox/child.py": "unit/sandbox/test_child.py",
     "server/http/protocol.py": "unit/server/http/test_protocol.py",
     "server/lifecycle.py": "unit/server/test_lifecycle.py",

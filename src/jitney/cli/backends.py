@@ -6,123 +6,33 @@ is fetched or converted, and nothing but the answers of those trials is written.
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jitney.backends.llamacpp import prebuilt
-from jitney.backends.llamacpp import usable as llamacpp
-from jitney.backends.openvino import families
-from jitney.backends.openvino import usable as openvino
-from jitney.backends.openvino.families import BLOCK_TOKENS
+from jitney.backends.kinds import all_kinds, kind_of
 from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
-from jitney.loading import (
-    backend_failure,
-    foreseen,
-    foreseen_backend,
-    installed_backends,
-    library_version,
-    openvino_numbers,
-    select_backend,
-)
-from jitney.loading.selection import FEW_SEQUENCES, Selection
+from jitney.loading import candidate, foreseen, foreseen_backend, select_backend, takes_model
+from jitney.loading.selection import FEW_SEQUENCES, Candidate, Selection
 from jitney.models import embedded
-from jitney.models.gguf import read_header
 
 LABELS_WIDTH = 11
 
-ADVICE = {"openvino": openvino.ADVICE, "llamacpp": llamacpp.ADVICE}
-
 NOT_MEASURED = (
-    f"with up to {FEW_SEQUENCES} sequences it is the faster one of openvino and llamacpp, which "
-    "was not measured for this model yet: the first start measures it, and so does this command "
-    "with --measure"
+    f"with up to {FEW_SEQUENCES} sequences it is the fastest one of several, which was not "
+    "measured for this model yet: the first start measures it, and so does this command with "
+    "--measure"
 )
 NOT_FETCHED = "the model was not fetched yet: jitney pull fetches it, and so does --measure"
-_EQUAL = "the same whatever else is in the batch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What a backend can do, in words."""
-
-    name: str
-    extra: str | None
-    """The extra that installs it; None where nothing needs to be."""
-    models: str
-    runs_on: str
-    memory: str
-    block_tokens: int
-    texts: str
-
-
-KINDS = (
-    Kind(
-        name="openvino",
-        extra="openvino",
-        models=f"GGUF files of the architectures {', '.join(families.ARCHITECTURES)}, with "
-        f"weights of {', '.join(sorted(families.WEIGHT_TYPES))}; folders exported for OpenVINO",
-        runs_on="the CPU",
-        memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
-        block_tokens=BLOCK_TOKENS,
-        texts=f"{_EQUAL} (--batch-invariant)",
-    ),
-    Kind(
-        name="llamacpp",
-        extra="llama",
-        models="GGUF files of every architecture that llama.cpp knows",
-        runs_on="the CPU, and a GPU if llama.cpp was built for one (--gpu-layers)",
-        memory="single tokens; cells for each slot where they fit, one pool elsewhere",
-        block_tokens=1,
-        texts=f"{_EQUAL} (--batch-invariant), but where all sequences share one pool",
-    ),
-    Kind(
-        name="fake",
-        extra=None,
-        models="none: its next token is a hash, for trying things out",
-        runs_on="anything",
-        memory="single tokens, which are only counted",
-        block_tokens=1,
-        texts=_EQUAL,
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A backend as it is here."""
-
-    kind: Kind
-    installed: bool
-    version: str | None
-    failure: str | None
-    """Why it does not work on this machine; None when it was seen to work."""
-    refusal: str | None
-    """Why it cannot run the model; None when it can, or takes none."""
-
-    @property
-    def works(self) -> bool:
-        """Whether it could run a model here."""
-        return self.installed and self.failure is None
-
-    @property
-    def state(self) -> str:
-        """Its version and whether it works here, or what to do about its absence."""
-        if self.kind.extra is None:
-            return "built in"
-        if not self.installed:
-            return f"not installed: {ADVICE[self.kind.name]}"
-        version = self.version or "installed, of an unknown version"
-        told = "it was seen to" if self.failure is None else f"no: {self.failure}"
-        return f"{version}; works here: {told}"
+DESCRIBED = ("name", "extra", "models", "runs_on", "memory", "block_tokens", "texts")
+"""What is told of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +40,7 @@ class Overview:
     """All that the command tells. `chosen` is None where there is none, or none yet."""
 
     model: str
-    listed: tuple[Listed, ...]
+    listed: tuple[Candidate, ...]
     chosen: str | None
     reason: str
     numbers: str | None = None
@@ -162,18 +72,8 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
     if here is None and measures:
         fetch_model(settings)
         here = foreseen(settings)
-    refusals = {} if here is None else _refusals(here.model, here.max_model_len)
-    installed = installed_backends()
-    listed = tuple(
-        Listed(
-            kind=kind,
-            installed=kind.extra is None or kind.name in installed,
-            version=library_version(kind.name) if kind.name in installed else None,
-            failure=backend_failure(kind.name, settings) if kind.name in installed else None,
-            refusal=refusals.get(kind.name),
-        )
-        for kind in KINDS
-    )
+    known = replace(settings, model=None) if here is None else here
+    listed = tuple(candidate(kind, known) for kind in all_kinds())
     try:
         selection = None if here is None else _selection(here, measures=measures)
         reason = NOT_FETCHED if here is None else NOT_MEASURED
@@ -186,26 +86,46 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         listed=listed,
         chosen=chosen,
         reason=reason + _obstacle(chosen, listed),
-        numbers=openvino_numbers(here) if here is not None and chosen == "openvino" else None,
+        numbers=None if here is None or chosen is None else kind_of(chosen).numbers(here),
     )
+
+
+def works(each: Candidate) -> bool:
+    """Whether it could run a model here."""
+    return each.library is not None and each.failure is None
+
+
+def state(each: Candidate) -> str:
+    """Its version and whether it works here, or what to do about its absence."""
+    if each.kind.extra is None:
+        return "built in"
+    if each.library is None:
+        return f"not installed: {each.kind.advice}"
+    version = each.library.version or "installed, of an unknown version"
+    verdict = "it was seen to" if each.failure is None else f"no: {each.failure}"
+    return f"{version}; works here: {verdict}"
 
 
 def _add(name: str, settings: Settings) -> None:
     """Put the library of a backend into this environment. Raises a SetupError."""
-    if name != "llamacpp":
+    known = {kind.name: kind for kind in all_kinds() if kind.add is not None}
+    if name not in known:
+        others = [each for each in all_kinds() if each.extra and each.name not in known]
+        extras = "; ".join(f"{each.title} comes with the extra `{each.extra}`" for each in others)
         raise ConfigError(
-            f"--add takes llamacpp, and got {printable(name)!r}; OpenVINO comes with the extra "
-            "`openvino` of jitney."
+            f"--add takes {' or '.join(known)}, and got {printable(name)!r}; {extras} of jitney."
         )
-    sys.stderr.write("jitney: adding llama.cpp, prebuilt\n")
+    kind = known[name]
+    assert kind.add is not None, "it is one of those that have it"
+    sys.stderr.write(f"jitney: adding {kind.title}, prebuilt\n")
     try:
-        version = prebuilt.add(settings.cache_dir)
+        version = kind.add(settings.cache_dir)
     except SetupError as error:
         raise SetupError(
-            f"llama.cpp could not be added: {str(error).rstrip('.')}; the extra `{llamacpp.EXTRA}` "
+            f"{kind.title} could not be added: {str(error).rstrip('.')}; the extra `{kind.extra}` "
             "of jitney compiles it instead."
         ) from error
-    sys.stderr.write(f"jitney: llama.cpp {version} was added\n")
+    sys.stderr.write(f"jitney: {kind.title} {version} was added\n")
 
 
 def _selection(settings: Settings, *, measures: bool) -> Selection | None:
@@ -220,11 +140,11 @@ def overview_json(found: Overview) -> str:
     """An object with the backends, the choice and its reason."""
     backends = [
         {
-            **asdict(each.kind),
-            "installed": each.installed,
-            "works": each.works,
+            **{name: getattr(each.kind, name) for name in DESCRIBED},
+            "installed": each.library is not None,
+            "works": works(each),
             "failure": each.failure,
-            "version": each.version,
+            "version": None if each.library is None else each.library.version,
             "refusal": each.refusal,
         }
         for each in found.listed
@@ -246,32 +166,22 @@ def _with_model(given: Given, model: str | None) -> Given:
     return replace(given, flags={**given.flags, "model": model})
 
 
-def _refusals(model: Path | None, model_len_max: int | None) -> dict[str, str]:
-    """Why a backend cannot run the model, for those that cannot. Raises ModelError."""
-    if model is None:
-        return {}
-    if families.is_exported(model):
-        return {"llamacpp": "it reads GGUF files, and the model is a folder"}
-    refusal = families.refusal(read_header(model), model_len_max)
-    return {} if refusal is None else {"openvino": refusal}
-
-
 def _model_text(settings: Settings, *, is_here: bool) -> str:
-    if settings.backend == "fake":
-        return "none, with the fake backend"
+    if not takes_model(settings):
+        return f"none, with the {settings.backend} backend"
     if settings.model is not None:
         return f"{settings.model}" + ("" if is_here else ", not fetched yet")
     is_there = embedded.is_there(settings.cache_dir)
     return f"{embedded.NAME}, the embedded one" + ("" if is_there else ", not fetched yet")
 
 
-def _obstacle(chosen: str | None, listed: tuple[Listed, ...]) -> str:
+def _obstacle(chosen: str | None, listed: tuple[Candidate, ...]) -> str:
     """What stands against a choice that settings have forced."""
     each = next((each for each in listed if each.kind.name == chosen), None)
     if each is None:
         return ""
-    if not each.installed:
-        return f"; but it is {each.state}"
+    if each.library is None:
+        return f"; but it is {state(each)}"
     return f"; but it cannot run the model: {each.refusal}" if each.refusal else ""
 
 
@@ -289,7 +199,7 @@ def _rows(found: Overview) -> list[_Row]:
     for each in found.listed:
         kind = each.kind
         rows += [
-            _Row(kind.name, each.state, "green" if each.works else "yellow"),
+            _Row(kind.name, state(each), "green" if works(each) else "yellow"),
             _Row("  models", kind.models),
             _Row("  runs on", kind.runs_on),
             _Row("  memory", kind.memory),

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jitney.backends.trials import probes
+from jitney.backends.kinds import all_kinds
+from jitney.backends.trials.remembered import forget
 from jitney.cli.flags import Given, resolved
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
 from jitney.config import nearest
 from jitney.errors import ConfigError, MissingDependency, ModelError
-from jitney.loading import CONVERSIONS, hub_module
+from jitney.loading import hub_module
 from jitney.models import inventory, marks
 from jitney.models.files import disk_errors
 from jitney.models.inventory import Stored
@@ -77,7 +78,8 @@ def prune(options: PruneOptions, given: Given) -> int:
                 lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
                 lock.parent.mkdir(parents=True, exist_ok=True)
                 freed += inventory.remove_if_free(lock, path)
-        freed += inventory.prune(cache, CONVERSIONS) + probes.forget(cache)
+        read = [name for kind in all_kinds() for name in kind.conversions]
+        freed += inventory.prune(cache, read) + forget(cache)
     exactly = f" ({freed} bytes)" if freed >= 2**10 else ""
     sys.stdout.write(f"{bytes_text(freed)} freed{exactly}\n")
     return 0

@@ -14,6 +14,7 @@ from jitney.api.prompts import Prompt
 from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
+from jitney.loading import takes_model
 from jitney.models import embedded
 from jitney.models.names import reference_of
 
@@ -33,8 +34,8 @@ def opened(given: Given) -> Iterator[LLM]:
 
 def model_title(settings: Settings) -> str:
     """What to call the model before people."""
-    if settings.backend == "fake":
-        return "the fake backend"
+    if not takes_model(settings):
+        return f"the {settings.backend} backend"
     if settings.model is None:
         return embedded.NAME
     return str(reference_of(settings.model) or settings.model.name)

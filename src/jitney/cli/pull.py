@@ -13,7 +13,7 @@ from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import PullOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError
-from jitney.loading import hub_module, located, ready_model
+from jitney.loading import hub_module, located, ready_model, takes_model
 from jitney.models import embedded
 from jitney.models.names import parse
 from jitney.models.parts import size_of
@@ -53,7 +53,7 @@ def fetch_model(settings: Settings) -> None:
 
     The embedded one is made ready for its backend as well.
     """
-    if settings.backend == "fake":
+    if not takes_model(settings):
         return
     with _progress() as told:
         if settings.model is None:

@@ -6,7 +6,7 @@ need. Called at start-up, from one thread.
 
 from jitney.config.definitions import Setting
 from jitney.config.keyfile import Key, check_apart, load_keys
-from jitney.config.machine import cache_folder, environment, usable_cores
+from jitney.config.machine import cache_folder, environment
 from jitney.config.reference_page import config_reference
 from jitney.config.resolve import Resolved, nearest, resolve
 from jitney.config.serving import ServeSettings, known_serve_settings
@@ -28,5 +28,4 @@ __all__ = [
     "load_keys",
     "nearest",
     "resolve",
-    "usable_cores",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
+from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
 from jitney.config import Settings
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.settings import SchedulerSettings, Strategy
@@ -18,8 +19,7 @@ from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.observe import log_batch_composition
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError
-from jitney.loading import load_backend, located
-from jitney.loading.sizing import MODEL_LEN_DEFAULT
+from jitney.loading import load_backend, located, takes_model
 from jitney.models import embedded
 from jitney.models.names import reference_of
 from jitney.text.chat_template import ChatTemplate
@@ -93,8 +93,8 @@ def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> Ch
 
 def name_of(settings: Settings) -> str:
     """What to call the model: as it was named, or by its file."""
-    if settings.backend == "fake":
-        return "fake"
+    if not takes_model(settings):
+        return settings.backend
     if settings.model is None:
         return embedded.NAME
     reference = reference_of(settings.model)

@@ -60,8 +60,8 @@ def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
     try:
         if path.is_dir():
             raise ModelError(
-                f"{path} is a folder; name a GGUF file (only the openvino backend takes folders, "
-                "with a model exported for it)."
+                f"{path} is a folder; name a GGUF file (a folder is taken only where its model was "
+                "exported for a backend)."
             )
         if path.exists() and not path.is_file():
             raise ModelError(f"{path} is not a regular file; name a GGUF file.")

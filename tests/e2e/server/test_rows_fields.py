@@ -3,7 +3,7 @@
 Rows that are tested elsewhere, or have nothing to be tested on:
 
 32  chat templates made to hurt: also tests/unit/text/test_renderer.py
-33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_probe.py
+33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_kernels.py
 36  batch files: there are none; /v1/batches and /v1/files are paths that lead nowhere
 49  speculative decoding: there is none; no field and no setting asks for it
 """

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 import jitney.backends.llamacpp
-from jitney.backends import load, load_process
-from jitney.backends.llamacpp import library, usable
+from jitney.backends.kinds import kind_of, load, load_process
+from jitney.backends.llamacpp import library
 from jitney.errors import ConfigError, MissingDependency
 
 
@@ -44,6 +44,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         load("llamacpp", {"model": "any.gguf"})
     told = str(caught.value)
     assert told.startswith("the llamacpp backend needs llama.cpp, which is not installed: ")
-    assert usable.ADVICE in told
+    assert kind_of("llamacpp").advice in told
     for way in ("`make llama`", "extra `llama`"):
         assert way in told

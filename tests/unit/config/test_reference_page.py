@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from jitney.backends import NAMES
+from jitney.backends.kinds import NAMES
 from jitney.config import Setting, Settings, config_reference, known_settings
 from jitney.config.settings import BackendName
 

@@ -97,7 +97,7 @@ def test_real_children_give_figures_for_both(measured: Place) -> None:
     kept = json.loads(measured.memory.read_text())
     assert kept["model"] == str(measured.settings.model)
     for name in ("openvino", "llamacpp"):
-        assert kept[name]["tokens_per_s"] > 0, kept
+        assert kept[name]["found"]["tokens_per_s"] > 0, kept
         assert name in measured.reason
 
 

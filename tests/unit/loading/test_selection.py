@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
-from jitney.backends.trials.measure import Trial
+from jitney.backends.kind import Library
+from jitney.backends.kinds import all_kinds
+from jitney.backends.trials.trial_process import Answer
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 from jitney.loading.selection import (
     FEW_SEQUENCES,
-    Facts,
+    Candidate,
     fastest,
     refuse_unusable,
     select,
@@ -22,12 +24,28 @@ LLAMACPP: dict[str, str | None] = {"llamacpp": None}
 NO_ATTENTION = "it has no attention"
 CRASHED = "it crashed (SIGSEGV)"
 REFUSAL = "its architecture is gemma2."
+FOLDER = "it reads GGUF files, and the model is a folder"
+Facts = list[Candidate]
 
 
 def facts(
     failures: dict[str, str | None] = BOTH, *, refusal: str | None = None, is_folder: bool = False
 ) -> Facts:
-    return Facts(failures, refusal, is_folder)
+    refusals = {"openvino": refusal, "llamacpp": FOLDER if is_folder else None}
+    return [
+        Candidate(
+            kind,
+            Library() if kind.name in failures else None,
+            failures.get(kind.name),
+            refusals[kind.name],
+        )
+        for kind in all_kinds()
+        if kind.takes_model
+    ]
+
+
+def trial(speed: float | None, failure: str | None = None) -> Answer:
+    return Answer(found={} if speed is None else {"tokens_per_s": speed}, failure=failure)
 
 
 def failing(**reasons: str) -> dict[str, str | None]:
@@ -78,10 +96,10 @@ def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: 
 @pytest.mark.parametrize(
     ("known", "told"),
     [
-        (facts({}), "OpenVINO is not installed, and llama.cpp is not installed: `make llama`"),
+        (facts({}), "OpenVINO is not installed, and llama.cpp is not installed; `make llama`"),
         (
             facts({"openvino": NO_ATTENTION}),
-            f"OpenVINO does not work here: {NO_ATTENTION}, and llama.cpp is not installed: "
+            f"OpenVINO does not work here: {NO_ATTENTION}, and llama.cpp is not installed; "
             "`make llama`",
         ),
         (
@@ -89,15 +107,15 @@ def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: 
             f"OpenVINO does not work here: {NO_ATTENTION}, and "
             f"llama.cpp does not work here: {CRASHED}",
         ),
-        (facts(OPENVINO, refusal=REFUSAL), "gemma2), and llama.cpp is not installed: `make llama`"),
+        (facts(OPENVINO, refusal=REFUSAL), "gemma2, and llama.cpp is not installed; `make llama`"),
         (
             facts(failing(llamacpp=CRASHED), refusal=REFUSAL),
-            f"gemma2), and llama.cpp does not work here: {CRASHED}",
+            f"gemma2, and llama.cpp does not work here: {CRASHED}",
         ),
-        (facts(LLAMACPP, is_folder=True), "a folder made for OpenVINO, and OpenVINO is not inst"),
+        (facts(LLAMACPP, is_folder=True), f"{FOLDER}, and OpenVINO is not installed; take a GGUF"),
         (
             facts(failing(openvino=NO_ATTENTION), is_folder=True),
-            f"OpenVINO does not work here: {NO_ATTENTION}; take a GGUF file",
+            f"{FOLDER}, and OpenVINO does not work here: {NO_ATTENTION}; take a GGUF file",
         ),
     ],
 )
@@ -132,30 +150,30 @@ def test_a_trial_stands_for_all_counts_up_to_its_own() -> None:
     ("openvino", "llamacpp", "sequences", "name", "reason"),
     [
         (
-            *(Trial(160.4), Trial(182.1), 4, "llamacpp"),
+            *(trial(160.4), trial(182.1), 4, "llamacpp"),
             "4 sequences: llamacpp 182 tokens/s, openvino 160; measured on this machine",
         ),
         (
-            *(Trial(9.96), Trial(0.31), 1, "openvino"),
+            *(trial(9.96), trial(0.31), 1, "openvino"),
             "1 sequence: openvino 10.0 tokens/s, llamacpp 0.3; measured on this machine",
         ),
         (
-            *(Trial(50.0), Trial(50.0), 2, "openvino"),
+            *(trial(50.0), trial(50.0), 2, "openvino"),
             "2 sequences: openvino 50 tokens/s, llamacpp 50; measured on this machine",
         ),
         (
-            *(Trial(None, "it crashed (SIGSEGV)"), Trial(0.5), 8, "llamacpp"),
+            *(trial(None, "it crashed (SIGSEGV)"), trial(0.5), 8, "llamacpp"),
             "8 sequences: llamacpp 0.5 tokens/s, openvino failed (it crashed (SIGSEGV)); "
             "measured on this machine",
         ),
         (
-            *(Trial(None, "one"), Trial(None, "two"), 8, "openvino"),
+            *(trial(None, "one"), trial(None, "two"), 8, "openvino"),
             "8 sequences: openvino failed (one), llamacpp failed (two); measured on this machine",
         ),
     ],
 )
 def test_the_faster_one_wins_and_the_reason_has_the_figures(
-    openvino: Trial, llamacpp: Trial, sequences: int, name: str, reason: str
+    openvino: Answer, llamacpp: Answer, sequences: int, name: str, reason: str
 ) -> None:
     """Guards the choice: a failure loses, and between equals OpenVINO wins."""
     selection = fastest({"openvino": openvino, "llamacpp": llamacpp}, sequences)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.trials import probes
+from jitney.backends.trials import remembered
 from jitney.models import embedded, files, inventory, marks
 from jitney.models.cache import Conversion, converted, lock_of
 from jitney.models.inventory import Stored
@@ -163,7 +163,7 @@ def test_memories_of_what_is_gone_are_forgotten(cache: Path, source: Path) -> No
     """Guards against a folder that grows with every build of a library."""
     folder = cache / "probes"
     folder.mkdir(parents=True)
-    good = probes.about(source, ("numpy",))
+    good = {"model": str(source), "libraries": remembered.builds(("numpy",))}
     kept = {
         "good": good,
         "other build": {**good, "libraries": [["numpy", "0.1", "digest"]]},
@@ -173,5 +173,5 @@ def test_memories_of_what_is_gone_are_forgotten(cache: Path, source: Path) -> No
     for name, about in kept.items():
         (folder / f"{name}.json").write_text(json.dumps({"extra_kernels": True, **about}))
     (folder / "damaged.json").write_text("{")
-    assert probes.forget(cache) > 0
+    assert remembered.forget(cache) > 0
     assert [path.stem for path in folder.iterdir()] == ["good"]

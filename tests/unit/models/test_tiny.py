@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("gguf", reason="needs the gguf package")
 
-from jitney.backends import load
+from jitney.backends.kinds import load
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.models.tiny import TinyShape, tiny_logprobs, write_tiny_gguf
 from tests.backends_for_tests import needs

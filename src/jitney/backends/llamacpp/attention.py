@@ -6,22 +6,22 @@ each of the two a trial finds the shape in which all is alike, and its speed. Ca
 from any thread; one process tries at a time.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends.llamacpp.shape import Shape
-from jitney.backends.trials import invariance, measure, shape_trial
+from jitney.backends.trials import invariance
+from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, try_shapes
 
-_log = logging.getLogger("jitney")
+Shapes = Mapping[str, tuple[Shape, ...]]
+"""By kernel, `on` and `off`: the shapes to try, the cheapest first."""
 
 LONE_TOKENS_MAX = 255
 """The fused kernel cuts a sequence that is alone and has 512 cells among its threads; cells are
 counted in steps of 256. It has another way for 64 rows and more of one sequence."""
 
-SHAPES = {
+SHAPES: Shapes = {
     "on": (
         Shape(span_rows_max=60, lone_tokens_max=LONE_TOKENS_MAX),
         Shape(rows_group=4, span_rows_min=4, span_rows_max=60),
@@ -41,52 +41,30 @@ SEQUENCES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Attention:
     """Whether attention is fused, and the shape in which all is computed alike, if there is one."""
 
     is_fused: bool
     shape: Shape | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What may be chosen from, and where trials are remembered."""
-
-    kernels: tuple[str, ...]
-    """Of `on` and `off`, which are allowed."""
-    wants_alike: bool
-    cache: Path
-    facts: object
-    distributions: tuple[str, ...]
-
-
-def choose(told: Mapping[str, Any], asked: Asked) -> Choice:
-    """The faster kernel, of those that compute alike if that is wanted and there is one."""
-    shapes = {name: SHAPES[name] if asked.wants_alike else () for name in asked.kernels}
-    tried = [[name, [asdict(shape) for shape in each]] for name, each in shapes.items()]
-    memory = shape_trial.memory_path(asked.cache, [asked.facts, tried])
-    found = shape_trial.recall(memory, asked.kernels)
-    if found is None:
-        with measure.undisturbed(asked.cache):
-            # Another process may have tried while this one waited.
-            found = shape_trial.recall(memory, asked.kernels)
-            if found is None:
-                _log.warning("trying which attention kernels are best for this model here, once")
-                found = {name: _try(told, name, each) for name, each in shapes.items()}
-                shape_trial.remember(memory, found, asked.distributions)
-    alike = [name for name in asked.kernels if found[name].shape is not None]
-    best = max(alike or asked.kernels, key=lambda name: found[name].tokens_per_s)
-    shape = found[best].shape
-    return Choice(best == "on", None if shape is None else Shape(**shape))
-
-
-def _try(told: Mapping[str, Any], kernel: str, shapes: tuple[Shape, ...]) -> shape_trial.Found:
-    settings = dict(told) | {
-        "kv_tokens": invariance.SLOTS * invariance.SLOT_TOKENS,
-        "slot_tokens_max": invariance.SLOT_TOKENS,
-        "max_num_batched_tokens": max(int(told["max_num_batched_tokens"]), invariance.SLOT_TOKENS),
-        "flash_attention": kernel == "on",
+def choose(told: Mapping[str, Any], shapes: Shapes, memory: ShapeMemory) -> Attention:
+    """The faster kernel, of those that compute alike if there is one; `shapes` are tried."""
+    trials = {
+        kernel: ShapeTrial(
+            backend="llamacpp",
+            settings={
+                **told,
+                "slot_tokens_max": invariance.SLOT_TOKENS,
+                "flash_attention": kernel == "on",
+            },
+            shapes=[asdict(shape) for shape in each],
+            sequences=SEQUENCES,
+        )
+        for kernel, each in shapes.items()
     }
-    return shape_trial.try_shapes(
-        "llamacpp", settings, [asdict(shape) for shape in shapes], SEQUENCES
-    )
+    found = {name: answer.found for name, answer in try_shapes(trials, memory).items()}
+    alike = [name for name in found if found[name].get("shape") is not None]
+    best = max(alike or found, key=lambda name: float(found[name].get("tokens_per_s", 0.0)))
+    shape = found[best].get("shape")
+    return Attention(best == "on", None if shape is None else Shape(**shape))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from jitney.backends.machine.processor import allowed_cores, allowed_numbers
+from jitney.backends.machine.cores import allowed_cores, allowed_numbers
 
 STAT = Path("/proc/stat")
 PARENT = "/proc/{}/stat"

@@ -4,7 +4,6 @@ Linux tells in a file; macOS has a program for it. Where neither is there, the p
 the name of its architecture and says nothing of its instructions.
 """
 
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,23 +43,9 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
     return Processor(name or platform.machine(), instructions)
 
 
-def allowed_cores() -> int:
-    """Cores that this process may run on, however much of them."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _ask_processor() -> Processor:
     name = told_by("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     # Only the Intel ones have these, and the second not all of those.
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
     instructions = [told_by("sysctl", "-n", each) for each in names]
     return Processor(name, " ".join(each.lower() for each in instructions if each))
-
-
-def allowed_numbers() -> frozenset[int]:
-    """The numbers of those cores; empty where the system does not say."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset()

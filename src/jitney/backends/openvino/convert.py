@@ -5,11 +5,10 @@ the reader is native code and may crash on a file that is damaged behind its hea
 times the file in memory, and writes beside its input. What came out is read back before it counts.
 """
 
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any  # Any: what JSON can say
 
 import openvino as ov
 import openvino_genai
@@ -18,19 +17,22 @@ from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
 from jitney.backends.openvino.rotary import read_rotary
 from jitney.backends.openvino.rotary_graph import correct_rotary
+from jitney.backends.trials.trial_process import (
+    EXIT_NO_ROOM,
+    EXIT_REFUSED,
+    NO_END,
+    answer,
+    ask,
+)
 from jitney.errors import ModelError, NoRoom
 from jitney.models.gguf import read_header
-from jitney.sandbox.die_with_parent import die_with_parent
 
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 4 << 20
 """A conversion that is slower than this for the size of its source is given up."""
 
-EXIT_REFUSED = 3
-EXIT_UNWRITTEN = 4
 _INPUT = "model.gguf"
 _EXACT = "exact.gguf"
-_REASON_CHARACTERS_MAX = 300
 _WRITE_FAILURE = "iostream error"
 """All that native code says of a disk that is full."""
 
@@ -41,62 +43,40 @@ def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
     Weights stay packed in 8 bits or fewer, or are unpacked to float16: see `families`.
     """
     (folder / _INPUT).symlink_to(source)
-    limit = START_S_MAX + source.stat().st_size / BYTES_PER_S_MIN
-    command = [sys.executable, "-P", "-m", __spec__.name, str(folder), weights, str(os.getpid())]
+    limit_s = START_S_MAX + source.stat().st_size / BYTES_PER_S_MIN
+    found = ask(__spec__.name, {"folder": str(folder), "weights": weights}, limit_s)
+    if found.failure is None:
+        return
+    if found.status == EXIT_NO_ROOM:
+        raise NoRoom(f"{source} was not converted for OpenVINO, because {found.failure}.")
+    may_pass = found.status in (-signal.SIGKILL, NO_END)
+    is_crash = not may_pass and found.status != EXIT_REFUSED
+    damage = ", so the file is probably damaged" if is_crash else ""
+    kind = NoRoom if may_pass else ModelError
+    raise kind(
+        f"{source} cannot be converted for OpenVINO: {found.failure}{damage}; "
+        "use the llama.cpp backend, or another file of the model."
+    )
+
+
+def convert(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the child does. Raises ModelError, and NoRoom where the fault is not the model's."""
+    folder = Path(given["folder"])
     try:
-        child = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise NoRoom(
-            f"{source} was not converted for OpenVINO within {limit:.0f} s; "
-            "use the llama.cpp backend."
-        ) from None
-    if child.returncode == EXIT_UNWRITTEN:
-        raise NoRoom(
-            f"{source} was not converted for OpenVINO, because files in {folder.parent} could not "
-            "be written; the disk is probably full: make room, or choose another cache folder."
-        )
-    if child.returncode != 0:
-        kind = NoRoom if child.returncode == -signal.SIGKILL else ModelError
-        raise kind(
-            f"{source} cannot be converted for OpenVINO: {_cause(child)}; "
-            "use the llama.cpp backend, or another file of the model."
-        )
-
-
-def _cause(child: "subprocess.CompletedProcess[bytes]") -> str:
-    status = child.returncode
-    if status == EXIT_REFUSED:
-        lines = child.stdout.decode("utf-8", "replace").strip().splitlines()
-        return (lines[-1] if lines else "no reason given")[:_REASON_CHARACTERS_MAX]
-    if status == -signal.SIGKILL:
-        return "the conversion was killed, probably for lack of memory"
-    name = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return f"the reader crashed ({name}), so the file is probably damaged"
-
-
-def main(arguments: list[str]) -> int:
-    """The child: 0 when the model was written, EXIT_REFUSED after a line that says why not.
-
-    EXIT_UNWRITTEN when the fault is not the model's.
-    """
-    folder, weights = Path(arguments[0]), arguments[1]
-    # An orphan would go on writing where the next conversion has begun.
-    if not die_with_parent(int(arguments[2])):
-        return EXIT_UNWRITTEN
-    try:
-        rewriting = _write_converted(folder, weights)
+        rewriting = _write_converted(folder, given["weights"])
         correct_rotary(
             folder / FILES[0], read_rotary(read_header(folder / _INPUT), rewriting.factors())
         )
         # A file that was cut short is found here and not when the model is loaded.
         ov.Core().read_model(folder / FILES[0])
-    except OSError:
-        return EXIT_UNWRITTEN
+    except OSError as error:
+        raise _unwritten(folder) from error
     except (RuntimeError, ValueError, ModelError) as error:
-        return EXIT_UNWRITTEN if _WRITE_FAILURE in str(error) else _refused(error)
-    return 0
+        if _WRITE_FAILURE in str(error):
+            raise _unwritten(folder) from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ModelError(lines[-1] if lines else "no reason given") from error
+    return {}
 
 
 def _write_converted(folder: Path, weights: str) -> Rewriting:
@@ -117,14 +97,13 @@ def _write_converted(folder: Path, weights: str) -> Rewriting:
     return rewriting
 
 
-def _refused(error: Exception) -> int:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    sys.stdout.write(f"\n{lines[-1].rstrip('.') if lines else 'no reason given'}\n")
-    return EXIT_REFUSED
+def _unwritten(folder: Path) -> NoRoom:
+    return NoRoom(
+        f"files in {folder.parent} could not be written; the disk is probably full: make room, or "
+        "choose another cache folder."
+    )
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    # Native libraries may hang in their clean-up, and nothing here needs one.
-    os._exit(status)
+    # An orphan would go on writing where the next conversion has begun: it ends with its parent.
+    answer(convert)

@@ -15,7 +15,7 @@ import openvino as ov
 import openvino.opset13 as operations
 from openvino._offline_transformations import paged_attention_transformation
 
-from jitney.backends.machine.processor import allowed_cores
+from jitney.backends.machine.cores import allowed_cores
 from jitney.errors import BackendFailed, ConfigError, ModelError
 
 ROWS = "rows"

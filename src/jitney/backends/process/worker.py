@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
-from jitney.backends import load
+from jitney.backends.kinds import load
 from jitney.backends.process import messages
 from jitney.backends.process.messages import Channel, Failure, Message
 from jitney.core.backend import Backend, QueueingBackend

@@ -1,33 +1,23 @@
-"""How fast a backend runs a model on this machine: a short trial in a child process, remembered.
+"""How fast a backend runs a model on this machine: a short trial in a child process.
 
-`python -m jitney.backends.trials.measure` takes a trial as JSON on standard input, loads the
-backend, computes prompts and decodes for a moment, and prints the speed. `measure` runs that child,
-and every way in which it can fail is a sentence in its `Trial`. The folder of trials is shared: any
-number of processes may ask, and one measures at a time. Called at start-up, from any thread.
+The child is this module run as a program: it loads the backend, computes prompts and decodes for a
+moment, and answers with the speed. Called at start-up, from any thread.
 """
 
-import hashlib
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends import load
-from jitney.backends.trials import probes
+from jitney.backends.kinds import load
+from jitney.backends.trials.remembered import Answers
+from jitney.backends.trials.trial_process import EXIT_REFUSED, Answer, answer, ask
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
-from jitney.errors import JitneyError, ModelError
-from jitney.models.files import locked
+from jitney.errors import ModelError
 from jitney.models.parts import size_of
-from jitney.sandbox.die_with_parent import die_with_parent
 
 PROMPT_TOKENS = 128
 COMPLETION_TOKENS = 64
@@ -42,85 +32,41 @@ PREFILL_S = 8.0
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 20e6
 """The slowest disk from which a model is still waited for."""
-MEMORY_BYTES_MAX = 65_536
-FAILURE_CHARACTERS_MAX = 300
-EXIT_REFUSED = 3
 METHOD = 2
 """Part of what a trial is remembered by; another way to measure needs another number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What a trial found: tokens of completions a second, or why there is no such figure."""
-
-    tokens_per_s: float | None
-    failure: str | None = None
-    is_lasting: bool = True
-    """Whether it would surely end the same way again; lack of memory, for one, may pass."""
-
-
-def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Trial:
+def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Answer:
     """Try the backend of this name in a child, with as much memory as the trial needs."""
     given = {
         "backend": name,
         "settings": _trimmed(settings, sequences),
         "sequences": sequences,
-        "parent": os.getpid(),
     }
-    limit = START_S_MAX + model_bytes(Path(str(settings["model"]))) / BYTES_PER_S_MIN
-    try:
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", __spec__.name],
-            input=json.dumps(given).encode(),
-            capture_output=True,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Trial(None, f"it did not end within {limit:.0f} s", is_lasting=False)
-    except OSError as error:
-        return Trial(None, f"it could not be started: {error.strerror}", is_lasting=False)
-    return _read_trial(child)
+    limit_s = START_S_MAX + model_bytes(Path(str(settings["model"]))) / BYTES_PER_S_MIN
+    found = ask(__spec__.name, given, limit_s)
+    if found.failure is None and not speed_of(found):
+        return replace(found, failure="it ended without a figure")
+    return found
 
 
-def memory_path(cache: Path, facts: object) -> Path:
-    """Where trials under these facts are remembered; `facts` are what JSON can say."""
-    key = hashlib.sha256(json.dumps(["speed", METHOD, facts]).encode()).hexdigest()[:24]
-    return cache / "probes" / f"{key}.json"
+def speed_of(answer: Answer) -> float:
+    """Tokens of completions a second; 0 where the answer has no such figure."""
+    speed = answer.found.get("tokens_per_s")
+    if not isinstance(speed, float) or not math.isfinite(speed):
+        return 0.0
+    return max(speed, 0.0)
 
 
-def recall(memory: Path, names: tuple[str, ...]) -> dict[str, Trial] | None:
-    """The trials of all these backends; None when they are not there or make no sense."""
-    try:
-        if memory.stat().st_size > MEMORY_BYTES_MAX:
-            return None
-        kept = json.loads(memory.read_text(encoding="utf-8"))
-        trials = {name: Trial(_speed(kept[name]), kept[name].get("failure")) for name in names}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return trials if any(trial.tokens_per_s for trial in trials.values()) else None
+def is_settled(answers: Answers) -> bool:
+    """Whether one has a figure, and the others would fail again.
 
-
-def remember(
-    memory: Path, trials: Mapping[str, Trial], model: Path | None, distributions: Iterable[str]
-) -> None:
-    """Keep trials of this model and these libraries; without that they are only made again."""
-    kept = {
-        name: {"tokens_per_s": trial.tokens_per_s, "failure": trial.failure}
-        for name, trial in trials.items()
-    }
-    probes.keep(memory, kept, model, distributions)
-
-
-@contextmanager
-def undisturbed(cache: Path, lock: str = "measuring.lock") -> Iterator[None]:
-    """Only one process measures at a time: two would halve each other's figures."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            folder = cache / "probes"
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder / lock))
-        yield
+    A backend that refuses may do so for lack of memory, which may pass.
+    """
+    return any(map(speed_of, answers.values())) and all(
+        speed_of(each) or (each.failure and each.would_repeat and each.status != EXIT_REFUSED)
+        for each in answers.values()
+    )
 
 
 def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:
@@ -226,53 +172,11 @@ def model_bytes(model: Path) -> int:
         return 0  # the child will say what is wrong with it
 
 
-def _read_trial(child: subprocess.CompletedProcess[bytes]) -> Trial:
-    lines = child.stdout.decode("utf-8", "replace").split("\n")
-    told = " ".join(lines).strip()[:FAILURE_CHARACTERS_MAX].rstrip(".")
-    if child.returncode == EXIT_REFUSED:
-        return Trial(None, told, is_lasting=False)
-    if child.returncode == -signal.SIGKILL:
-        return Trial(None, "it was killed, probably for lack of memory", is_lasting=False)
-    if child.returncode < 0:
-        return Trial(None, f"it crashed ({signal.Signals(-child.returncode).name})")
-    if child.returncode != 0:
-        lines = child.stderr.decode("utf-8", "replace").strip().split("\n")
-        last = lines[-1][:FAILURE_CHARACTERS_MAX]
-        return Trial(None, f"it ended with status {child.returncode}: {last}", is_lasting=False)
-    try:
-        # A library may have written before it.
-        return Trial(_speed(json.loads([line for line in lines if line][-1])))
-    except (ValueError, KeyError, TypeError, IndexError):
-        return Trial(None, "it ended without a figure")
-
-
-def _speed(kept: Mapping[str, Any]) -> float | None:
-    """The figure in what a child or an earlier process wrote. Raises where it makes no sense."""
-    speed = kept["tokens_per_s"]
-    if speed is None and isinstance(kept["failure"], str):
-        return None
-    if not isinstance(speed, float) or not math.isfinite(speed) or speed <= 0:
-        raise ValueError(speed)
-    return speed
-
-
-def main() -> int:
-    """The child: 0 and a figure, or EXIT_REFUSED and a sentence."""
-    given = json.load(sys.stdin)
-    # A trial that nobody waits for would only slow the next one down.
-    if not die_with_parent(given["parent"]):
-        return EXIT_REFUSED
-    try:
-        speed = run_trial(given["backend"], given["settings"], given["sequences"])
-    except JitneyError as error:
-        sys.stdout.write(f"{error}\n")
-        return EXIT_REFUSED
-    sys.stdout.write(f"\n{json.dumps({'tokens_per_s': speed})}\n")
-    return 0
+def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the child does."""
+    speed = run_trial(given["backend"], given["settings"], given["sequences"])
+    return {"tokens_per_s": speed}
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    # Native libraries may hang in their clean-up, and nothing here needs one.
-    os._exit(status)
+    answer(find)

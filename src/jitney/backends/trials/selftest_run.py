@@ -6,23 +6,18 @@ are computed by numpy as well: a backend may round, but not differ. Status 0 whe
 another one after a line that says what went wrong.
 """
 
-import importlib
-import json
 import math
-import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends import load
-from jitney.backends.trials.selftest import EXIT_NO_ROOM, EXIT_REFUSED
+from jitney.backends.kinds import kind_of
+from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
-from jitney.errors import JitneyError, NoRoom
+from jitney.errors import ModelError
 from jitney.models.tiny import TinyShape, tiny_logprobs, write_tiny_gguf
-from jitney.sandbox.die_with_parent import die_with_parent
 
 SEED = 1
 SHAPE = TinyShape(packed=True)
@@ -37,11 +32,11 @@ below; a wrong kernel is at several."""
 
 def run(name: str, numbers: Mapping[str, Any]) -> str | None:
     """Try the backend in this process. Why it cannot be used, or None when it can."""
-    usable = importlib.import_module(f"jitney.backends.{name}.usable")
+    kind = kind_of(name)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"
         write_tiny_gguf(model, seed=SEED, shape=SHAPE)
-        backend = load(name, usable.trial_settings(model, Path(folder), numbers) | SIZES)
+        backend = kind.load(kind.trial_values(model, Path(folder), numbers) | SIZES)
         try:
             difference = mean_difference(backend)
         finally:
@@ -88,25 +83,13 @@ def _expected(text: list[int]) -> list[float]:
     return [float(rows[at, token]) for at, token in enumerate(text[1:])]
 
 
-def main() -> int:
-    """The child."""
-    given = json.load(sys.stdin)
-    # Nobody reads what an orphan finds.
-    if not die_with_parent(given["parent"]):
-        return EXIT_REFUSED
-    try:
-        failure = run(given["backend"], given["numbers"])
-        status = EXIT_REFUSED if failure else 0
-    except NoRoom as error:
-        failure, status = str(error), EXIT_NO_ROOM
-    except JitneyError as error:
-        failure, status = str(error), EXIT_REFUSED
-    sys.stdout.write(f"\n{failure or ''}\n")
-    return status
+def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The child: an empty answer. Raises ModelError where the backend cannot be used."""
+    failure = run(given["backend"], given["numbers"])
+    if failure is not None:
+        raise ModelError(f"{failure}.")
+    return {}
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    # Native libraries may hang in their clean-up, and nothing here needs one.
-    os._exit(status)
+    answer(find)

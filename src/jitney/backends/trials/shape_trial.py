@@ -1,29 +1,31 @@
 """Which shape of pass computes every token alike here, and how fast: tried in a child, remembered.
 
-`python -m jitney.backends.trials.shape_trial` takes a backend, its settings and the shapes to try
-as JSON on standard input, and prints the first shape under which `invariance` finds no difference,
-with its speed. `try_shapes` runs that child. Called at start-up, from any thread.
+The child is this module run as a program: of the shapes that it is given, it answers with the first
+under which `invariance` finds no difference, and with its speed. Called at start-up, from any
+thread.
 """
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends import load
-from jitney.backends.trials import invariance, measure, probes
+from jitney.backends.kinds import load
+from jitney.backends.trials import invariance, measure
+from jitney.backends.trials.remembered import Answers, Trial
+from jitney.backends.trials.trial_process import Answer, answer, ask
 from jitney.core.backend import Backend
-from jitney.sandbox.die_with_parent import die_with_parent
+
+_log = logging.getLogger("jitney")
 
 START_S_MAX = 300.0
 BYTES_PER_S_MIN = 10e6
 """The slowest disk and processor on which a trial is waited for."""
 METHOD = 1
 """Part of what a trial is remembered by; another way to try needs another number."""
+MAY_DIFFER = "what else is in the batch can change a text here (batch_invariant)"
+"""Said where no shape was found, and nobody asked for one."""
 
 Shape = Mapping[str, Any]
 """What a backend's settings say of the rows of a pass."""
@@ -37,73 +39,75 @@ class ShapedBackend(Backend, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a trial saw: the speed, and the shape in which all is alike, if there is one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeTrial:
+    """What one child is to try."""
 
-    tokens_per_s: float
-    shape: dict[str, Any] | None
-    is_lasting: bool = True
-    """Whether it would surely end the same way again; lack of memory, for one, may pass."""
+    backend: str
+    settings: Mapping[str, Any]
+    shapes: Sequence[Shape]
+    sequences: int = 0
+    """With so many the speed is measured; 0 where it does not matter."""
 
-
-def try_shapes(
-    name: str, settings: Mapping[str, Any], shapes: Sequence[Shape], sequences: int
-) -> Found:
-    """Try the shapes in this order, with as much memory as that needs."""
-    given = {
-        "backend": name,
-        "settings": dict(settings) | {"slots": invariance.SLOTS},
-        "shapes": [dict(shape) for shape in shapes],
-        "sequences": sequences,
-        "parent": os.getpid(),
-    }
-    model = Path(str(settings["model"]))
-    limit_s = START_S_MAX + measure.model_bytes(model) / BYTES_PER_S_MIN
-    try:
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", __spec__.name],
-            input=json.dumps(given).encode(),
-            capture_output=True,
-            timeout=limit_s,
-            check=True,
-        )
-        # A library may have written before it.
-        return _read(json.loads(child.stdout.decode("utf-8", "replace").strip().split("\n")[-1]))
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
-        # Loading the model will say what is wrong, if it is not the trial.
-        return Found(0.0, None, is_lasting=False)
+    def run(self) -> Answer:
+        """Try the shapes in their order, with as much memory as that needs."""
+        slots, slot_tokens = invariance.SLOTS, invariance.SLOT_TOKENS
+        batch = int(self.settings["max_num_batched_tokens"])
+        sizes = {
+            "slots": slots,
+            "kv_tokens": slots * slot_tokens,
+            "max_num_batched_tokens": max(batch, slot_tokens),
+        }
+        given = {
+            "backend": self.backend,
+            "settings": {**self.settings, **sizes},
+            "shapes": [dict(shape) for shape in self.shapes],
+            "sequences": self.sequences,
+        }
+        model = Path(str(self.settings["model"]))
+        limit_s = START_S_MAX + measure.model_bytes(model) / BYTES_PER_S_MIN
+        return ask(__spec__.name, given, limit_s)
 
 
-def memory_path(cache: Path, facts: object) -> Path:
-    """Where trials under these facts are remembered; `facts` are what JSON can say."""
-    return measure.memory_path(cache, ["shapes", METHOD, facts])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeMemory:
+    """What the answers depend on besides the shapes, and where they are remembered."""
+
+    cache: Path
+    facts: object
+    distributions: tuple[str, ...]
+    notice: str
+    """Said before anything is tried."""
 
 
-def recall(memory: Path, names: Iterable[str]) -> dict[str, Found] | None:
-    """The trials of all these names; None when they are not there or make no sense."""
-    try:
-        if memory.stat().st_size > measure.MEMORY_BYTES_MAX:
-            return None
-        kept = json.loads(memory.read_text(encoding="utf-8"))
-        return {name: _read(kept[name]) for name in names}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> Answers:
+    """The answers of all trials, from memory or by children.
+
+    One that failed is not remembered: loading the model will say what is wrong with it.
+    """
+    shapes = [[name, [dict(shape) for shape in each.shapes]] for name, each in trials.items()]
+    trial = Trial(
+        cache=memory.cache,
+        names=tuple(trials),
+        facts=["shapes", METHOD, memory.facts, shapes],
+        distributions=memory.distributions,
+        keeps=is_sound,
+    )
+
+    def attempt() -> Answers:
+        _log.warning("%s", memory.notice)
+        return {name: each.run() for name, each in trials.items()}
+
+    return trial.answers(attempt)
 
 
-def remember(memory: Path, found: Mapping[str, Found], distributions: Iterable[str]) -> None:
-    """Keep trials made with these libraries; without that they are only made again."""
-    if all(each.is_lasting for each in found.values()):
-        probes.keep(
-            memory, {name: asdict(each) for name, each in found.items()}, None, distributions
-        )
-
-
-def _read(kept: Mapping[str, Any]) -> Found:
-    shape = kept["shape"]
-    if shape is not None:
-        shape = {str(name): value for name, value in shape.items() if isinstance(value, int)}
-    return Found(float(kept["tokens_per_s"]), shape)
+def is_sound(answers: Answers) -> bool:
+    """Whether all of them have a speed and a shape, or none on purpose."""
+    return all(
+        isinstance(each.found.get("tokens_per_s"), float)
+        and isinstance(each.found.get("shape", ""), dict | None)
+        for each in answers.values()
+    )
 
 
 def run_trial(
@@ -121,23 +125,14 @@ def run_trial(
     return {"tokens_per_s": speed, "shape": found}
 
 
-def main() -> int:
-    """The child: 0 and a line of JSON, or a traceback that nobody reads."""
-    given = json.load(sys.stdin)
-    # A trial that nobody waits for would only slow the next one down.
-    if not die_with_parent(given["parent"]):
-        return 1
+def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the child does."""
     backend: Any = load(given["backend"], given["settings"])
     try:
-        answer = run_trial(backend, given["shapes"], given["sequences"])
+        return run_trial(backend, given["shapes"], given["sequences"])
     finally:
         backend.close()
-    sys.stdout.write(f"\n{json.dumps(answer)}\n")
-    return 0
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    # Native libraries may hang in their clean-up, and nothing here needs one.
-    os._exit(status)
+    answer(find)

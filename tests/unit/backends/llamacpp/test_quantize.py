@@ -9,8 +9,8 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp.probe import run_probe
-from jitney.backends.llamacpp.quantize import quantize_q8
+from jitney.backends.llamacpp import probe
+from jitney.backends.llamacpp.bindings import quantize
 from jitney.errors import ModelError
 from jitney.models.gguf import read_header
 from tests.models_for_tests import write_tiny_gguf
@@ -22,12 +22,12 @@ def test_result_is_smaller_and_runs(tmp_path: Path) -> None:
     """A file that only claims to be Q8_0 would be slow or would not load."""
     source, target = tmp_path / "tiny.gguf", tmp_path / "tiny.Q8_0.gguf"
     write_tiny_gguf(source)
-    quantize_q8(source, target)
+    quantize(source, target, threads=0)
     header = read_header(target)
     assert header.file_type == MOSTLY_Q8_0
     assert header.parameter_count == read_header(source).parameter_count
     assert header.file_bytes < source.stat().st_size // 2
-    run_probe(target, extra_kernels=True)
+    assert probe.find({"model": str(target), "extra_kernels": True}) == {}
 
 
 def test_a_bad_source_is_a_sentence(tmp_path: Path) -> None:
@@ -35,4 +35,4 @@ def test_a_bad_source_is_a_sentence(tmp_path: Path) -> None:
     source = tmp_path / "bad.gguf"
     source.write_bytes(b"GGUF\3\0\0\0")
     with pytest.raises(ModelError, match="could not be converted"):
-        quantize_q8(source, tmp_path / "out.gguf")
+        quantize(source, tmp_path / "out.gguf", threads=0)

@@ -1,12 +1,11 @@
 """What the system says of the processor."""
 
-import os
 import platform
 from pathlib import Path
 
 import pytest
 
-from jitney.backends.machine.processor import Processor, allowed_cores, read_processor
+from jitney.backends.machine.processor import Processor, read_processor
 
 ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
 SYSCTL = """#!/bin/sh
@@ -68,18 +67,6 @@ def test_without_file_and_program_the_architecture_is_told(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_processor(tmp_path / "none") == Processor(platform.machine(), "")
     assert platform.machine()
-
-
-def test_cores_are_those_allowed_and_where_none_are_named_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Guards macOS, where a process is not bound to cores."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 4, 5}, raising=False)
-    assert allowed_cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert allowed_cores() == os.cpu_count()
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert allowed_cores() == 1
 
 
 @pytest.mark.parametrize(

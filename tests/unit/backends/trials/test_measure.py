@@ -2,16 +2,27 @@
 
 import json
 import math
+import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jitney.backends.trials import measure, probes
-from jitney.backends.trials.measure import Trial
+from jitney.backends.trials import measure
+from jitney.backends.trials.remembered import Answers, Trial, builds
+from jitney.backends.trials.trial_process import Answer
 
 NAMES = ("openvino", "llamacpp")
 FAKE = {"slots": 8, "kv_tokens": 2048, "model_len_max": 512, "max_num_batched_tokens": 256}
+
+
+def speed(tokens_per_s: float) -> Answer:
+    return Answer(found={"tokens_per_s": tokens_per_s})
+
+
+def trial(cache: Path, *facts: object, names: tuple[str, ...] = NAMES) -> Trial:
+    return Trial(cache=cache, names=names, facts=facts, distributions=(), keeps=measure.is_settled)
 
 
 def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -53,7 +64,7 @@ def test_the_child_is_given_the_memory_that_it_needs(
     own = settings(
         tmp_path, slots=99, kv_tokens=10**6, slot_tokens_max=4096, max_num_batched_tokens=8
     )
-    assert measure.measure("llamacpp", own, 4) == Trial(12.5)
+    assert measure.measure("llamacpp", own, 4) == speed(12.5)
     given = json.loads((tmp_path / "given").read_text())
     assert given["backend"] == "llamacpp"
     assert given["sequences"] == 4
@@ -73,7 +84,7 @@ def test_what_a_library_prints_does_not_hide_the_figure(
 ) -> None:
     """Guards against chatty native code."""
     fake_child(tmp_path, monkeypatch, """echo loading; echo; echo '{"tokens_per_s": 2.0}'""")
-    assert measure.measure("llamacpp", settings(tmp_path), 1) == Trial(2.0)
+    assert measure.measure("llamacpp", settings(tmp_path), 1) == speed(2.0)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +106,10 @@ def test_every_failure_is_a_sentence(
 ) -> None:
     """A crash in the child must never become one here."""
     fake_child(tmp_path, monkeypatch, script)
-    trial = measure.measure("openvino", settings(tmp_path), 1)
-    assert trial.tokens_per_s is None
-    assert told in (trial.failure or "")
-    assert trial.is_lasting == is_lasting
+    found = measure.measure("openvino", settings(tmp_path), 1)
+    assert not measure.speed_of(found)
+    assert told in (found.failure or "")
+    assert measure.is_settled({"openvino": found, "llamacpp": speed(1.0)}) == is_lasting
 
 
 def test_a_child_that_does_not_end_is_ended(
@@ -107,8 +118,8 @@ def test_a_child_that_does_not_end_is_ended(
     """Guards the start against a library that hangs."""
     monkeypatch.setattr(measure, "START_S_MAX", 0.2)
     fake_child(tmp_path, monkeypatch, "exec sleep 60")
-    trial = measure.measure("openvino", settings(tmp_path), 1)
-    assert "did not end within" in (trial.failure or "")
+    found = measure.measure("openvino", settings(tmp_path), 1)
+    assert "did not end within" in (found.failure or "")
 
 
 def test_a_child_that_cannot_be_started_is_a_failure(
@@ -116,22 +127,27 @@ def test_a_child_that_cannot_be_started_is_a_failure(
 ) -> None:
     """Guards frozen programs, which have no interpreter to start."""
     monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
-    trial = measure.measure("openvino", settings(tmp_path), 1)
-    assert "could not be started" in (trial.failure or "")
+    found = measure.measure("openvino", settings(tmp_path), 1)
+    assert "could not be started" in (found.failure or "")
 
 
 def test_trials_are_remembered(tmp_path: Path) -> None:
     """Guards the second start: figures and failures come back as they were."""
-    memory = measure.memory_path(tmp_path, ["facts", 1])
-    assert memory != measure.memory_path(tmp_path, ["facts", 2])
-    assert measure.recall(memory, NAMES) is None
-    trials = {"openvino": Trial(12.5), "llamacpp": Trial(None, "it crashed (SIGILL)")}
-    measure.remember(memory, trials, None, ())
-    assert measure.recall(memory, NAMES) == trials
-    assert [path.name for path in memory.parent.iterdir()] == [memory.name]
+    once = trial(tmp_path, "facts", 1)
+    assert once.file != trial(tmp_path, "facts", 2).file
+    assert once.recall() is None
+    found = {
+        "openvino": speed(12.5),
+        "llamacpp": Answer(failure="it crashed (SIGILL)", status=-signal.SIGILL),
+    }
+    assert once.answers(lambda: found) == found
+    assert once.recall() == found
+    assert once.answers(dict) == found
+    names = {path.name for path in once.file.parent.iterdir()}
+    assert names == {once.file.name, once.lock}
 
 
-GOOD = {"tokens_per_s": 1.5, "failure": None}
+GOOD = asdict(speed(1.5))
 
 
 @pytest.mark.parametrize(
@@ -144,33 +160,38 @@ GOOD = {"tokens_per_s": 1.5, "failure": None}
         b"\xff\xfe",
         json.dumps({"openvino": GOOD}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": 3}).encode(),
-        json.dumps({"openvino": GOOD, "llamacpp": {"tokens_per_s": "9"}}).encode(),
-        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"tokens_per_s": 0.0}}).encode(),
-        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"tokens_per_s": math.inf}}).encode(),
-        json.dumps({name: {"tokens_per_s": None, "failure": "x"} for name in NAMES}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": {"found": {"tokens_per_s": 9.0}}}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"found": "9"}}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"found": {}}}).encode(),
+        *(
+            json.dumps({"openvino": GOOD, "llamacpp": asdict(speed(each))}).encode()
+            for each in (0.0, -1.0, math.inf, math.nan)
+        ),
+        json.dumps({name: GOOD | {"found": {}, "failure": "x"} for name in NAMES}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": GOOD, "more": "x" * 70_000}).encode(),
     ],
 )
 def test_a_memory_that_makes_no_sense_is_none(tmp_path: Path, content: bytes) -> None:
     """Guards against damaged files: they are measured again."""
-    memory = tmp_path / "memory.json"
-    memory.write_bytes(content)
-    assert measure.recall(memory, NAMES) is None
+    once = trial(tmp_path)
+    once.file.parent.mkdir()
+    once.file.write_bytes(content)
+    assert once.recall() is None
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     """A read-only home must not keep anybody from running a model."""
     cache = tmp_path / "cache"
     cache.write_text("a file where the folder should be")
-    memory = measure.memory_path(cache, [])
-    with measure.undisturbed(cache):
-        measure.remember(memory, {"openvino": Trial(1.0)}, None, ())
-    assert measure.recall(memory, ("openvino",)) is None
+    once = trial(cache, names=("openvino",))
+    found: Answers = {"openvino": speed(1.0)}
+    assert once.answers(lambda: found) == found
+    assert once.recall() is None
 
 
 def test_a_distribution_is_known_by_version_and_content() -> None:
     """Guards a rebuilt library: the same version from another compiler has another speed."""
-    [[name, version, digest], missing] = probes.builds(("numpy", "no-such-thing"))
+    [[name, version, digest], missing] = builds(("numpy", "no-such-thing"))
     assert name == "numpy"
     assert version[0].isdigit()
     assert len(digest) == 64

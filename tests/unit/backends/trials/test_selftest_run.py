@@ -13,11 +13,11 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends import load
-from jitney.backends.llamacpp import usable
+from jitney.backends.kinds import load
+from jitney.backends.llamacpp.kind import trial_values
 from jitney.backends.trials import selftest, selftest_run
-from jitney.backends.trials.selftest import Verdict
 from jitney.backends.trials.selftest_run import DIFFERENCE_MAX, SEED, SHAPE, SIZES, mean_difference
+from jitney.backends.trials.trial_process import EXIT_REFUSED, Answer
 from jitney.models.tiny import write_tiny_gguf
 
 WAIT_S = 120
@@ -26,7 +26,7 @@ FAR = 4 * DIFFERENCE_MAX
 
 
 def difference(model: Path, **numbers: bool) -> float:
-    backend = load("llamacpp", usable.trial_settings(model, model.parent, numbers) | SIZES)
+    backend = load("llamacpp", trial_values(model, model.parent, numbers) | SIZES)
     try:
         return mean_difference(backend)
     finally:
@@ -90,7 +90,7 @@ def run_child(numbers: dict[str, object], parent: int) -> subprocess.CompletedPr
     ("numbers", "status", "told"),
     [
         ({"extra_kernels": True}, 0, ""),
-        ({"nonsense": 1}, selftest.EXIT_REFUSED, "the llamacpp backend has no setting 'nonsense'"),
+        ({"nonsense": 1}, EXIT_REFUSED, "the llamacpp backend has no setting 'nonsense'"),
     ],
 )
 def test_the_child_says_in_a_line_what_is_wrong(
@@ -112,7 +112,7 @@ def test_a_child_whose_parent_is_gone_tries_nothing() -> None:
 
 def test_what_the_child_says_arrives(tmp_path: Path) -> None:
     """Guards the whole way through a real process, to a clause that is remembered."""
-    found = selftest.verdict("llamacpp", {"nonsense": 1}, (), tmp_path)
+    found = selftest.try_backend("llamacpp", {"nonsense": 1}, (), tmp_path)
     assert (found.failure or "").startswith("the llamacpp backend has no setting 'nonsense'")
-    assert found == Verdict(found.failure)
+    assert found == Answer(failure=found.failure, status=EXIT_REFUSED)
     assert len(list(tmp_path.rglob("*.json"))) == 1

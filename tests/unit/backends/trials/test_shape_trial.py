@@ -9,7 +9,8 @@ import pytest
 from jitney.backends.fake import backend
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.backends.trials import invariance, shape_trial
-from jitney.backends.trials.shape_trial import Found
+from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, try_shapes
+from jitney.backends.trials.trial_process import Answer
 
 FILLED, BARE = {"rows_group": 4, "decodes_differ": True}, {"decodes_differ": True}
 
@@ -47,34 +48,73 @@ def test_without_a_shape_the_speed_is_that_of_none(monkeypatch: pytest.MonkeyPat
     assert backend.used == [BARE, {}]
 
 
-def test_what_was_found_is_remembered(tmp_path: Path) -> None:
+def memory(folder: Path, *facts: object) -> ShapeMemory:
+    return ShapeMemory(cache=folder, facts=facts, distributions=(), notice="trying shapes")
+
+
+def tried(model: Path, *shapes: Mapping[str, Any]) -> ShapeTrial:
+    settings = {"model": str(model), "max_num_batched_tokens": 8}
+    return ShapeTrial(backend="llamacpp", settings=settings, shapes=shapes)
+
+
+def let_answer(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> None:
+    """What the next children find."""
+    left = list(answers)
+    monkeypatch.setattr(shape_trial, "ask", lambda *given: left.pop(0))
+
+
+FOUND = Answer(found={"tokens_per_s": 10.0, "shape": FILLED})
+NOTHING = Answer(found={"tokens_per_s": 5.0, "shape": None})
+
+
+def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards later starts: they must not try again, nor take what another trial found."""
-    memory = shape_trial.memory_path(tmp_path, ["some", "facts"])
-    assert memory != shape_trial.memory_path(tmp_path, ["other", "facts"])
-    assert shape_trial.recall(memory, ["on"]) is None
-    found = {"on": Found(10.0, FILLED), "off": Found(5.0, None)}
-    shape_trial.remember(memory, found, ())
-    assert shape_trial.recall(memory, ["on", "off"]) == found
+    trials = {"on": tried(tmp_path, FILLED), "off": tried(tmp_path, BARE)}
+    let_answer(monkeypatch, FOUND, NOTHING, NOTHING, FOUND, NOTHING, NOTHING)
+    for _ in range(3):
+        found = try_shapes(trials, memory(tmp_path, "some facts"))
+        assert found == {"on": FOUND, "off": NOTHING}
+    assert try_shapes(trials, memory(tmp_path, "other facts")) == {"on": NOTHING, "off": FOUND}
+    others = trials | {"off": tried(tmp_path, FILLED)}
+    assert try_shapes(others, memory(tmp_path, "some facts")) == {"on": NOTHING, "off": NOTHING}
 
 
-def test_what_may_pass_is_not_remembered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(failure="it crashed (SIGSEGV)", status=-11),
+        Answer(failure="it was killed", status=-9),
+        Answer(),
+        Answer(found={"tokens_per_s": "x", "shape": None}),
+        Answer(found={"tokens_per_s": 1.0}),
+        Answer(found={"tokens_per_s": 1.0, "shape": 3}),
+    ],
+)
+def test_what_may_pass_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
     """Guards a start in a bad moment: the next one tries again."""
-    memory = shape_trial.memory_path(tmp_path, [])
-    shape_trial.remember(memory, {"on": Found(0.0, None, is_lasting=False)}, ())
-    assert shape_trial.recall(memory, ["on"]) is None
+    let_answer(monkeypatch, answer, FOUND)
+    trials = {"on": tried(tmp_path, FILLED)}
+    assert try_shapes(trials, memory(tmp_path)) == {"on": answer}
+    assert try_shapes(trials, memory(tmp_path)) == {"on": FOUND}
 
 
 @pytest.mark.parametrize("kept", ["", "[]", '{"on": {}}', '{"on": {"tokens_per_s": "x"}}'])
-def test_damage_is_no_memory(tmp_path: Path, kept: str) -> None:
+def test_damage_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
     """Guards against files that were cut short, or are somebody else's."""
-    memory = tmp_path / "memory.json"
-    memory.write_text(kept)
-    assert shape_trial.recall(memory, ["on"]) is None
+    let_answer(monkeypatch, NOTHING, FOUND)
+    trials = {"on": tried(tmp_path, FILLED)}
+    try_shapes(trials, memory(tmp_path))
+    [file] = (tmp_path / "probes").glob("*.json")
+    file.write_text(kept)
+    assert try_shapes(trials, memory(tmp_path)) == {"on": FOUND}
 
 
-def test_the_child_answers_in_one_line(tmp_path: Path) -> None:
+def test_a_backend_that_cannot_be_loaded_has_no_shape(tmp_path: Path) -> None:
     """Guards the way through a process: a backend that cannot be loaded is no verdict."""
     model = tmp_path / "model.gguf"
     model.write_bytes(b"nothing")
-    found = shape_trial.try_shapes("llamacpp", {"model": str(model)}, [FILLED], 0)
-    assert found == Found(0.0, None, is_lasting=False)
+    found = tried(model, FILLED).run()
+    assert found.failure is not None
+    assert found.found == {}

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.llamacpp import usable
+from jitney.backends.kind import Library
+from jitney.backends.llamacpp.kind import KIND, failure
+from jitney.config import Settings
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
 ALL = """*'"extra_kernels": true'*"""
@@ -26,7 +28,7 @@ def test_an_illegal_instruction_of_the_fastest_kernels_is_no_failure(
 ) -> None:
     """Guards a library that GCC 12 compiled: it serves, slower, and is asked about once."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=two(SIGILL, "exit 0"))
-    assert [usable.failure(tmp_path / "cache") for _ in range(3)] == [None] * 3
+    assert [failure(Settings(cache_dir=tmp_path / "cache")) for _ in range(3)] == [None] * 3
     assert tried(children) == [True, False]
 
 
@@ -50,17 +52,16 @@ def test_only_an_illegal_instruction_asks_for_a_second_trial(
 ) -> None:
     """Guards the meaning of each death: other ones are not about the kernels."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=two(with_all, without))
-    failure = usable.failure(tmp_path / "cache")
-    assert failure == told if told is None else (failure or "").startswith(told)
+    found = failure(Settings(cache_dir=tmp_path / "cache"))
+    assert found == told if told is None else (found or "").startswith(told)
     assert tried(children) == trials
 
 
 def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards `jitney backends` on a bare install, and beside a package without metadata."""
     install(monkeypatch, missing=MODULES["llamacpp"])
-    assert not usable.is_installed()
-    assert usable.distributions() == ()
-    assert usable.version() is None
+    assert KIND.library() is None
+    assert KIND.distributions() == ()
 
 
 @pytest.mark.parametrize(
@@ -71,5 +72,5 @@ def test_the_package_that_brings_it_is_what_a_verdict_holds_for(
 ) -> None:
     """Guards the key of the memory: the other package holds another library."""
     install(monkeypatch, missing=missing)
-    assert usable.is_installed()
-    assert usable.distributions() == (name,)
+    assert isinstance(KIND.library(), Library)
+    assert KIND.distributions() == (name,)

@@ -1,14 +1,14 @@
-"""How large the memory is, and when each slot has cells of its own."""
+"""How large the memory of llama.cpp is, and when each slot has cells of its own."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from jitney.backends.llamacpp.memory_layout import own_cells, size_llamacpp
+from jitney.backends.shared.sizing import Sizes
 from jitney.config import Settings
-from jitney.core import limits
 from jitney.errors import ConfigError, ModelError
-from jitney.loading.sizing import Sizes, own_cells_tokens, size_llamacpp, size_paged
 from jitney.models.gguf import GgufHeader
 
 
@@ -68,55 +68,11 @@ def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> N
         size_llamacpp(given, header(token_bytes=0), None)
 
 
-@pytest.mark.parametrize(
-    ("given", "free_bytes", "expected"),
-    [
-        ({}, None, Sizes(16 * 4096, 80, 0)),
-        ({}, 10**12, Sizes(16 * 4096, 80, 0)),
-        ({"max_num_seqs": 100}, None, Sizes(100 * 4096, 200, 0)),
-        ({"max_model_len": 100}, None, Sizes(16 * 128, 80, 0)),
-        ({"max_model_len": 100}, 10**6, Sizes(224, 80, 0)),
-        ({"max_model_len": 100}, 130_000, Sizes(128, 80, 0)),
-        ({"kv_tokens": 5000}, 10**12, Sizes(5000, 80, 0)),
-        ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1984, 80, 0)),
-        (
-            {"max_num_seqs": 4096, "max_model_len": 10**6, "max_num_batched_tokens": 4096},
-            None,
-            Sizes(limits.TOKENS_MAX, 8192, 0),
-        ),
-    ],
-)
-def test_a_pool_of_blocks_has_room_for_all_sequences_or_for_what_fits(
-    given: dict[str, Any], free_bytes: int | None, expected: Sizes
-) -> None:
-    """Guards against preemption where memory is plenty, and against more than there is."""
-    assert size_paged(Settings(**given), 8192, 1000, free_bytes) == expected
-
-
-def test_a_pool_of_blocks_is_no_longer_than_the_model_was_trained_for() -> None:
-    """Guards against memory that no sequence can ever use."""
-    assert size_paged(Settings(), 50, 1000, None) == Sizes(16 * 64, 80, 0)
-
-
-@pytest.mark.parametrize(
-    "given", [{"kv_tokens": 10**7}, {"memory_limit": 10**10}, {"max_model_len": 10**6}]
-)
-def test_a_pool_that_the_machine_does_not_have_is_refused_by_name(given: dict[str, Any]) -> None:
-    """Guards against an out-of-memory kill, hours after the start."""
-    with pytest.raises(ModelError, match=f"^{next(iter(given))} asks for .* GiB"):
-        size_paged(Settings(**given), 10**7, 1001, 10**9)
-
-
-def test_a_pool_counts_fractions_of_a_byte() -> None:
-    """Guards kinds of numbers that share their scales among many."""
-    assert size_paged(Settings(memory_limit=2**20), 8192, 1.25, None).kv_tokens == 838_848
-
-
 @pytest.mark.parametrize("sequences", [1, 4, 16])
 def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) -> None:
     """Guards advice: whoever follows it must get what it promises, and not with less."""
     given = Settings(max_num_seqs=sequences, max_model_len=300)
-    tokens = own_cells_tokens(given, header())
+    tokens = own_cells(given, header()).kv_tokens
     enough = replace(given, kv_tokens=tokens)
     assert size_llamacpp(enough, header(), 10**12).slot_tokens_max == 512
     less = replace(given, kv_tokens=tokens - 1)

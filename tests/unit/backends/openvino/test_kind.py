@@ -2,12 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jitney.backends.openvino import usable
+from jitney.backends.openvino import kind
 from jitney.backends.openvino.families import dtypes
-from jitney.backends.openvino.usable import Wanted, here
+from jitney.backends.openvino.kind import Chosen, chosen_dtypes
+from jitney.config import Settings
 from tests.children_for_tests import WORKS, Children, install, refuses, stand_in
 
 HALF = """*'"inference_precision": "bf16"'*"""
@@ -20,8 +22,13 @@ def computes_with_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     install(monkeypatch)
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model name : Fast\nflags : avx2 avx512_bf16\n")
-    monkeypatch.setattr(usable, "dtypes", partial(dtypes, cpuinfo=cpuinfo))
+    monkeypatch.setattr(kind, "dtypes", partial(dtypes, cpuinfo=cpuinfo))
     return cpuinfo
+
+
+def chosen(folder: Path, dtype: Any, threads: int) -> Chosen:
+    """What is computed with, in a cache folder of the test."""
+    return chosen_dtypes(Settings(cache_dir=folder / "cache", dtype=dtype, threads=threads))
 
 
 def two(half: str, plain: str) -> str:
@@ -55,7 +62,7 @@ def test_only_where_the_choice_is_ours_another_one_is_tried(
     """Guards both ways: `auto` finds what works, and what was asked for is never replaced."""
     children = stand_in(tmp_path, monkeypatch, openvino=script)
     for _ in range(2):
-        found = here(Wanted(dtype, "auto", 2), tmp_path / "cache")
+        found = chosen(tmp_path, dtype, 2)
         assert (found.dtypes.inference, found.failure) == expected
     assert precisions(children) == trials
 
@@ -65,9 +72,9 @@ def test_plain_numbers_of_a_fallback_are_those_of_a_processor_without_others(
 ) -> None:
     """Guards speed: float32 comes with rounded activations wherever `auto` amounts to it."""
     stand_in(tmp_path, monkeypatch, openvino=two("kill -SEGV $$", "exit 0"))
-    fallen = here(Wanted("auto", "auto", 2), tmp_path / "cache")
+    fallen = chosen(tmp_path, "auto", 2)
     computes_with_bfloat16.write_text("model name : Old\nflags : avx2\n")
-    assert here(Wanted("auto", "auto", 2), tmp_path / "cache") == fallen
+    assert chosen(tmp_path, "auto", 2) == fallen
     assert fallen.dtypes.activation_group > 0
 
 
@@ -77,7 +84,7 @@ def test_without_bfloat16_there_is_one_trial(
     """Guards against a second trial of the same numbers."""
     computes_with_bfloat16.write_text("model name : Old\nflags : avx2\n")
     children = stand_in(tmp_path, monkeypatch, openvino=refuses(UNWELL))
-    assert here(Wanted("auto", "auto", 2), tmp_path / "cache").failure == UNWELL
+    assert chosen(tmp_path, "auto", 2).failure == UNWELL
     assert precisions(children) == ["f32"]
 
 
@@ -90,7 +97,7 @@ def test_a_missing_attention_is_told_in_our_words(
         "PagedAttentionExtension_3796 AttentionExecutor creation fails with precision f32"
     )
     stand_in(tmp_path, monkeypatch, openvino=refuses(told))
-    found = here(Wanted("float32", "auto", 2), tmp_path / "cache")
+    found = chosen(tmp_path, "float32", 2)
     assert found.failure == "its paged attention does not exist for this processor"
 
 
@@ -100,7 +107,7 @@ def test_threads_beyond_two_make_no_difference(
     """Guards quick starts with another number of threads; one is another matter."""
     children = stand_in(tmp_path, monkeypatch)
     for threads in (2, 3, 64, 1, 1):
-        assert here(Wanted("float32", "auto", threads), tmp_path / "cache").failure is None
+        assert chosen(tmp_path, "float32", threads).failure is None
     assert [each["numbers"]["threads"] for each in children.given] == [2, 1]
 
 
@@ -110,6 +117,6 @@ def test_what_is_not_installed_is_not_tried(
     """Guards the sentence: an import error of the child would be blamed on the processor."""
     children = stand_in(tmp_path, monkeypatch)
     install(monkeypatch, missing=("tokenizers",))
-    found = here(Wanted("auto", "auto", 2), tmp_path / "cache")
+    found = chosen(tmp_path, "auto", 2)
     assert found.failure == "it is not installed"
     assert children.given == []

@@ -1,0 +1,59 @@
+"""The fake backend as a kind: no library and no model. See `jitney.backends.kind`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any  # Any: plain values for the backend's settings
+
+from jitney.backends.kind import SAME_TEXTS, Kind, Values
+from jitney.backends.shared.sizing import kv_tokens_wanted, pool_slots
+from jitney.config import Settings
+from jitney.errors import ConfigError
+
+MODEL_LEN_MAX = 4096
+
+
+def check(settings: Settings) -> None:
+    """Refuse what has no meaning here. Raises ConfigError."""
+    if settings.batch_invariant == "off":
+        raise ConfigError(
+            "batch_invariant is off, and the fake backend is the same in every batch; leave it out."
+        )
+    if settings.memory_limit is not None:
+        raise ConfigError(
+            "The fake backend has no bytes to count; give kv_tokens, not memory_limit."
+        )
+
+
+def values(settings: Settings, source: Path | None) -> Values:
+    """The values for `FakeSettings`."""
+    del source
+    kv_tokens = kv_tokens_wanted(settings)
+    return {
+        "slots": pool_slots(settings.max_num_seqs),
+        "kv_tokens": kv_tokens,
+        "model_len_max": settings.max_model_len or min(MODEL_LEN_MAX, kv_tokens),
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+    }
+
+
+def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+    """The values for a trial: completions do not end by themselves."""
+    del model, folder
+    return {"eos_period": 0, "model_len_max": 512, **given}
+
+
+KIND = Kind(
+    name="fake",
+    title="the fake backend",
+    classes=("FakeSettings", "FakeBackend"),
+    models="none: its next token is a hash, for trying things out",
+    runs_on="anything",
+    memory="single tokens, which are only counted",
+    block_tokens=1,
+    texts=SAME_TEXTS,
+    takes_model=False,
+    lacks=("dtype", "kv_cache_dtype"),
+    check=check,
+    values=values,
+    trial_values=trial_values,
+)

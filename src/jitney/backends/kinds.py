@@ -1,0 +1,54 @@
+"""The backends by name, and the two ways to build one. Called at start-up, from any thread.
+
+`load` builds a backend in this process, `load_process` in a process of its own, so that a crash of
+native code ends that process and not this one.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, get_args  # Any: settings before their dataclass has checked them
+
+from jitney.backends.kind import Kind
+from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.config.settings import BackendName
+from jitney.core import limits
+from jitney.core.backend import Backend
+from jitney.errors import ConfigError
+
+NAMES: tuple[str, ...] = tuple(name for name in get_args(BackendName) if name != "auto")
+"""In the order in which they are preferred."""
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of this name. Raises ConfigError where there is none."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no backend {name!r}; there are {', '.join(NAMES)}.")
+    kind: Kind = importlib.import_module(f"jitney.backends.{name}.kind").KIND
+    return kind
+
+
+def all_kinds() -> list[Kind]:
+    """Every kind, in the order in which they are preferred."""
+    return [kind_of(name) for name in NAMES]
+
+
+def load(name: str, settings: Mapping[str, Any]) -> Backend:
+    """Build a backend in this process. Raises a SetupError that says what to mend."""
+    return kind_of(name).load(settings)
+
+
+def load_process(
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    start_s_max: float = 300.0,
+    batch_s_max: float = limits.BATCH_S_MAX,
+) -> ProcessBackend:
+    """Build a backend in a process of its own; it ends when this process does."""
+    spec = BackendSpec(
+        name=kind_of(name).name,
+        settings=dict(settings),
+        start_s_max=start_s_max,
+        batch_s_max=batch_s_max,
+    )
+    return ProcessBackend(spec)

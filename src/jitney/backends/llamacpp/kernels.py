@@ -1,0 +1,72 @@
+"""Whether llama.cpp's fastest kernels run a model here: tried in a child, and remembered.
+
+The child is `probe`. An illegal instruction means that a compiler got those kernels wrong: then the
+model is tried without them. Every other end of the child is a sentence about the model. Called at
+start-up, from any thread.
+"""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from jitney.backends.trials.remembered import Answers, Trial
+from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, Answer, ask
+from jitney.errors import ModelError
+from jitney.models.parts import size_of
+
+START_S_MAX = 120.0
+BYTES_PER_S_MIN = 20e6
+"""The slowest disk from which a model is still waited for."""
+SLOW_NOTICE = (
+    "this llama.cpp was compiled in a way that this processor stops with an illegal instruction, "
+    'so its fastest kernels stay off; `make llama ARGS="--compile --force"` compiles another one, '
+    "best with clang 19."
+)
+_NAME = "extra_kernels"
+
+
+def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool:
+    """Whether the model runs with the fastest kernels; false where it runs without them only.
+
+    Raises ModelError where it does not run at all.
+    """
+    try:
+        status, size = model.stat(), size_of(model)
+    except OSError as error:
+        raise ModelError(f"{model} cannot be read: {error.strerror}.") from None
+    trial = Trial(
+        cache=cache,
+        names=(_NAME,),
+        facts=[str(model.resolve()), status.st_size, status.st_mtime_ns],
+        distributions=distributions,
+        keeps=lambda answers: isinstance(answers[_NAME].found.get(_NAME), bool),
+        model=model,
+        lock="probe.lock",
+    )
+    found = trial.answers(lambda: _tried(model, START_S_MAX + size / BYTES_PER_S_MIN))[_NAME]
+    if found.failure is not None:
+        raise ModelError(_sentence(model, found))
+    return bool(found.found[_NAME])
+
+
+def _tried(model: Path, limit_s: float) -> Answers:
+    found = Answer()
+    for is_extra in (True, False):
+        given = {"model": str(model), _NAME: is_extra}
+        found = ask("jitney.backends.llamacpp.probe", given, limit_s)
+        if found.failure is None:
+            found = replace(found, found={_NAME: is_extra})
+        if found.status != -signal.SIGILL:
+            break
+    return {_NAME: found}
+
+
+def _sentence(model: Path, found: Answer) -> str:
+    if found.status in (EXIT_REFUSED, EXIT_NO_ROOM):
+        return f"{found.failure}."
+    advice = (
+        "the file is damaged or its kind of model is not supported"
+        if found.would_repeat
+        else "take a smaller model or free some memory"
+    )
+    return f"{model} cannot be run by llama.cpp: {found.failure}; {advice}."

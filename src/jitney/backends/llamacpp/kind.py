@@ -1,0 +1,234 @@
+"""llama.cpp as a kind of backend: which models, and its values for given settings.
+
+See `jitney.backends.kind`. Nothing of the library is loaded here.
+"""
+
+import logging
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any  # Any: plain values for the backend's settings
+
+from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of
+from jitney.backends.llamacpp import attention, kernels, library, prebuilt
+from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
+from jitney.backends.machine.free_memory import available_bytes
+from jitney.backends.trials.selftest import try_backend
+from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory
+from jitney.config import Settings
+from jitney.errors import ConfigError, SetupError
+from jitney.models import cache as model_cache
+from jitney.models.gguf import read_header
+
+_log = logging.getLogger("jitney")
+
+ADVICE = (
+    "`make llama` adds llama.cpp, or `jitney backends --add llamacpp`, or the extra `llama` of "
+    "jitney, which compiles it"
+)
+Q8_KIND = "Q8_0"
+Q8_FILE = "model.gguf"
+Q8_BYTES_PER_WEIGHT = 34 / 32
+
+KERNELS = {"auto": ("off", "on"), "on": ("on",), "off": ("off",)}
+ATTENTION_PARAMETERS_MIN = 20_000_000
+"""A model of fewer weights is not worth a trial of its attention."""
+
+
+def installed() -> Library | None:
+    """The package that brings the library."""
+    found = library.find()
+    if found is None:
+        return None
+    name = found.distribution
+    try:
+        return Library((name,), f"{metadata.version(name)} ({name})")
+    except metadata.PackageNotFoundError:
+        return Library((name,))
+
+
+def check(settings: Settings) -> None:
+    """Refuse what it cannot do whatever the model; before one is fetched for nothing."""
+    if settings.max_num_seqs > SLOTS_MAX:
+        raise ConfigError(
+            f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp tells at most "
+            f"{SLOTS_MAX} sequences apart; lower it."
+        )
+
+
+def failure(settings: Settings) -> str | None:
+    """Why it cannot run models here, as a clause; None when it was seen to run one."""
+    # Its fastest kernels may be what the compiler got wrong; each model is tried without them.
+    for extra_kernels in (True, False):
+        tried = {"extra_kernels": extra_kernels}
+        found = try_backend(KIND.name, tried, KIND.distributions(), settings.cache_dir)
+        if found.status != -signal.SIGILL:
+            return found.failure
+    return "it was compiled for another processor and stops with an illegal instruction"
+
+
+def refusal(model: Path, model_len_max: int | None) -> str | None:
+    """Why it cannot run this model; what is in a file is for its loading to say."""
+    del model_len_max
+    return "it reads GGUF files, and the model is a folder" if model.is_dir() else None
+
+
+def ready(source: Path, settings: Settings) -> Path:
+    """The model as it reads it: the file itself, or the embedded one with other weights."""
+    if settings.model is not None:
+        return source
+
+    def quantize(source: Path, folder: Path) -> None:
+        target = folder / Q8_FILE
+        # On all cores. Nothing is lost from a source of 4 or 5 bits.
+        KIND.module("bindings").quantize(source, target, threads=0)
+        # A disk that filled up in silence leaves a file that is cut short.
+        read_header(target)
+
+    # Its own weights have no batched kernel in llama.cpp on most processors.
+    conversion = model_cache.Conversion(
+        kind=Q8_KIND, files=(Q8_FILE,), bytes_per_weight=Q8_BYTES_PER_WEIGHT, make=quantize
+    )
+    return model_cache.converted(settings.cache_dir, source, conversion) / Q8_FILE
+
+
+def values(settings: Settings, source: Path | None) -> Values:
+    """The values for `LlamaCppSettings`, with the model made ready. Raises a SetupError."""
+    assert source is not None, "it takes a model"
+    model = ready(source, settings)
+    header = read_header(model)
+    sizes = size_llamacpp(settings, header, available_bytes())
+    found: Values = {
+        "model": str(model),
+        "kv_tokens": sizes.kv_tokens,
+        "slots": sizes.slots,
+        "slot_tokens_max": sizes.slot_tokens_max,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "threads": threads_of(settings),
+        "gpu_layers": settings.gpu_layers,
+        "flash_attention": settings.flash_attention == "on",
+        # The process does without them after an illegal instruction.
+        "extra_kernels": True,
+    }
+    if sizes.slot_tokens_max == 0:
+        # In one pool the fused kernel skips other sequences' cells.
+        found["flash_attention"] = settings.flash_attention != "off"
+        _warn_of_pool(settings, own_cells(settings, header).kv_tokens)
+        return found
+    choice = _choose_attention(found, settings)
+    found["flash_attention"] = choice.is_fused
+    if choice.shape is not None:
+        return found | asdict(choice.shape) | {"batch_invariant": True}
+    if settings.batch_invariant == "auto":
+        _log.warning(MAY_DIFFER)
+    if settings.batch_invariant == "on":
+        raise ConfigError(
+            "batch_invariant is on, and no way was found in which llama.cpp computes this model "
+            "alike in every batch on this machine; leave it out, or give off."
+        )
+    return found
+
+
+def proven(values: Values, settings: Settings) -> Values:
+    """Try the model in a child first: in this process an illegal instruction would be the end."""
+    distributions = KIND.distributions()
+    if not distributions:
+        return values  # loading will say what is missing
+    model = Path(str(values["model"]))
+    is_usable = kernels.are_usable(model, settings.cache_dir, distributions)
+    if not is_usable:
+        _log.warning("%s", kernels.SLOW_NOTICE)
+    return values | {"extra_kernels": is_usable}
+
+
+def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+    """The values to run the tiny model, which it reads as it is."""
+    del folder
+    return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **given}
+
+
+def speed_facts(source: Path, settings: Settings) -> object:
+    """Whether each slot would have cells of its own: it is several times faster then."""
+    try:
+        sizes = size_llamacpp(settings, read_header(source), available_bytes())
+    except SetupError:
+        return False  # loading will say what is wrong
+    return sizes.slot_tokens_max != 0
+
+
+def _warn_of_pool(settings: Settings, tokens: int) -> None:
+    """Say that texts are not promised to be equal in one pool, and with how much memory they are.
+
+    Raises ConfigError where that was asked for.
+    """
+    if settings.batch_invariant == "off":
+        return
+    if settings.gpu_layers != 0:
+        reason = "that is not known of llama.cpp on a GPU; leave it out, or gpu_layers"
+    else:
+        reason = (
+            f"each sequence needs memory of its own for that: kv_tokens of {tokens} (or a "
+            "memory_limit that holds them); fewer sequences (max_num_seqs) or a smaller "
+            "max_model_len need less"
+        )
+    if settings.batch_invariant == "on":
+        raise ConfigError(f"batch_invariant is on, and {reason}.")
+    _log.warning("%s: %s", MAY_DIFFER, reason)
+
+
+def _choose_attention(values: Values, settings: Settings) -> attention.Attention:
+    """Which kernel, and the shape of its passes; tried once for this model and remembered."""
+    is_alike = settings.batch_invariant != "off"
+    header = read_header(Path(str(values["model"])))
+    if header.parameter_count < ATTENTION_PARAMETERS_MIN:
+        is_fused = settings.flash_attention == "on"
+        shape = attention.SHAPE_UNTRIED if is_alike and not is_fused else None
+        return attention.Attention(is_fused, shape)
+    names = KERNELS[settings.flash_attention]
+    if len(names) == 1 and not is_alike:
+        return attention.Attention(names[0] == "on", None)
+    memory = ShapeMemory(
+        cache=settings.cache_dir,
+        facts=[
+            [header.architecture, header.parameter_count, header.kv_bytes_per_token],
+            [sorted(header.weight_types), values["threads"]],
+        ],
+        distributions=KIND.distributions(),
+        notice="trying which attention kernels are best for this model here, once",
+    )
+    shapes = {name: attention.SHAPES[name] if is_alike else () for name in names}
+    return attention.choose(values, shapes, memory)
+
+
+KIND = Kind(
+    name="llamacpp",
+    title="llama.cpp",
+    classes=("LlamaCppSettings", "LlamaCppBackend"),
+    models="GGUF files of every architecture that llama.cpp knows",
+    runs_on="the CPU, and a GPU if llama.cpp was built for one (--gpu-layers)",
+    memory="single tokens; cells for each slot where they fit, one pool elsewhere",
+    block_tokens=1,
+    texts=f"{SAME_TEXTS} (--batch-invariant), but where all sequences share one pool",
+    extra="llama",
+    libraries=tuple(library.PACKAGES),
+    library=installed,
+    advice=ADVICE,
+    instead=ADVICE,
+    add=prebuilt.add,
+    only={
+        "gpu_layers": "only llama.cpp puts layers on a GPU",
+        "flash_attention": "only llama.cpp has the choice",
+    },
+    lacks=("dtype", "kv_cache_dtype"),
+    check=check,
+    failure=failure,
+    refusal=refusal,
+    ready=ready,
+    conversions=(Q8_KIND,),
+    values=values,
+    proven=proven,
+    trial_values=trial_values,
+    speed_facts=speed_facts,
+)

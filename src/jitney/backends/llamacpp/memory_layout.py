@@ -1,0 +1,68 @@
+"""How large the memory of llama.cpp is, and which of its two layouts it has. Pure.
+
+In one *pool* a prefix is shared by marking its cells, and memory is what was asked for; but
+attention looks at every used cell for every token. With *cells of its own* for each slot a forward
+pass is two to four times faster, and memory is slots times the longest sequence
+(docs/decisions/0008-cells-of-their-own.md). So: cells of their own where they fit the budget.
+"""
+
+from jitney.backends.shared.sizing import (
+    MODEL_LEN_DEFAULT,
+    SHARE,
+    Sizes,
+    TokenMemory,
+    kv_tokens_wanted,
+    pool_slots,
+)
+from jitney.config import Settings
+from jitney.models.gguf import GgufHeader
+
+SLOTS_MAX = 256
+"""llama.cpp tells at most so many sequences apart."""
+
+OWN_SPARE_MIN = 4
+"""Slots beyond those that run, for cached prefixes, where each has cells of its own."""
+
+POOL_SHARE = 0.5
+"""Of the memory that the weights leave free, so much is taken by a pool that nobody sized."""
+
+GROUP = 4
+UNIT = 256
+"""llama.cpp takes memory in multiples of so many tokens."""
+
+
+def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> Sizes:
+    """The sizes for these settings; `free_bytes` is None where the system does not say."""
+    own = own_cells(settings, header)
+    pool_slots_count = min(pool_slots(settings.max_num_seqs), SLOTS_MAX)
+    token_bytes = header.kv_bytes_per_token
+    is_on_gpu = settings.gpu_layers != 0
+    memory = TokenMemory(
+        token_bytes=token_bytes, unit=UNIT, free_bytes=None if is_on_gpu else free_bytes
+    )
+    budget = memory.budget(settings)
+    if budget is not None:
+        if is_on_gpu or own.kv_tokens > budget:
+            return Sizes(budget, pool_slots_count)
+        return Sizes(budget, own.slots, own.slot_tokens_max)
+    wanted = kv_tokens_wanted(settings)
+    if memory.free_bytes is None or token_bytes == 0:
+        return Sizes(wanted, pool_slots_count)
+    spare = max(memory.free_bytes - header.file_bytes, 0)
+    if own.kv_tokens * token_bytes <= spare * SHARE:
+        return own
+    # Where next to nothing fits, the backend refuses and says what is missing.
+    fits = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
+    return Sizes(wanted if settings.max_model_len else min(wanted, fits), pool_slots_count)
+
+
+def own_cells(settings: Settings, header: GgufHeader) -> Sizes:
+    """The sizes with which each slot has cells of its own."""
+    length = settings.max_model_len or min(
+        header.context_length or MODEL_LEN_DEFAULT, MODEL_LEN_DEFAULT
+    )
+    length = -(-length // UNIT) * UNIT
+    spare = max(OWN_SPARE_MIN, settings.max_num_seqs // 2)
+    # In whole groups of rows, as its kernels may take them.
+    slots = min(-(-(settings.max_num_seqs + spare) // GROUP) * GROUP, SLOTS_MAX)
+    return Sizes(slots * length, slots, length)

@@ -1,0 +1,247 @@
+"""OpenVINO as a kind of backend: which models, and its values for given settings.
+
+See `jitney.backends.kind`. Nothing of the library is loaded here. Its paged attention is compiled
+for some processors only, and one that lacks it is found by trying: the library refuses, or the
+process dies.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any  # Any: plain values for the backend's settings
+
+from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of
+from jitney.backends.machine.free_memory import available_bytes, check_weights
+from jitney.backends.machine.processor import read_processor
+from jitney.backends.openvino import families
+from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
+from jitney.backends.shared.sizing import TokenMemory, size_paged
+from jitney.backends.trials.selftest import try_backend
+from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory, ShapeTrial, try_shapes
+from jitney.config import Settings
+from jitney.errors import ConfigError, ModelError
+from jitney.models import cache as model_cache
+from jitney.models.gguf import read_header
+
+_log = logging.getLogger("jitney")
+
+LIBRARIES = ("openvino", "openvino_genai", "gguf", "tokenizers")
+DISTRIBUTIONS = ("openvino", "openvino-genai", "gguf", "tokenizers")
+SHAPE_FACTS = ("model", "threads", "inference_precision", "kv_precision", "activation_group")
+"""Values on which it depends what is computed alike."""
+
+CONVERSION = "openvino-3"
+FLOAT16_BYTES_PER_WEIGHT = 4.5
+PACKED_BYTES_PER_WEIGHT = 2.5
+"""Weights are written twice: as a GGUF that the reader takes, and as the result."""
+
+_ATTENTION = "PagedAttention"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What it computes with on this machine, and why that does not work; None when it does."""
+
+    dtypes: Dtypes
+    failure: str | None
+
+
+def installed() -> Library | None:
+    """All of its packages, or nothing."""
+    if any(importlib.util.find_spec(name) is None for name in LIBRARIES):
+        return None
+    try:
+        return Library(DISTRIBUTIONS, metadata.version(DISTRIBUTIONS[0]))
+    except metadata.PackageNotFoundError:
+        return Library(DISTRIBUTIONS)
+
+
+def chosen_dtypes(settings: Settings) -> Chosen:
+    """The numbers to compute with, tried: where the choice is ours, the best that works."""
+    threads = threads_of(settings)
+    first = dtypes(settings.dtype, settings.kv_cache_dtype, threads)
+    if KIND.library() is None:
+        return Chosen(first, "it is not installed")
+    found = Chosen(first, _failure(first, threads, settings.cache_dir))
+    if found.failure is not None and settings.dtype == "auto" and first.inference != "f32":
+        plain = dtypes("auto", settings.kv_cache_dtype, threads, is_half=False)
+        second = Chosen(plain, _failure(plain, threads, settings.cache_dir))
+        return second if second.failure is None else found
+    return found
+
+
+def _failure(chosen: Dtypes, threads: int, cache: Path) -> str | None:
+    tried = {
+        "inference_precision": chosen.inference,
+        "kv_precision": chosen.kv,
+        "activation_group": chosen.activation_group,
+        # What it compiles depends on whether there is more than one, and on nothing else.
+        "threads": min(threads, 2),
+    }
+    found = try_backend(KIND.name, tried, DISTRIBUTIONS, cache)
+    if found.failure is not None and _ATTENTION in found.failure:
+        return "its paged attention does not exist for this processor"
+    return found.failure
+
+
+def refusal(model: Path, model_len_max: int | None) -> str | None:
+    """Why it cannot run this model, with sequences of this length. Raises ModelError."""
+    if families.is_exported(model):
+        return None
+    return families.refusal(read_header(model), model_len_max)
+
+
+def numbers(settings: Settings) -> str:
+    """What it would compute with, in words: the choices that `auto` amounts to."""
+    chosen = chosen_dtypes(settings).dtypes
+    threads = threads_of(settings)
+    names = families.LONG_NAMES
+    told = f"{names[chosen.inference]}, keys and values in {names[chosen.kv]}"
+    if chosen.activation_group:
+        told += ", activations rounded to 8 bits"
+    model = settings.model
+    if model is not None and not families.is_exported(model):
+        told += f", weights {chosen.weights(read_header(model).parameter_count)}"
+    return f"{told}, {threads} threads" if threads > 1 else f"{told}, one thread"
+
+
+def ready(source: Path, settings: Settings) -> Path:
+    """The folder of the converted model. Raises ModelError."""
+    if families.is_exported(source):
+        return source
+    header = read_header(source)
+    reason = families.refusal(header, settings.max_model_len)
+    if reason is not None:
+        raise ModelError(
+            f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."
+        )
+    weights = chosen_dtypes(settings).dtypes.weights(header.parameter_count)
+    is_wide = weights == "float16" or header.weight_types <= {"F32", "F16", "BF16"}
+
+    # What is converted has another name, in the hub's cache.
+    name = source.name
+
+    def convert(source: Path, folder: Path) -> None:
+        _log.warning(
+            "%s is being converted for OpenVINO, once; a billion weights take about a minute", name
+        )
+        KIND.module("convert").write_model(source, folder, weights=weights)
+
+    conversion = model_cache.Conversion(
+        kind=f"{CONVERSION}-{weights}",
+        files=families.FILES,
+        bytes_per_weight=FLOAT16_BYTES_PER_WEIGHT if is_wide else PACKED_BYTES_PER_WEIGHT,
+        make=convert,
+    )
+    return model_cache.converted(settings.cache_dir, source, conversion)
+
+
+def values(settings: Settings, source: Path | None) -> Values:
+    """The values for `OpenVinoSettings`, with the model made ready. Raises a SetupError."""
+    assert source is not None, "it takes a model"
+    model = ready(source, settings)
+    facts = families.facts(source)
+    chosen = chosen_dtypes(settings).dtypes
+    if chosen.inference == "f32" and settings.dtype == "auto" and read_processor().has_bfloat16:
+        _log.warning(
+            "on one thread OpenVINO computes with float32 and rounded activations, since its "
+            "bfloat16 needs two; answers differ a little from those on more threads"
+        )
+    memory = TokenMemory(
+        token_bytes=facts.kv_values_per_token * chosen.kv_bytes,
+        unit=BLOCK_TOKENS,
+        free_bytes=_free_beside(model),
+    )
+    sizes = size_paged(settings, facts.model_len_max, memory)
+    found: Values = {
+        "model": str(model),
+        "vocabulary": str(source),
+        "kv_tokens": sizes.kv_tokens,
+        "slots": sizes.slots,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "model_len_max": facts.model_len_max,
+        "threads": threads_of(settings),
+        "inference_precision": chosen.inference,
+        "kv_precision": chosen.kv,
+        "activation_group": chosen.activation_group,
+    }
+    return found | _shape(found, settings)
+
+
+def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+    """The values to run the tiny model, which is converted first."""
+    target = folder / "converted"
+    target.mkdir()
+    weights = "float16" if given.get("inference_precision") == "bf16" else "packed"
+    KIND.module("convert").write_model(model, target, weights=weights)
+    found: Values = {"model": str(target), "vocabulary": str(model), "model_len_max": 512}
+    return found | {"threads": 2} | dict(given)
+
+
+def _shape(found: Values, settings: Settings) -> Values:
+    """The rows of a pass in which all is computed alike; tried once and remembered."""
+    if settings.batch_invariant == "off":
+        return {}
+    threads = max(int(found["threads"]), 2)
+    shapes = [
+        {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
+        for rows, head in ((threads, 2), (threads, threads), (2 * threads, 2 * threads))
+    ]
+    memory = ShapeMemory(
+        cache=settings.cache_dir,
+        facts=[[name, found[name]] for name in SHAPE_FACTS],
+        distributions=DISTRIBUTIONS,
+        notice="trying in which batches this model is computed alike here, once",
+    )
+    trial = ShapeTrial(backend=KIND.name, settings=found, shapes=shapes)
+    shape = try_shapes({KIND.name: trial}, memory)[KIND.name].found.get("shape")
+    if shape is not None:
+        return {**shape, "batch_invariant": True}
+    _log.warning(MAY_DIFFER)
+    if settings.batch_invariant == "on":
+        raise ConfigError(
+            "batch_invariant is on, and no way was found in which OpenVINO computes this model "
+            "alike in every batch on this machine; leave it out, or give off."
+        )
+    return {}
+
+
+def _free_beside(folder: Path) -> int | None:
+    """Memory that is left when the weights are loaded. Raises ModelError when there is none."""
+    size = sum((folder / name).stat().st_size for name in families.FILES)
+    check_weights(folder, size)
+    free = available_bytes()
+    return None if free is None else max(free - size, 0)
+
+
+KIND = Kind(
+    name="openvino",
+    title="OpenVINO",
+    classes=("OpenVinoSettings", "OpenVinoBackend"),
+    models=f"GGUF files of the architectures {', '.join(families.ARCHITECTURES)}, with "
+    f"weights of {', '.join(sorted(families.WEIGHT_TYPES))}; folders exported for OpenVINO",
+    runs_on="the CPU",
+    memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
+    block_tokens=BLOCK_TOKENS,
+    texts=f"{SAME_TEXTS} (--batch-invariant)",
+    extra="openvino",
+    libraries=LIBRARIES,
+    library=installed,
+    advice="the extra `openvino` of jitney installs it",
+    instead="take a GGUF file of the model",
+    only={
+        "dtype": "only OpenVINO has the choice",
+        "kv_cache_dtype": "only OpenVINO has the choice",
+    },
+    lacks=("gpu_layers", "flash_attention"),
+    failure=lambda settings: chosen_dtypes(settings).failure,
+    refusal=refusal,
+    ready=ready,
+    conversions=tuple(f"{CONVERSION}-{weights}" for weights in ("float16", "packed")),
+    values=values,
+    trial_values=trial_values,
+    numbers=numbers,
+)

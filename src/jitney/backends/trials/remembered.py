@@ -1,0 +1,149 @@
+"""Trials that are made once on a machine, and remembered in the cache folder: `Trial`.
+
+A file of answers is found by a hash of what they depend on. It also names the model and the
+libraries, so that `forget` can remove what nobody asks for any more. Any number of processes may
+ask: one tries at a time, and the others take what it found. A cache that cannot be written only
+costs time. Any thread.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any  # Any: what a file may hold
+
+from jitney.backends.machine.processor import read_processor
+from jitney.backends.trials.trial_process import Answer
+from jitney.models.files import locked
+
+MEMORY_BYTES_MAX = 65_536
+
+Answers = Mapping[str, Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Something to be tried: what the answers depend on, and which of them are kept."""
+
+    cache: Path
+    names: tuple[str, ...]
+    """Each has an answer of its own."""
+    facts: object
+    """What they depend on besides the libraries and the processor, as JSON."""
+    distributions: tuple[str, ...]
+    keeps: Callable[[Answers], bool]
+    """Whether the answers make sense and would be found again."""
+    model: Path | None = None
+    """None is for what holds whatever the model."""
+    lock: str = "measuring.lock"
+    """Whoever holds it tries alone: two would halve each other's speed."""
+
+    @property
+    def file(self) -> Path:
+        """Where the answers are remembered."""
+        processor = asdict(read_processor())
+        known = [self.names, self.facts, builds(self.distributions), processor]
+        key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:24]
+        return self.cache / "probes" / f"{key}.json"
+
+    def recall(self) -> Answers | None:
+        """What was found earlier; None when there is nothing, or nothing that makes sense."""
+        try:
+            kept = _read(self.file)
+            answers = {name: _checked(kept[name]) for name in self.names}
+            return answers if self.keeps(answers) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def answers(self, attempt: Callable[[], Answers]) -> Answers:
+        """What was found earlier, or what the attempt finds, which is remembered."""
+        found = self.recall()
+        if found is None:
+            with _alone(self.cache, self.lock):
+                # Another process may have tried while this one waited.
+                found = self.recall() or attempt()
+                if self.keeps(found):
+                    self._remember(found)
+        return found
+
+    def _remember(self, answers: Answers) -> None:
+        """Write the answers, whole or not at all, if the folder allows it."""
+        about = {
+            "model": None if self.model is None else str(self.model.resolve()),
+            "libraries": builds(self.distributions),
+        }
+        kept = {name: asdict(each) for name, each in answers.items()}
+        partial = self.file.with_suffix(f".{os.getpid()}.partial")
+        with suppress(OSError):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(kept | about), encoding="utf-8")
+            partial.replace(self.file)
+
+
+def builds(distributions: Iterable[str]) -> list[list[str]]:
+    """Version and digest of each installed distribution: one that is built anew is another one."""
+    found = []
+    for name in distributions:
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            found.append([name])
+            continue
+        record = installed.read_text("RECORD") or ""
+        found.append([name, installed.version, hashlib.sha256(record.encode()).hexdigest()])
+    return found
+
+
+def forget(cache: Path) -> int:
+    """Remove answers about models and libraries that are gone; the bytes that are free now."""
+    freed = 0
+    for file in list((cache / "probes").glob("*.json")):
+        size = file.stat().st_size
+        if not _holds(file):
+            file.unlink(missing_ok=True)
+            freed += size
+    return freed
+
+
+def _holds(file: Path) -> bool:
+    """Whether the model is there and the libraries are those that are installed now."""
+    try:
+        kept = _read(file)
+        libraries = kept["libraries"]
+        names = [str(each[0]) for each in libraries]
+        is_there = kept["model"] is None or Path(str(kept["model"])).exists()
+        return is_there and bool(libraries == builds(names))
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return False
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a file holds. Raises ValueError or OSError where it is none of ours."""
+    if file.stat().st_size > MEMORY_BYTES_MAX:
+        raise ValueError(file)
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(kept, dict):
+        raise ValueError(file)
+    return kept
+
+
+def _checked(kept: Mapping[str, Any]) -> Answer:
+    found = Answer(found=kept["found"], failure=kept["failure"], status=kept["status"])
+    kinds = ((found.found, dict), (found.failure, str | None), (found.status, int))
+    if not all(isinstance(value, kind) for value, kind in kinds):
+        raise ValueError(kept)
+    return found
+
+
+@contextmanager
+def _alone(cache: Path, lock: str) -> Iterator[None]:
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder = cache / "probes"
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / lock))
+        yield

@@ -1,0 +1,106 @@
+"""A question to a child process: `ask` here, `answer` over there.
+
+A trial loads native code, which may crash, hang or take all memory. `ask` starts a module as a
+child, hands it JSON on standard input, and turns every end of it into an `Answer`. The child calls
+`answer`, which prints one line. Called at start-up, from any thread.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn  # Any: what JSON can say
+
+from jitney.errors import JitneyError, NoRoom
+from jitney.sandbox.die_with_parent import die_with_parent
+
+EXIT_REFUSED = 3
+EXIT_NO_ROOM = 4
+NO_END = 5
+"""Stands for the status of a child that could not be started, or did not end in time."""
+REASON_CHARACTERS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a child found, or why it found nothing."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+    """A clause."""
+    status: int = 0
+    """Of its exit; that of a signal is negative."""
+
+    @property
+    def would_repeat(self) -> bool:
+        """Whether it would surely end the same way again; lack of memory, for one, may pass."""
+        is_crash = self.status < 0 and self.status != -signal.SIGKILL
+        return is_crash or self.status in (0, EXIT_REFUSED)
+
+
+def ask(module: str, given: Mapping[str, Any], limit_s: float) -> Answer:
+    """Run the module as a child, for at most so many seconds."""
+    text = json.dumps({**given, "parent": os.getpid()})
+    try:
+        child = subprocess.run(
+            # -P keeps the current folder off the path: a file there may have any module's name.
+            [sys.executable, "-P", "-m", module],
+            input=text.encode(),
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(failure=f"it did not end within {limit_s:.0f} s", status=NO_END)
+    except OSError as error:
+        return Answer(failure=f"it could not be started: {error.strerror}", status=NO_END)
+    # A library may have written before it.
+    line = _last_line(child.stdout)
+    if child.returncode == 0:
+        return Answer(found=_object(line))
+    return Answer(failure=_failure(child.returncode, line, child.stderr), status=child.returncode)
+
+
+def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:
+    """The child: print what `find` makes of the given, or the sentence of a JitneyError."""
+    given = json.load(sys.stdin)
+    # Nobody reads what an orphan finds, and it would only slow the next trial down.
+    if not die_with_parent(given.pop("parent")):
+        os._exit(EXIT_NO_ROOM)
+    try:
+        text, status = json.dumps(find(given)), 0
+    except NoRoom as error:
+        text, status = str(error), EXIT_NO_ROOM
+    except JitneyError as error:
+        text, status = str(error), EXIT_REFUSED
+    sys.stdout.write(f"\n{text}\n")
+    sys.stdout.flush()
+    # Native libraries may hang in their clean-up, and nothing here needs one.
+    os._exit(status)
+
+
+def _failure(status: int, line: str, errors: bytes) -> str:
+    if status == -signal.SIGKILL:
+        return "it was killed, probably for lack of memory"
+    if status < 0:
+        return f"it crashed ({signal.Signals(-status).name})"
+    if line and status in (EXIT_REFUSED, EXIT_NO_ROOM):
+        return line
+    reason = _last_line(errors)
+    return f"it ended with status {status}" + (f": {reason}" if reason else "")
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:REASON_CHARACTERS_MAX].rstrip(".") if lines else ""
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
