@@ -65,7 +65,7 @@ def assemble(settings: Settings) -> Assembly:
         # Its process gets ready while the model loads.
         renderer = Renderer()
         undo.callback(renderer.close)
-        renderer.expect()
+        renderer.spawn()
         backend = load_backend(files)
         undo.callback(backend.close)
         limits = scheduler_settings(settings, backend.traits)

@@ -31,7 +31,8 @@ _LARK = re.compile(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))")
 _REASON_CHARACTERS_MAX = 240
 _NAME_CHARACTERS_MAX = 80
 _TOO_MUCH = "too many"
-"""What the library says of each bound that it meets."""
+"""What the library says when a bound is met. It gives texts only: its `stop_reason` is the same for
+every failure."""
 _OUTSIDE = re.compile(r"Resource '(.*?)' is not present in a registry")
 """What it says of a reference to another document, which nobody fetches."""
 

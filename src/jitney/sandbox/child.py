@@ -1,12 +1,12 @@
 """The process of a `Sandbox`: `python -m jitney.sandbox.child SOCKET MODULE FUNCTION`.
 
-Started by `jitney.sandbox.owner`, never by hand. It has one thread, sets itself up by the function
-that it is told, and forks a server that carries out tasks one after another. It then only waits for
-that server's end: it answers in its place if a task was under way, and forks the next one. So a
-task that is killed costs a fork.
+Started by `jitney.sandbox.owner`, never by hand. It has one thread. It calls the function that it
+is named, which sets it up, and forks a server that runs tasks one after another. Then it only waits
+for the end of that server: if a task was under way, it answers in its place, and it forks the next
+one. So a task that is killed costs a fork.
 
-The kernel enforces the limits: a timer whose signal ends the server even inside native code, and a
-bound on its address space. Both processes end when the socket does, at the latest when the timer
+The kernel enforces the limits: a timer, whose signal ends the server even inside native code, and a
+bound on its address space. Both processes end when the socket does, or at the latest when the timer
 runs out.
 """
 
@@ -35,15 +35,15 @@ EXIT_DONE = 0
 EXIT_NOT_SET_UP = 3
 EXIT_MALFORMED = 4
 EXIT_FULL = 5
-"""The server has done enough, and is to be followed by a fresh one."""
+"""The server has done enough, and a fresh one follows it."""
 
 _UNDER_WAY = struct.Struct("=QQ")
 """What a server leaves behind: the task it was at (0 for none), and its memory at its start."""
 _TEXT_CHARACTERS_MAX = 400
 _NICER = 5
-"""What it stands back by: many wait for a forward pass, and a few for this."""
+"""Added to its niceness: many wait for a forward pass, and a few for this."""
 _MEMORY_SHARE = 4
-"""A crash with more than this part of its memory taken is put down to memory."""
+"""A crash counts as one for lack of memory when more than a quarter of it was taken."""
 _PROC = Path("/proc")
 
 Task = Callable[[Any], Any]
@@ -57,11 +57,11 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICER)
-    # Where memory is short, the system is to end this one rather than the model's.
+    # When memory runs out, the system should end this process and not the model's.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     frames = Frames(socket.socket(fileno=int(end)))
-    # While the owner may still be busy. If it fails, that is told when the owner listens.
+    # Already now, while the owner may be busy. If it fails, it fails again below and is reported.
     with contextlib.suppress(Exception):
         importlib.import_module(module)
     try:
@@ -91,7 +91,7 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
         under_way[:] = _UNDER_WAY.pack(0, 0)
         pid = os.fork()
         if pid == 0:
-            os._exit(_on_stack(bounds["stack_bytes"], _Server(frames, work, bounds, under_way)))
+            os._exit(_on_stack(bounds["stack_bytes"], _TaskServer(frames, work, bounds, under_way)))
         _, status, usage = os.wait4(pid, 0)
         code = os.waitstatus_to_exitcode(status)
         number, start_bytes = _UNDER_WAY.unpack(under_way[:])
@@ -104,7 +104,7 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class _TaskServer:
     """Carries out tasks until the socket ends, or enough is done."""
 
     frames: Frames
@@ -141,7 +141,7 @@ class _Server:
             self.frames.send(answer)
 
 
-def _on_stack(size: int, server: _Server) -> int:
+def _on_stack(size: int, server: _TaskServer) -> int:
     """Serve on a stack of that size; its addresses are set aside before they are limited."""
     if not size:
         return server.serve()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 
 FRAME_BYTES_MAX = 2**28
-"""The tokens of the longest text that may be encoded, written out, stay below this."""
+"""More than the tokens of the longest text that may be encoded take."""
 
 _LENGTH = struct.Struct(">I")
 _PIECE_BYTES = 2**16

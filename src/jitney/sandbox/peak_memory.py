@@ -1,4 +1,4 @@
-"""The most memory that this process ever took. Any process, any thread."""
+"""The most memory that a process ever took. Any thread."""
 
 import resource
 import sys

@@ -1,9 +1,9 @@
-"""The processes in which one model's chat template runs, and what is said when they do not answer.
+"""The two sandboxes in which one model's chat template runs.
 
-Any thread. A process takes one chat at a time, and a chat that is at its limit takes seconds: so
-whoever finds the first process busy for longer than an ordinary chat takes goes to a second one,
-which is started for that, and nobody waits without end. A chat that meets a limit fails alone, and
-the next one is answered after a fork. Processes end with `close`, and with ours.
+Any thread. A sandbox renders one chat at a time, and a chat that meets its limit takes seconds. So
+whoever waits for the first one longer than an ordinary chat takes goes to the second, which is
+started then. Every wait is bounded. A chat that meets a limit fails alone, and the next one costs a
+fork. The processes end with `close`, and with this process.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from jitney.text import template_child
 
 
 class Renderer:
-    """For one template, which `prepare` names."""
+    """Renders by one template; `prepare` says which."""
 
     def __init__(self) -> None:
         self._given: Any = None
@@ -36,14 +36,14 @@ class Renderer:
         """The numbers of the processes that there are."""
         return [each.pid for each in self._processes if each.pid is not None]
 
-    def expect(self) -> None:
-        """Have a process start by itself, while it is not known yet what it is for."""
-        # If there is none to be had, whoever needs it hears of that.
+    def spawn(self) -> None:
+        """Start a process before the template is known."""
+        # If that fails, it fails again when the process is needed, and is reported then.
         with contextlib.suppress(SandboxError):
             self._processes[0].spawn()
 
     def prepare(self, given: Any) -> None:
-        """Say which template it is; before anything is run."""
+        """Set what `template_child.set_up` is given; before anything is run."""
         self._given = given
 
     def run(self, task: Any) -> list[Any]:

@@ -261,7 +261,7 @@ def test_a_slow_chat_keeps_nobody_waiting(make: Make, monkeypatch: pytest.Monkey
 def test_a_process_that_is_expected_is_the_one_that_is_used(make: Make) -> None:
     """Guards the start: it happens while the model loads, and once."""
     renderer = Renderer()
-    renderer.expect()
+    renderer.spawn()
     pids = renderer.pids
     assert len(pids) == 1
     template = make("a", renderer=renderer)
@@ -280,6 +280,6 @@ def test_a_process_that_is_not_to_be_had_is_told(
 
     monkeypatch.setattr(Sandbox, "_spawned", refuse)
     renderer = Renderer()
-    renderer.expect()
+    renderer.spawn()
     with pytest.raises(NoRoom, match="no room"):
         make("a", renderer=renderer).start()
