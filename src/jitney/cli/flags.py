@@ -22,16 +22,16 @@ from jitney.config import (
     resolve,
 )
 from jitney.config.forms import (
-    Choice,
     Form,
-    Listed,
     Location,
     ModelPlace,
     Number,
+    OneOf,
     Origins,
     Size,
     Switch,
     Whole,
+    Words,
 )
 from jitney.config.policies import PolicyForm
 from jitney.config.words import WORDS, Word
@@ -46,7 +46,7 @@ METAVARS: Mapping[type, str] = MappingProxyType(
         Size: "BYTES",
         Location: "PATH",
         ModelPlace: "MODEL",
-        Listed: "NAME,...",
+        Words: "NAME,...",
         Origins: "ORIGIN,...",
     }
 )
@@ -248,14 +248,14 @@ def _parameter(
         [spelled, name] if short is None else [short, spelled, name],
         metavar=metavar,
         default=None,
-        multiple=isinstance(form, Listed | Origins),
+        multiple=isinstance(form, Words | Origins),
     )
 
 
 def _metavar(form: Form) -> str | None:
     if isinstance(form, Switch):
         return None
-    if isinstance(form, Choice):
+    if isinstance(form, OneOf):
         return "|".join(form.words)
     if isinstance(form, PolicyForm):
         return "|".join((*form.words, "MODULE:NAME"))

@@ -7,10 +7,15 @@ need. Called at start-up, from one thread.
 from jitney.config.definitions import Setting
 from jitney.config.keyfile import Key, check_apart, load_keys
 from jitney.config.machine import cache_folder, environment
-from jitney.config.reference_page import config_reference
 from jitney.config.resolve import Resolved, nearest, resolve
-from jitney.config.serving import ServeSettings, known_serve_settings
-from jitney.config.settings import KV_TOKENS_DEFAULT, Settings, known_settings
+from jitney.config.settings import (
+    KV_TOKENS_DEFAULT,
+    ServeSettings,
+    Settings,
+    known_serve_settings,
+    known_settings,
+)
+from jitney.config.settings_page import config_reference
 
 __all__ = [
     "KV_TOKENS_DEFAULT",

@@ -27,7 +27,7 @@ HARMLESS = (False, GroupAnswers.TOGETHER)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Conflict:
     """Why values that are each fine do not go together, and which ones they are."""
 
     message: str
@@ -35,7 +35,7 @@ class Refusal:
 
 
 # Any: of every setting's type
-def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Refusal | None:
+def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Conflict | None:
     """The first combination that cannot work, or in which what is given has no effect.
 
     Nothing is lowered, raised or ignored in silence.
@@ -48,30 +48,30 @@ def find_refusal(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Re
     )
 
 
-def _find_pair(values: Mapping[str, Any]) -> Refusal | None:
+def _find_pair(values: Mapping[str, Any]) -> Conflict | None:
     """Two settings of which one says what the other denies."""
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:
-        return Refusal(
+        return Conflict(
             "kv_tokens and memory_limit are two ways to say one thing; give one of them.",
             ("kv_tokens", "memory_limit"),
         )
     if values["cache_tokens"] is not None and not values["enable_prefix_caching"]:
-        return Refusal(
+        return Conflict(
             "cache_tokens is given but enable_prefix_caching is off; leave one of them out.",
             ("cache_tokens", "enable_prefix_caching"),
         )
     if values["wait_until_full"] and values["max_wait_ms"] is not None:
-        return Refusal(
+        return Conflict(
             "max_wait_ms is given but wait_until_full has no timer; leave one of them out.",
             ("max_wait_ms", "wait_until_full"),
         )
     if values["window_size"] is not None and not values["max_wait_ms"]:
-        return Refusal(
+        return Conflict(
             "window_size is given but there is no window; set max_wait_ms above 0.",
             ("window_size", "max_wait_ms"),
         )
     if values["wait_until_full"] and values["max_num_queued_reqs"] < values["max_num_seqs"]:
-        return Refusal(
+        return Conflict(
             f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) requests that wait, "
             f"and max_num_queued_reqs ({values['max_num_queued_reqs']}) refuses them before; "
             "raise the second or lower the first.",
@@ -80,7 +80,7 @@ def _find_pair(values: Mapping[str, Any]) -> Refusal | None:
     return None
 
 
-def _find_out_of_bounds(values: Mapping[str, Any]) -> Refusal | None:
+def _find_out_of_bounds(values: Mapping[str, Any]) -> Conflict | None:
     """A setting that another one bounds."""
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
@@ -96,7 +96,7 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Refusal | None:
     for smaller, larger, why in bounded:
         low, high = values[smaller], values[larger]
         if low is not None and high is not None and low > high:
-            return Refusal(
+            return Conflict(
                 f"{smaller} ({low}) is above {larger} ({high}), and {why}; "
                 "lower the first or raise the second.",
                 (smaller, larger),
@@ -104,9 +104,9 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Refusal | None:
     return None
 
 
-def _find_idle_minimum(values: Mapping[str, Any]) -> Refusal | None:
+def _find_idle_minimum(values: Mapping[str, Any]) -> Conflict | None:
     if values["min_batch_size"] > 1 and not _has_small_groups(values):
-        return Refusal(
+        return Conflict(
             f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
             "no fewer depart before max_wait_ms has passed than fill every place; leave it out, "
             "or set strategy to adaptive, or to continuous with a window_size.",
@@ -121,12 +121,12 @@ def _has_small_groups(values: Mapping[str, Any]) -> bool:
     return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
-def _find_idle(values: Mapping[str, Any], given: Set[str]) -> Refusal | None:
+def _find_idle(values: Mapping[str, Any], given: Set[str]) -> Conflict | None:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
         is_asked = name in given and values[name] not in HARMLESS
         if is_asked and chosen not in choices:
-            return Refusal(
+            return Conflict(
                 f"{name} is given but has no effect where {chooser} is {chosen}; leave it out, or "
                 f"set {chooser} to {' or '.join(choices)}.",
                 (name, chooser),

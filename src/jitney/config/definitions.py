@@ -116,10 +116,14 @@ def setting(
     is_secret: bool = False,
     **default: Any,
 ) -> Any:  # Any: of the type of the field
-    """A field that defines a setting; `default` or `default_factory` as for any field."""
+    """A field that defines a setting; `default` or `default_factory` as for any field.
+
+    Without either, the default is None.
+    """
     about = {"group": group, "form": form, "help": help}
     return field(
-        metadata={**about, "default_text": default_text, "is_secret": is_secret}, **default
+        metadata={**about, "default_text": default_text, "is_secret": is_secret},
+        **(default or {"default": None}),
     )
 
 

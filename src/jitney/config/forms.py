@@ -136,7 +136,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OneOf:
     """One word of a fixed list; `kind` makes it the type that the rest of the code knows.
 
     Case and what stands between the parts of a word do not matter: bounded-stall is BoundedStall
@@ -244,7 +244,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Words:
     """Several words, between commas or as a list; each of at most so many characters."""
 
     highest: int
@@ -285,7 +285,7 @@ class Origins:
 
     def read(self, value: object) -> tuple[str, ...]:
         """The origins, in their order."""
-        origins = Listed(self.highest).read(value)
+        origins = Words(self.highest).read(value)
         for origin in origins:
             matched = _ORIGIN.fullmatch(origin)
             if origin != "*" and (matched is None or not _is_sent(matched[1], matched[2])):

@@ -5,7 +5,6 @@ Called at start-up, from one thread.
 `EXAMPLE` shows one, and `FIELDS` says what each field means.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jitney.config import file as settings_file
+from jitney.config.forms import Form, Number, OneOf, Text
 from jitney.config.resolve import nearest
 from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Priority
@@ -31,29 +31,55 @@ KEYS_MAX = 1000
 RATE_MIN = 60 / RETRY_AFTER_S_MAX
 """One in the longest time that a caller is ever told to wait."""
 
+RATE_MAX = 1e12
 SECRET_CHARACTERS_MIN = 8
 TEXT_CHARACTERS_MAX = 256
-FIELDS: Mapping[str, str] = MappingProxyType(
+_TEXT = Text(1, TEXT_CHARACTERS_MAX)
+_SECRET = Text(SECRET_CHARACTERS_MIN, TEXT_CHARACTERS_MAX)
+_RATE = Number(RATE_MIN, RATE_MAX)
+_SHARE = Number(0.0, 1.0, above=True)
+_PRIORITY = OneOf(tuple(each.name.lower() for each in Priority))
+
+FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
     {
-        "name": "Who it is: in the log, on the page, and as a tenant of the policy `fair`.",
-        "key": f"The secret that callers send, of {SECRET_CHARACTERS_MIN} characters or more.",
-        "key_env": "In place of `key`: the environment variable that holds the secret.",
-        "priority": "The highest that it may ask for: `low`, `normal`, `high` or `critical`. "
-        "Default: `critical`.",
-        "requests_per_minute": "Requests that it may send in a minute; a call for completions "
-        "counts once for each of them, prompts times `n`. Default: no limit.",
-        "tokens_per_minute": "Tokens that it may use in a minute, of prompts and completions. "
-        "Default: no limit.",
-        "queue_share": "The part of the queue that its requests may fill, above 0 and up to 1: of "
-        "`max_num_queued_reqs` and `max_num_queued_tokens`. "
-        f"Default: {QUEUE_SHARE:g}, and 1 for the only key.",
-        "running_share": "The part of the places to run in, `max_num_seqs`, that it may take, "
-        "above 0 and up to 1, and one place at least. "
-        f"Default: {RUNNING_SHARE:g}, and 1 for the only key.",
-        "cache_scope": "Keys of one scope share cached prefixes. Default: its name.",
+        "name": (
+            _TEXT,
+            "Who it is: in the log, on the page, and as a tenant of the policy `fair`.",
+        ),
+        "key": (
+            _SECRET,
+            f"The secret that callers send, of {SECRET_CHARACTERS_MIN} characters or more.",
+        ),
+        "key_env": (_TEXT, "In place of `key`: the environment variable that holds the secret."),
+        "priority": (
+            _PRIORITY,
+            "The highest that it may ask for: `low`, `normal`, `high` or `critical`. "
+            "Default: `critical`.",
+        ),
+        "requests_per_minute": (
+            _RATE,
+            "Requests that it may send in a minute; a call for completions counts once for each "
+            "of them, prompts times `n`. Default: no limit.",
+        ),
+        "tokens_per_minute": (
+            _RATE,
+            "Tokens that it may use in a minute, of prompts and completions. Default: no limit.",
+        ),
+        "queue_share": (
+            _SHARE,
+            "The part of the queue that its requests may fill, above 0 and up to 1: of "
+            "`max_num_queued_reqs` and `max_num_queued_tokens`. "
+            f"Default: {QUEUE_SHARE:g}, and 1 for the only key.",
+        ),
+        "running_share": (
+            _SHARE,
+            "The part of the places to run in, `max_num_seqs`, that it may take, above 0 and up "
+            f"to 1, and one place at least. Default: {RUNNING_SHARE:g}, and 1 for the only key.",
+        ),
+        "cache_scope": (_TEXT, "Keys of one scope share cached prefixes. Default: its name."),
     }
 )
-"""What a key may have, and what the reference page says of it."""
+"""What a key may have: its form, and what the reference page says of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +92,8 @@ class Key:
     name: str
     secret: str = field(repr=False)
     priority_max: Priority = Priority.CRITICAL
-    requests_per_min: float | None = None
-    tokens_per_min: float | None = None
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
     scope: str | None = None
     queue_share: float | None = None
     running_share: float | None = None
@@ -110,70 +136,32 @@ def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
             known = ", ".join(FIELDS)
             hint = f"the nearest is {close}" if close is not None else f"a key has {known}"
             raise ConfigError(f"{where} has {name!r:.80}; {hint}.")
-    priority = entry.get("priority", "critical")
-    if not isinstance(priority, str) or priority.upper() not in Priority.__members__:
-        raise ConfigError(f"{where}: priority is low, normal, high or critical.")
-    scope = None
-    if "cache_scope" in entry:
-        scope = _text(entry, "cache_scope", where)
+    given = {name: value for name, value in entry.items() if value is not None}
+    if "name" not in given or ("key" in given) == ("key_env" in given):
+        raise ConfigError(f"{where} must have a name, and one of key and key_env.")
+    # Any: of every field's type
+    values: dict[str, Any] = {
+        name: _read_field(name, value, where) for name, value in given.items()
+    }
+    variable = values.pop("key_env", None)
+    if variable is not None:
+        if not environ.get(variable, "").strip():
+            raise ConfigError(f"{where}: the environment has no {variable}.")
+        values["key"] = _read_field("key", environ[variable], where)
     return Key(
-        name=_text(entry, "name", where),
-        secret=_secret(entry, where, environ),
-        priority_max=Priority[priority.upper()],
-        requests_per_min=_rate(entry, "requests_per_minute", where),
-        tokens_per_min=_rate(entry, "tokens_per_minute", where),
-        scope=scope,
-        queue_share=_share(entry, "queue_share", where),
-        running_share=_share(entry, "running_share", where),
+        secret=values.pop("key"),
+        priority_max=Priority[values.pop("priority", "critical").upper()],
+        scope=values.pop("cache_scope", None),
+        **values,
     )
 
 
-def _secret(entry: Mapping[str, Any], where: str, environ: Mapping[str, str]) -> str:
-    if ("key" in entry) == ("key_env" in entry):
-        raise ConfigError(f"{where} must have one of key and key_env.")
-    if "key" in entry:
-        secret = _text(entry, "key", where)
-    else:
-        variable = _text(entry, "key_env", where)
-        secret = environ.get(variable, "").strip()
-        if not secret:
-            raise ConfigError(f"{where}: the environment has no {variable}.")
-    if len(secret) < SECRET_CHARACTERS_MIN:
-        raise ConfigError(f"{where}: a key has at least {SECRET_CHARACTERS_MIN} characters.")
-    return secret
-
-
-def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
-    value = entry.get(name)
-    if not isinstance(value, str) or not 0 < len(value.strip()) <= TEXT_CHARACTERS_MAX:
-        raise ConfigError(
-            f"{where}: {name} must be a text of 1 to {TEXT_CHARACTERS_MAX} characters; "
-            "what looks like a number or a date is to be put in quotes."
-        )
-    return value.strip()
-
-
-def _rate(entry: Mapping[str, Any], name: str, where: str) -> float | None:
-    value = entry.get(name)
-    if value is None:
-        return None
-    if not _is_number(value) or value < RATE_MIN:
-        raise ConfigError(f"{where}: {name} must be a number, and {RATE_MIN:g} at least.")
-    return float(value)
-
-
-def _share(entry: Mapping[str, Any], name: str, where: str) -> float | None:
-    value = entry.get(name)
-    if value is None:
-        return None
-    if not _is_number(value) or not 0 < value <= 1:
-        raise ConfigError(
-            f"{where}: {name} is a part of what there is; give a number above 0 and up to 1."
-        )
-    return float(value)
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
+def _read_field(name: str, value: object, where: str) -> object:
+    form, _ = FIELDS[name]
+    try:
+        return form.read(value)
+    except ValueError:
+        # The value is not repeated: it may be a secret.
+        quoted = isinstance(form, Text) and not isinstance(value, str)
+        hint = "; what looks like a number or a date is to be put in quotes" if quoted else ""
+        raise ConfigError(f"{where}: {name} must be {form.expected}{hint}.") from None

@@ -7,7 +7,7 @@ in unless PYTHONPATH says so. Called at start-up, from one thread.
 import importlib
 from dataclasses import dataclass
 
-from jitney.config.forms import Choice, Refused
+from jitney.config.forms import OneOf, Refused
 from jitney.config.words import SYNONYMS
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.settings import Policy
@@ -34,7 +34,7 @@ class PolicyForm:
         if isinstance(value, str) and ":" in value:
             return _made(_imported(value.strip()))
         if isinstance(value, str):
-            return Policy(Choice(self.words, str, SYNONYMS["policy"]).read(value))
+            return Policy(OneOf(self.words, str, SYNONYMS["policy"]).read(value))
         if not isinstance(value, SchedulingPolicy):
             raise ValueError(value)
         return _made(value)

@@ -12,12 +12,11 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from jitney.config import file as settings_file
-from jitney.config.combinations import find_refusal
+from jitney.config.combinations import find_conflict
 from jitney.config.definitions import variable_name
 from jitney.config.forms import value_text
 from jitney.config.machine import cache_folder
-from jitney.config.serving import ServeSettings, known_serve_settings
-from jitney.config.settings import Settings, known_settings
+from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
 from jitney.config.words import TABLES, WORDS, Word
 from jitney.errors import ConfigError
 
@@ -246,7 +245,7 @@ def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
 
 def _refuse_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
     given = {name for name, source in sources.items() if source != DEFAULT}
-    refusal = find_refusal(values, given)
-    if refusal is not None:
-        places = ", ".join(f"{name}: {sources[name]}" for name in refusal.names)
-        raise ConfigError(f"{refusal.message} ({places})")
+    conflict = find_conflict(values, given)
+    if conflict is not None:
+        places = ", ".join(f"{name}: {sources[name]}" for name in conflict.names)
+        raise ConfigError(f"{conflict.message} ({places})")

@@ -208,7 +208,7 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
     monkeypatch.setattr(limits, "CALLS_UNSENT_MAX", 1)
     keys = (
         Key(name="a", secret=SECRET, queue_share=1.0, running_share=1.0),
-        Key(name="b", secret=SECRET + "b", requests_per_min=1),
+        Key(name="b", secret=SECRET + "b", requests_per_minute=1),
     )
     server = start(World(wrap=door[0], sequences=1, queue=1, keys=keys))
     door[1][0].is_open.clear()
@@ -234,7 +234,7 @@ def test_a_crowd_at_the_door_is_refused_and_pays_nothing(
 @pytest.mark.parametrize("streams", [False, True])
 def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
     """Guards token rates: leaving before the end is no way around them."""
-    keys = (Key(name="a", secret=SECRET, tokens_per_min=10),)
+    keys = (Key(name="a", secret=SECRET, tokens_per_minute=10),)
     server = start(World(backend=SLOW, keys=keys))
     connection = server.connect()
     key = f"Authorization: Bearer {SECRET}"
@@ -249,7 +249,7 @@ def test_who_leaves_pays_for_what_was_made(start: Start, streams: bool) -> None:
 
 def test_who_never_ran_pays_nothing(start: Start) -> None:
     """Guards token rates the other way: a prompt that only waited was not computed."""
-    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", tokens_per_min=50))
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b", tokens_per_minute=50))
     server = start(World(backend=SLOW, sequences=1, keys=keys))
     running, waiting = server.connect(), server.connect()
     running.sendall(request_bytes("/v1/completions", LONG, f"Authorization: Bearer {SECRET}"))

@@ -17,9 +17,9 @@ SECRET = "a-secret-of-the-tests"
 HEADER = {"authorization": f"Bearer {SECRET}"}
 
 
-def rated(start: Start, tokens_per_min: float, sequences: int = 32) -> Running:
+def rated(start: Start, tokens_per_minute: float, sequences: int = 32) -> Running:
     """A server with one key, which has this rate."""
-    keys = (Key(name="a", secret=SECRET, tokens_per_min=tokens_per_min),)
+    keys = (Key(name="a", secret=SECRET, tokens_per_minute=tokens_per_minute),)
     return start(World(backend=SLOW, sequences=sequences, keys=keys))
 
 
@@ -35,7 +35,7 @@ def sample(server: Running, name: str) -> float:
 
 def test_a_crowd_cannot_overrun_the_token_rate_of_its_key(start: Start) -> None:
     """Guards the rate: what runs has its tokens set aside, so that its size is known in time."""
-    server = rated(start, tokens_per_min=100)
+    server = rated(start, tokens_per_minute=100)
     with ThreadPoolExecutor(20) as pool:
         replies = list(pool.map(lambda _: ask(server, max_tokens=49), range(20)))
     statuses = [reply.status_code for reply in replies]
@@ -49,7 +49,7 @@ def test_a_crowd_cannot_overrun_the_token_rate_of_its_key(start: Start) -> None:
 
 def test_what_was_set_aside_and_not_used_is_given_back(start: Start) -> None:
     """Guards callers who ask for much and use little: one of these is not worth two."""
-    server = rated(start, tokens_per_min=100)
+    server = rated(start, tokens_per_minute=100)
     for _ in range(3):
         with server.connect() as connection:
             body = {"prompt": "a", "max_tokens": 60, "stream": True}
@@ -62,7 +62,7 @@ def test_what_was_set_aside_and_not_used_is_given_back(start: Start) -> None:
 
 def test_the_prompts_of_a_call_are_let_in_together_or_not_at_all(start: Start) -> None:
     """Guards the engine: no part of a call runs that is refused for its size."""
-    server = rated(start, tokens_per_min=100)
+    server = rated(start, tokens_per_minute=100)
     assert ask(server, max_tokens=20).status_code == 200
     check_error(ask(server, ["a"] * 8, max_tokens=20), 429)
     assert server.service.engine.stats().total_requests == 1
@@ -74,7 +74,7 @@ def test_the_prompts_of_a_call_are_let_in_together_or_not_at_all(start: Start) -
 @pytest.mark.parametrize("streams", [False, True])
 def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) -> None:
     """Guards operators: the HTTP side refuses too, and its bounds are in force as well."""
-    server = rated(start, tokens_per_min=1e6, sequences=1)
+    server = rated(start, tokens_per_minute=1e6, sequences=1)
     check_error(ask(server, max_tokens=-2, stream=streams), 400)
     check_error(ask(server, "a" * 5000, stream=streams), 400)
     server.get("/v1/models")
@@ -105,7 +105,7 @@ def keyed(start: Start, *keys: Key, sequences: int = 4, queue: int = 64) -> Runn
 
 def test_completions_are_what_the_rate_of_requests_counts(start: Start) -> None:
     """Guards the rate: prompts times n are as many requests, in however few calls they come."""
-    server = keyed(start, Key(name="a", secret=SECRET, requests_per_min=20))
+    server = keyed(start, Key(name="a", secret=SECRET, requests_per_minute=20))
     assert ask(server, ["a"] * 4, n=4, max_tokens=1).status_code == 200
     refused = ask(server, "a", n=8, max_tokens=1)
     assert "requests per minute" in check_error(refused, 429)["message"]
@@ -118,7 +118,7 @@ def test_completions_are_what_the_rate_of_requests_counts(start: Start) -> None:
 
 def ask_as_new(start: Start, n: int) -> httpx.Response:
     """A call of so many completions with a key of one request a minute."""
-    server = keyed(start, Key(name="a", secret=SECRET, requests_per_min=1))
+    server = keyed(start, Key(name="a", secret=SECRET, requests_per_minute=1))
     return ask(server, "a", n=n, max_tokens=1)
 
 

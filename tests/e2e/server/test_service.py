@@ -144,8 +144,8 @@ def test_tokens_and_text_are_told(server: Running) -> None:
 def test_keys_have_rates_and_ceilings(start: Start) -> None:
     """Guards the limits of a key: requests, tokens and priority, each its own refusal."""
     keys = (
-        Key(name="few", secret=SECRET + "1", requests_per_min=2),
-        Key(name="short", secret=SECRET + "2", tokens_per_min=5),
+        Key(name="few", secret=SECRET + "1", requests_per_minute=2),
+        Key(name="short", secret=SECRET + "2", tokens_per_minute=5),
         Key(name="low", secret=SECRET + "3", priority_max=Priority.NORMAL),
     )
     server = start(World(keys=keys))

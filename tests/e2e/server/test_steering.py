@@ -154,7 +154,7 @@ def test_what_would_have_no_effect_is_refused(start: Start) -> None:
 
 def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Start) -> None:
     """Guards everybody else against callers who pause all they have, or do nothing but steer."""
-    key = Key(name="first", secret="first-secret-of-tests", requests_per_min=4)
+    key = Key(name="first", secret="first-secret-of-tests", requests_per_minute=4)
     server = start(World(backend=SLOW, queue=4, keys=(key,)))
     one, two = Stream(server, KEYS[0]), Stream(server, KEYS[0])
     post(server, f"{one.id}/pause", KEYS[0])

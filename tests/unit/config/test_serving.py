@@ -108,11 +108,11 @@ keys:
     search, night = load_keys(keys_in(tmp_path, text), {"NIGHT_KEY": "secret-of-night"})
     assert (search.name, search.secret, search.scope) == ("search", "secret-of-search", "shared")
     assert search.priority_max is Priority.HIGH
-    assert (search.requests_per_min, search.tokens_per_min) == (600.0, 150_000.5)
+    assert (search.requests_per_minute, search.tokens_per_minute) == (600.0, 150_000.5)
     assert (search.queue_share, search.running_share) == (0.25, 1.0)
     assert (night.queue_share, night.running_share) == (None, None)
     assert (night.secret, night.priority_max) == ("secret-of-night", Priority.CRITICAL)
-    assert night.requests_per_min is None
+    assert night.requests_per_minute is None
 
 
 def test_the_example_of_the_page_is_a_file_of_keys(tmp_path: Path) -> None:

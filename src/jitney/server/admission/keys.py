@@ -234,6 +234,6 @@ def _digest(secret: bytes) -> bytes:
 def _caller(key: Key, clock: Clock) -> Caller:
     return Caller(
         key,
-        None if key.requests_per_min is None else Bucket(key.requests_per_min, clock),
-        None if key.tokens_per_min is None else Bucket(key.tokens_per_min, clock),
+        None if key.requests_per_minute is None else Bucket(key.requests_per_minute, clock),
+        None if key.tokens_per_minute is None else Bucket(key.tokens_per_minute, clock),
     )

@@ -67,7 +67,7 @@ def test_the_wait_is_never_longer_than_what_callers_can_be_told() -> None:
 def test_concurrent_requests_cannot_overrun_a_token_rate() -> None:
     """Guards the rate against a crowd, whose tokens are not known before the end."""
     clock = HandClock()
-    ring = KeyRing((Key(name="a", secret="secret-a", tokens_per_min=1000),), clock)
+    ring = KeyRing((Key(name="a", secret="secret-a", tokens_per_minute=1000),), clock)
     caller = ring.caller(b"Bearer secret-a")
     let_in = 0
     for _ in range(100):
@@ -116,7 +116,7 @@ def test_without_keys_everyone_is_let_in() -> None:
 def test_each_key_has_its_own_rate() -> None:
     """Guards one tenant against another that is greedy."""
     clock = HandClock()
-    keys = tuple(Key(name=name, secret=f"secret-{name}", requests_per_min=1) for name in "ab")
+    keys = tuple(Key(name=name, secret=f"secret-{name}", requests_per_minute=1) for name in "ab")
     ring = KeyRing(keys, clock)
     ring.caller(b"Bearer secret-a").enter()
     with pytest.raises(Refusal, match="requests per minute"):
@@ -134,7 +134,7 @@ def test_a_key_is_never_printed() -> None:
 def test_every_completion_of_a_call_is_counted() -> None:
     """Guards the rate: one call with many completions is as much work as many calls."""
     clock = HandClock()
-    caller = KeyRing((Key(name="a", secret="secret-a", requests_per_min=60),), clock).caller(
+    caller = KeyRing((Key(name="a", secret="secret-a", requests_per_minute=60),), clock).caller(
         b"Bearer secret-a"
     )
     caller.enter()
@@ -157,7 +157,7 @@ def test_every_completion_of_a_call_is_counted() -> None:
 def test_a_call_for_more_than_a_minutes_worth_is_let_in_once_the_bucket_is_full() -> None:
     """Guards large calls: that the call itself was counted first must not keep them out."""
     clock = HandClock()
-    caller = KeyRing((Key(name="a", secret="secret-a", requests_per_min=60),), clock).caller(
+    caller = KeyRing((Key(name="a", secret="secret-a", requests_per_minute=60),), clock).caller(
         b"Bearer secret-a"
     )
     caller.enter()

@@ -1,4 +1,4 @@
-"""Tests of `jitney.config.reference_page` and of the definitions that it is made from."""
+"""Tests of `jitney.config.settings_page` and of the definitions that it is made from."""
 
 from pathlib import Path
 from typing import get_args

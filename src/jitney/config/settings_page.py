@@ -1,0 +1,144 @@
+"""The settings for people: the reference page, made from the definitions. Pure; any thread."""
+
+from collections.abc import Iterable
+
+from jitney.config.definitions import Group, variable_name
+from jitney.config.keyfile import EXAMPLE, FIELDS
+from jitney.config.settings import known_serve_settings, known_settings
+from jitney.config.words import SYNONYMS, TABLES, WORDS, Meaning, Word
+
+_HEAD = """\
+# Settings
+
+Each setting has one name. It can stand in a YAML or TOML file, in the environment and on the
+command line, and it is an argument of `LLM`; those of the server are flags of `jitney serve` only.
+A flag is stronger than the environment, the environment is stronger than the file, and the file is
+stronger than the default.
+
+- In a file the name is a key at the top: `max_num_seqs: 32`. `LLM(config="file.yaml")` reads the
+  same file as `--config file.yaml`.
+- In the environment it is upper case behind `JITNEY_`: `JITNEY_MAX_NUM_SEQS=32`. An empty
+  variable is not given.
+- On the command line it is a flag: `--max-num-seqs 32`. A switch has two: `--backend-process` and
+  `--no-backend-process`.
+- Where none is a value, the word `none` stands for it.
+
+An unknown name, a value that cannot be read, a setting given twice in a file or by two of its
+names, a combination that cannot work and a setting that the chosen strategy or mix has no use for
+are errors.
+`jitney config show` says where each value came from.
+
+This page is made from the source by `make docs`.
+"""
+
+EXAMPLE_POLICY = """\
+from jitney import LLM, Candidate
+
+
+class LongestFirst:
+    def rank(self, candidate: Candidate) -> float:
+        return -candidate.prompt_tokens
+
+
+llm = LLM(policy=LongestFirst())
+"""
+
+_OWN_POLICY = f"""\
+## A policy of one's own
+
+`policy` is one of the words above, or an object with `rank(candidate)`, which orders those who
+wait: the smallest number is next, and of equal ones the older. From Python it is given as it is;
+from a file, the environment or a flag by its import path, as in
+`--policy my_package.my_module:LongestFirst`, where a class is made without arguments. The module
+must be one that Python finds: installed, or in a folder that PYTHONPATH names.
+
+```python
+{EXAMPLE_POLICY}```
+"""
+
+_KEY_FILE_HEAD = f"""\
+## Key file
+
+`jitney serve --api-key-file keys.yaml` reads the keys of its callers from a file. Each has a
+`name` and a secret; [api.md](api.md#keys) says how rates are counted.
+
+```yaml
+{EXAMPLE}```
+"""
+
+_WORDS_HEAD = """\
+## Words of other systems
+
+Words of other systems and of older documents are understood as well, in every place that a setting
+may stand in. In a file and in Python their case does not matter. These are other names:
+"""
+
+_SPELLINGS_HEAD = """\
+A word that is chosen from a list is understood in any case, with `-`, `_` or nothing between its
+parts, and in these spellings:
+"""
+
+_TABLES_HEAD = """\
+In a file the settings may stand within ThemisDB's tables, all of them or the inner ones. The tables
+choose nothing; `llamacpp` does not choose the backend.
+"""
+
+
+def config_reference() -> str:
+    """The whole page, in Markdown."""
+    parts = [_HEAD]
+    for group in Group:
+        rows = [
+            (f"`{each.name}`", each.help, each.expected, each.default_shown)
+            for each in (*known_settings(), *known_serve_settings())
+            if each.group is group
+        ]
+        columns = ("setting", "meaning", "value", "default")
+        parts += [f"## {group.value}\n", _table(columns, rows)]
+    fields = [(f"`{name}`", note) for name, (_, note) in FIELDS.items()]
+    parts += [_OWN_POLICY, _KEY_FILE_HEAD, _table(("field", "meaning"), fields), *_other_words()]
+    return "\n".join(parts)
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _other_words() -> list[str]:
+    names = [
+        (f"`{word.name}`", f"`{word.setting}`", f"`{variable_name(word.name)}`", word.origin)
+        for word in WORDS
+        if word.meaning is None
+    ]
+    meanings = [row for word in WORDS if word.meaning for row in _meaning_rows(word, word.meaning)]
+    spellings = [
+        (f"`{setting}`", f"`{value}`", f"`{ours}`")
+        for setting, pairs in SYNONYMS.items()
+        for value, ours in pairs
+    ]
+    nested = [f"{'  ' * depth}{table}:" for depth, table in enumerate(TABLES)]
+    return [
+        _WORDS_HEAD,
+        _table(("word", "setting", "in the environment", "from"), names),
+        "These are put differently. What has no meaning here is refused:\n",
+        _table(("word", "value", "stands for", "from"), meanings),
+        _SPELLINGS_HEAD,
+        _table(("setting", "value", "stands for"), spellings),
+        _TABLES_HEAD,
+        "\n".join(("```yaml", *nested, f"{'  ' * len(TABLES)}max_batch_size: 32", "```\n")),
+        "`examples/` has a file for each of the documents that these words come from.\n",
+    ]
+
+
+def _meaning_rows(word: Word, meaning: Meaning) -> list[tuple[str, ...]]:
+    rows = [
+        (
+            f"`{str(value).lower()}`",
+            "what is always done" if ours is None else f"`{word.setting}: {ours}`",
+        )
+        for value, ours in meaning.values
+    ]
+    if meaning.advice:
+        rows.append(("any other" if meaning.values else "any", f"refused: {meaning.advice}"))
+    return [(f"`{word.name}`", value, stands, word.origin) for value, stands in rows]
