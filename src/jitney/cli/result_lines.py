@@ -45,13 +45,13 @@ def run_lines(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> l
     """What `jitney run --stats` says, line by line."""
     metrics = [answer.metrics for answer in answers]
     made = sum(each.completion_tokens for each in metrics)
-    told = sum(each.prompt_tokens for each in metrics)
+    given = sum(each.prompt_tokens for each in metrics)
     cached = sum(each.cached_tokens for each in metrics)
     firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
     lines = [
         f"{len(answers)} {plural('answer', len(answers))}, {made:,} tokens in {elapsed_s:.2f} s: "
         f"{rate(made, elapsed_s):,.1f} tokens/s",
-        f"{told:,} prompt tokens, {cached:,} of them cached",
+        f"{given:,} prompt tokens, {cached:,} of them cached",
         f"{stats.total_batches:,} batches of {stats.avg_batch_size:.1f} sequences on average, "
         f"{stats.preemption_count} preempted",
     ]

@@ -1,4 +1,4 @@
-"""`jitney trace`: saves what a running server's flight recorder holds. Main thread."""
+"""`jitney trace`: saves what a running server has recorded. Main thread."""
 
 import json
 import sys

@@ -92,12 +92,14 @@ class RequestAccepted:
     priority: Priority
     """Its class, from LOW (0) to CRITICAL (3)."""
     tenant: str
-    """Whose it is; empty where nobody said."""
+    """Whose it is; empty where that is not known."""
+    reply_id: str = ""
+    """The reply over HTTP that it is a part of; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused:
-    """A request was turned away at the door; its caller was told why."""
+    """A request was refused; its caller knows why."""
 
     at: float
     request_id: RequestId
@@ -237,6 +239,7 @@ def record_accepted(
         max_tokens=request.params.max_tokens,
         priority=request.priority,
         tenant=request.tenant,
+        reply_id=request.reply_id,
     )
 
 

@@ -31,6 +31,7 @@ class RequestOptions:
     id: RequestId | None = None
     priority: Priority = Priority.NORMAL
     tenant: str = ""
+    reply_id: str = ""
     scope: str = ""
     share: Share | None = None
     queue_timeout_s: float | None = None
@@ -113,6 +114,7 @@ class RequestFactory:
             seed=self._draw_seed() if params.seed is None else params.seed,
             priority=options.priority,
             tenant=options.tenant,
+            reply_id=options.reply_id,
             scope=options.scope,
             share=options.share,
             queue_timeout_s=options.queue_timeout_s,

@@ -75,7 +75,7 @@ class Stats:
     failed_requests: int
     """Requests that ended with an error."""
     refused_requests: int
-    """Turned away at the door; not part of `total_requests`."""
+    """Requests that were not accepted; not part of `total_requests`."""
     live_requests: int
     """Requests that were accepted and have not ended."""
     slot_count: int
@@ -137,7 +137,7 @@ class Totals:
     ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
     """Requests by how they ended."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Requests turned away, by the name of the error."""
+    """Requests that were not accepted, by the name of the error."""
     started: int = 0
     prompt_tokens: int = 0
     """Of accepted requests."""

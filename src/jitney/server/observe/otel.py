@@ -6,15 +6,12 @@ the semantic conventions for generative models where they have one. Spans go to 
 which exports on a thread of its own: the engine thread only puts them there.
 """
 
-import re
-
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from jitney.core.request import RequestId
 from jitney.engine.clock import epoch_offset_s
 from jitney.engine.records import Record, RequestDone, RequestFailed
 from jitney.server.observe.explain import explain
@@ -22,11 +19,6 @@ from jitney.server.observe.recorder import Recorder
 from jitney.server.observe.story import Story
 
 AttributeValue = str | int | float | bool | tuple[str, ...]
-
-_OWN_NAME = re.compile(r"((?:chat)?cmpl-[0-9a-f]{32})(?:-\d{1,3})?")
-_GIVEN_NAME = re.compile(r"(.+)-[0-9a-f]{12}(?:-\d{1,3})?")
-"""The engine's names for requests, as `openai.translate` makes them: the reply's id, what
-keeps a name that a caller chose from being guessed, and the place among the call's prompts."""
 
 
 class Spans:
@@ -54,7 +46,7 @@ class Spans:
     def _send(self, story: Story) -> None:
         assert story.ended_at is not None, story.id
         span = self._tracer.start_span(
-            f"{_operation(story.id)} {self._model_name}",
+            f"{_operation(story)} {self._model_name}",
             kind=SpanKind.SERVER,
             start_time=self._nanoseconds(story.accepted.arrived_at),
             attributes=_attributes(story, self._model_name),
@@ -90,25 +82,19 @@ def export_spans(recorder: Recorder, model_name: str, endpoint: str) -> Spans:
     return Spans(recorder, model_name, OTLPSpanExporter(endpoint=endpoint))
 
 
-def reply_id(request_id: RequestId) -> str:
-    """The id of the reply that this request is answered in."""
-    found = _OWN_NAME.fullmatch(request_id) or _GIVEN_NAME.fullmatch(request_id)
-    return str(request_id) if found is None else found[1]
-
-
-def _operation(request_id: RequestId) -> str:
-    return "chat" if request_id.startswith("chatcmpl-") else "text_completion"
+def _operation(story: Story) -> str:
+    return "chat" if story.accepted.reply_id.startswith("chatcmpl-") else "text_completion"
 
 
 def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
     assert story.ended_at is not None, story.id
     accepted = story.accepted
     found: dict[str, AttributeValue] = {
-        "gen_ai.operation.name": _operation(story.id),
+        "gen_ai.operation.name": _operation(story),
         "gen_ai.provider.name": "jitney",
         "gen_ai.request.model": model_name,
         "gen_ai.response.model": model_name,
-        "gen_ai.response.id": reply_id(story.id),
+        "gen_ai.response.id": accepted.reply_id or str(story.id),
         "gen_ai.request.choice.count": accepted.completions,
         "gen_ai.usage.input_tokens": accepted.prompt_tokens,
         "gen_ai.usage.output_tokens": story.completion_tokens,

@@ -161,7 +161,7 @@ class _Order:
         requests = []
         for index, prompt in enumerate(prompts):
             name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
-            named = replace(options, id=name)
+            named = replace(options, id=name, reply_id=base)
             requests.append(service.request_factory.make(prompt.tokens, params, named, is_wanted))
         stream_options = body.stream_options
         return Asked(

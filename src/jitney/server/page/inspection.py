@@ -61,9 +61,9 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
 
 def stats_fields(stats: Stats) -> dict[str, object]:
     """All statistics by their names."""
-    told: dict[str, object] = {each.name: getattr(stats, each.name) for each in fields(stats)}
+    named: dict[str, object] = {each.name: getattr(stats, each.name) for each in fields(stats)}
     # A view of a mapping is no JSON.
-    return {**told, "counters": dict(stats.counters)}
+    return {**named, "counters": dict(stats.counters)}
 
 
 class SlotTable:

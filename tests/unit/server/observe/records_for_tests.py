@@ -20,6 +20,7 @@ def accepted(
     prompt_tokens: int,
     priority: Priority = Priority.NORMAL,
     tenant: str = "",
+    reply_id: str = "",
 ) -> RequestAccepted:
     return RequestAccepted(
         at=at,
@@ -31,6 +32,7 @@ def accepted(
         max_tokens=64,
         priority=priority,
         tenant=tenant,
+        reply_id=reply_id,
     )
 
 
