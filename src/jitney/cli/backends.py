@@ -19,8 +19,8 @@ from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
-from jitney.loading import candidate, foreseen, foreseen_backend, select_backend, takes_model
-from jitney.loading.selection import FEW_SEQUENCES, Candidate, Selection
+from jitney.loading import backend_state, foreseen, foreseen_backend, select_backend, takes_model
+from jitney.loading.selection import FEW_SEQUENCES, BackendState, Selection
 from jitney.models import embedded
 
 LABELS_WIDTH = 11
@@ -40,7 +40,7 @@ class Overview:
     """All that the command tells. `chosen` is None where there is none, or none yet."""
 
     model: str
-    listed: tuple[Candidate, ...]
+    listed: tuple[BackendState, ...]
     chosen: str | None
     reason: str
     numbers: str | None = None
@@ -73,7 +73,7 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         fetch_model(settings)
         here = foreseen(settings)
     known = replace(settings, model=None) if here is None else here
-    listed = tuple(candidate(kind, known) for kind in all_kinds())
+    listed = tuple(backend_state(kind, known) for kind in all_kinds())
     try:
         selection = None if here is None else _selection(here, measures=measures)
         reason = NOT_FETCHED if here is None else NOT_MEASURED
@@ -90,12 +90,12 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
     )
 
 
-def works(each: Candidate) -> bool:
+def works(each: BackendState) -> bool:
     """Whether it could run a model here."""
     return each.library is not None and each.failure is None
 
 
-def state(each: Candidate) -> str:
+def state(each: BackendState) -> str:
     """Its version and whether it works here, or what to do about its absence."""
     if each.kind.extra is None:
         return "built in"
@@ -175,7 +175,7 @@ def _model_text(settings: Settings, *, is_here: bool) -> str:
     return f"{embedded.NAME}, the embedded one" + ("" if is_there else ", not fetched yet")
 
 
-def _obstacle(chosen: str | None, listed: tuple[Candidate, ...]) -> str:
+def _obstacle(chosen: str | None, listed: tuple[BackendState, ...]) -> str:
     """What stands against a choice that settings have forced."""
     each = next((each for each in listed if each.kind.name == chosen), None)
     if each is None:

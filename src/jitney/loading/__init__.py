@@ -11,14 +11,14 @@ from jitney.backends.kinds import all_kinds, kind_of, load_process
 from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.loading.model_source import foreseen, hub_module, located, source_of, takes_model
-from jitney.loading.selection import Candidate, Selection, refuse_unusable, select
+from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
 from jitney.loading.speed import SpeedTrial
 from jitney.loading.values import check_settings, values_of
 from jitney.models import embedded, marks
 
 __all__ = [
     "backend_failure",
-    "candidate",
+    "backend_state",
     "foreseen",
     "foreseen_backend",
     "hub_module",
@@ -71,7 +71,7 @@ def foreseen_backend(settings: Settings) -> Selection | None:
     return _speed_trial(source, settings, candidates).recalled()
 
 
-def candidate(kind: Kind, settings: Settings) -> Candidate:
+def backend_state(kind: Kind, settings: Settings) -> BackendState:
     """A backend as it is on this machine, for the model of these settings. Raises ModelError.
 
     Whether it works is found by trying, in a child process, and remembered.
@@ -80,7 +80,7 @@ def candidate(kind: Kind, settings: Settings) -> Candidate:
     # What the file says comes first: nothing is tried for a file that is no model.
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
     failure = None if library is None else kind.failure(settings)
-    return Candidate(kind, library, failure, refusal)
+    return BackendState(kind, library, failure, refusal)
 
 
 def backend_failure(name: str, settings: Settings) -> str | None:
@@ -97,14 +97,14 @@ def ready_model(settings: Settings, progress: embedded.Progress = lambda done, t
     return kind.ready(source_of(settings, progress), settings)
 
 
-def _candidates(settings: Settings) -> list[Candidate]:
+def _candidates(settings: Settings) -> list[BackendState]:
     """The backends to choose from; none where one was asked for."""
     if settings.backend != "auto":
         return []
-    return [candidate(kind, settings) for kind in all_kinds() if kind.takes_model]
+    return [backend_state(kind, settings) for kind in all_kinds() if kind.takes_model]
 
 
-def _selected(settings: Settings, candidates: list[Candidate]) -> Selection | None:
+def _selected(settings: Settings, candidates: list[BackendState]) -> Selection | None:
     if settings.backend == "auto":
         return select(settings, candidates)
     kind = kind_of(settings.backend)
@@ -115,7 +115,7 @@ def _selected(settings: Settings, candidates: list[Candidate]) -> Selection | No
     return Selection(kind.name, "it was asked for")
 
 
-def _speed_trial(source: Path, settings: Settings, candidates: list[Candidate]) -> SpeedTrial:
+def _speed_trial(source: Path, settings: Settings, candidates: list[BackendState]) -> SpeedTrial:
     return SpeedTrial([each.kind for each in candidates if each.is_able], source, settings)
 
 

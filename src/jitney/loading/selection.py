@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 
 from jitney.backends.kind import Kind, Library
 from jitney.backends.trials.measure import speed_of
-from jitney.backends.trials.remembered import Answers
-from jitney.backends.trials.trial_process import Answer
+from jitney.backends.trials.remembered import TrialResults
+from jitney.backends.trials.trial_process import TrialResult
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 
@@ -30,7 +30,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BackendState:
     """A backend as it is on this machine, and what is against it."""
 
     kind: Kind
@@ -58,7 +58,7 @@ class Candidate:
         return None
 
 
-def select(settings: Settings, candidates: Sequence[Candidate]) -> Selection | None:
+def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection | None:
     """The backend for these settings; None where several would do and the fastest is wanted.
 
     Raises MissingDependency when nothing that is installed can run the model.
@@ -101,7 +101,7 @@ def trial_sequences(max_num_seqs: int) -> int:
     return 1 << (min(max_num_seqs, FEW_SEQUENCES) - 1).bit_length()
 
 
-def fastest(trials: Answers, sequences: int) -> Selection:
+def fastest(trials: TrialResults, sequences: int) -> Selection:
     """The backend whose trial was the fastest, with all figures in the reason.
 
     One that failed loses; between equals, and where all failed, the preferred one is taken.
@@ -113,7 +113,7 @@ def fastest(trials: Answers, sequences: int) -> Selection:
     return Selection(ranked[0], told)
 
 
-def _reason_alone(chosen: Candidate, candidates: Sequence[Candidate]) -> str:
+def _reason_alone(chosen: BackendState, candidates: Sequence[BackendState]) -> str:
     """Why the only one that is able is taken: what is against those before it, or after it."""
     place = candidates.index(chosen)
     preferred = [each.obstacle or "" for each in candidates[:place]]
@@ -121,7 +121,7 @@ def _reason_alone(chosen: Candidate, candidates: Sequence[Candidate]) -> str:
     return ", and ".join(preferred or ["it knows the model", *others])
 
 
-def _nothing(candidates: Sequence[Candidate], knowing: Sequence[Candidate]) -> str:
+def _nothing(candidates: Sequence[BackendState], knowing: Sequence[BackendState]) -> str:
     """Why no backend can run the model, and what to do."""
     refusing_first = sorted(candidates, key=lambda each: each.refusal is None)
     obstacles = ", and ".join(each.obstacle or "" for each in refusing_first)
@@ -130,7 +130,7 @@ def _nothing(candidates: Sequence[Candidate], knowing: Sequence[Candidate]) -> s
     return f"nothing here can run the model: {obstacles}{advice}."
 
 
-def _figure(name: str, trial: Answer, *, is_first: bool) -> str:
+def _figure(name: str, trial: TrialResult, *, is_first: bool) -> str:
     speed = speed_of(trial)
     if not speed:
         return f"{name} failed ({trial.failure})"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jitney.backends.kind import Kind, Values, threads_of
 from jitney.backends.trials.measure import METHOD, is_settled, measure, speed_of
-from jitney.backends.trials.remembered import Answers, Trial
-from jitney.backends.trials.trial_process import NO_END, Answer
+from jitney.backends.trials.remembered import Trial, TrialResults
+from jitney.backends.trials.trial_process import NO_END, TrialResult
 from jitney.config import Settings
 from jitney.errors import SetupError
 from jitney.loading.selection import Selection, fastest, trial_sequences
@@ -45,15 +45,17 @@ class SpeedTrial:
         """The fastest for so few sequences; remembered."""
         return self.recalled() or fastest(self._measure(), self._sequences)
 
-    def _measure(self) -> Answers:
+    def _measure(self) -> TrialResults:
         # Before the lock is taken: to make a model ready may take it as well.
         ready = {kind.name: self._ready(kind) for kind in self._kinds}
 
-        def attempt() -> Answers:
+        def attempt() -> TrialResults:
             if any(isinstance(each, dict) for each in ready.values()):
                 _log.warning("measuring which backend is faster here, once")
             found = {
-                name: each if isinstance(each, Answer) else measure(name, each, self._sequences)
+                name: each
+                if isinstance(each, TrialResult)
+                else measure(name, each, self._sequences)
                 for name, each in ready.items()
             }
             # Where all failed, loading one will say what is wrong.
@@ -61,17 +63,17 @@ class SpeedTrial:
                 _warn_of_failures(found)
             return found
 
-        return self._trial.answers(attempt)
+        return self._trial.results(attempt)
 
-    def _ready(self, kind: Kind) -> Values | Answer:
+    def _ready(self, kind: Kind) -> Values | TrialResult:
         """What the backend would be given, or why it cannot be."""
         try:
             return kind.proven(values_of(kind, self._settings), self._settings)
         except SetupError as error:
-            return Answer(failure=str(error).rstrip("."), status=NO_END)
+            return TrialResult(failure=str(error).rstrip("."), status=NO_END)
 
 
-def _warn_of_failures(found: Answers) -> None:
+def _warn_of_failures(found: TrialResults) -> None:
     for name, each in found.items():
         if each.failure is not None:
             _log.warning("the %s backend could not be measured: %s", name, each.failure)

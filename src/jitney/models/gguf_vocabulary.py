@@ -59,7 +59,7 @@ def read_vocabulary(path: Path) -> GgufVocabulary:
 
 
 def _read_vocabulary(fields: Fields) -> GgufVocabulary:
-    found = _Keys(fields, fields.metadata(fields.counts().keys, whole=_WHOLE))
+    found = _VocabularyKeys(fields, fields.metadata(fields.counts().keys, whole=_WHOLE))
     tokens = found.tokens()
     return GgufVocabulary(
         path=fields.path,
@@ -77,7 +77,7 @@ def _read_vocabulary(fields: Fields) -> GgufVocabulary:
     )
 
 
-class _Keys:
+class _VocabularyKeys:
     """The metadata of one file, with each value checked for the type that it must have."""
 
     def __init__(self, fields: Fields, metadata: Mapping[str, Value]) -> None:

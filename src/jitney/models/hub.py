@@ -83,14 +83,14 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Told:
+class _FetchProgress:
     """What was fetched so far, over all files, for whoever shows it."""
 
     progress: Progress
     total: int
     at: dict[str, int] = field(default_factory=dict)
 
-    def tell(self, name: str, done: int) -> None:
+    def report(self, name: str, done: int) -> None:
         """So many bytes of this file are there."""
         self.at[name] = done
         self.progress(min(sum(self.at.values()), self.total), self.total)
@@ -149,7 +149,7 @@ def _file(sibling: RepoSibling, commit: str) -> _File:
 
 def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Progress) -> Path:
     blobs = blobs_folder(reference.repository)
-    told = _Told(progress, max(sum(each.size for each in files), 1))
+    so_far = _FetchProgress(progress, max(sum(each.size for each in files), 1))
     paths = []
     with disk_errors(f"{cache / 'hub'} could not be made"):
         (cache / "hub").mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
             _log.warning("%s is being fetched: %.1f MiB", reference, wanted / MIB)
         for each in files:
             if each.goes_on:
-                _fetch_blob(reference, each, cache, told)
+                _fetch_blob(reference, each, cache, so_far)
             with _sentences(reference):
                 # It makes what is in the cache of the blob, and fetches what we did not.
                 paths.append(
@@ -169,10 +169,10 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
                         reference.repository,
                         each.name,
                         revision=REVISION,
-                        tqdm_class=_bar(told, each.name),
+                        tqdm_class=_bar(so_far, each.name),
                     )
                 )
-            told.tell(each.name, each.size)
+            so_far.report(each.name, each.size)
     return Path(paths[0])
 
 
@@ -184,7 +184,7 @@ def _present(blobs: Path, file: _File) -> int:
     return 0
 
 
-def _fetch_blob(reference: Reference, file: _File, cache: Path, told: _Told) -> None:
+def _fetch_blob(reference: Reference, file: _File, cache: Path, progress: _FetchProgress) -> None:
     """Put a file into the cache under its digest, as the library does it."""
     assert file.sha256 is not None, "only such files are taken in pieces"
     blob = blobs_folder(reference.repository) / file.sha256
@@ -196,7 +196,7 @@ def _fetch_blob(reference: Reference, file: _File, cache: Path, told: _Told) -> 
         # The library's own tools know what ends so for what is left of a download.
         partial = blob.with_name(blob.name + INCOMPLETE)
         with _sentences(reference):
-            _download(reference, file, partial, told)
+            _download(reference, file, partial, progress)
         if partial.stat().st_size != file.size or sha256_of(partial) != file.sha256:
             partial.unlink()
             raise ModelError(
@@ -209,7 +209,7 @@ def _fetch_blob(reference: Reference, file: _File, cache: Path, told: _Told) -> 
         marks.note_checked(cache, blob)
 
 
-def _download(reference: Reference, file: _File, partial: Path, told: _Told) -> None:
+def _download(reference: Reference, file: _File, partial: Path, progress: _FetchProgress) -> None:
     """Fetch what is missing of a file, over as many connections as it takes."""
     url = hf_hub_url(reference.repository, file.name, revision=file.commit)
     idle = 0
@@ -218,7 +218,7 @@ def _download(reference: Reference, file: _File, partial: Path, told: _Told) -> 
         if before >= file.size:
             return
         try:
-            _receive(url, partial, file, told)
+            _receive(url, partial, file, progress)
         except HfHubHTTPError:
             if before == 0:
                 raise
@@ -236,7 +236,7 @@ def _download(reference: Reference, file: _File, partial: Path, told: _Told) -> 
             )
 
 
-def _receive(url: str, partial: Path, file: _File, told: _Told) -> None:
+def _receive(url: str, partial: Path, file: _File, progress: _FetchProgress) -> None:
     """One connection: append to what is there, or begin anew where the hub does."""
     with partial.open("ab") as target:
         start = target.tell()
@@ -253,18 +253,18 @@ def _receive(url: str, partial: Path, file: _File, told: _Told) -> None:
             for piece in answer.iter_bytes():
                 target.write(piece)
                 done += len(piece)
-                told.tell(file.name, done)
+                progress.report(file.name, done)
                 if done > file.size:
                     return  # the digest will not be right
 
 
-def _bar(told: _Told, name: str) -> type[Any]:
+def _bar(progress: _FetchProgress, name: str) -> type[Any]:
     """What the library takes for a progress bar: it says nothing, and tells us."""
 
     class Bar(_NoBar):
         def update(self, count: float | None = 1) -> None:
             self.done += int(count or 0)
-            told.tell(name, self.done)
+            progress.report(name, self.done)
 
     return Bar
 
@@ -321,8 +321,8 @@ def _of_silence(reference: Reference, error: Exception) -> "Unreachable":
     if isinstance(error, HTTPError):
         why = f"{_HUB} cannot be reached ({_reason(error)})"
         return Unreachable(reference, why, "check the network, or HF_ENDPOINT")
-    told = (str(error) or type(error).__name__).splitlines()[0][:REASON_CHARACTERS_MAX]
-    why = f"{_HUB} cannot be asked, or does not answer as a hub ({told.rstrip('.')})"
+    line = (str(error) or type(error).__name__).splitlines()[0][:REASON_CHARACTERS_MAX]
+    why = f"{_HUB} cannot be asked, or does not answer as a hub ({line.rstrip('.')})"
     return Unreachable(reference, why, "check the proxy, or HF_ENDPOINT")
 
 

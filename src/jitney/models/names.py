@@ -43,7 +43,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ListedModel:
     """A model among the files of a repository: one GGUF, or its parts in their order."""
 
     label: str
@@ -74,9 +74,9 @@ def reference_of(model: Path | None) -> Reference | None:
         return None  # reading it will say what is wrong with such a path
 
 
-def choices(files: Iterable[str]) -> list[Choice]:
+def choices(files: Iterable[str]) -> list[ListedModel]:
     """The models among the files of a repository, parts together, by name."""
-    whole: list[Choice] = []
+    whole: list[ListedModel] = []
     parts: dict[tuple[str, int], dict[int, str]] = {}
     for file in sorted(files):
         name = PurePosixPath(file).name
@@ -84,23 +84,23 @@ def choices(files: Iterable[str]) -> list[Choice]:
             continue
         part = part_name(file)
         if part is None:
-            whole.append(Choice(_label(file.removesuffix(name[-5:])), (file,)))
+            whole.append(ListedModel(_label(file.removesuffix(name[-5:])), (file,)))
         else:
             parts.setdefault((part.stem, part.count), {})[part.number] = file
     for (stem, count), found in parts.items():
         if len(found) == count:
-            whole.append(Choice(_label(stem), tuple(found[at] for at in sorted(found))))
+            whole.append(ListedModel(_label(stem), tuple(found[at] for at in sorted(found))))
     return sorted(whole, key=lambda each: each.files)
 
 
-def choose(reference: Reference, among: Sequence[Choice]) -> Choice:
+def choose(reference: Reference, among: Sequence[ListedModel]) -> ListedModel:
     """The one that is meant. Raises ModelError with a list to choose from."""
     if not among:
         raise ModelError(
             f"{reference.repository} has no GGUF file; take a repository that has some, often the "
             "same name with -GGUF."
         )
-    found: Sequence[Choice]
+    found: Sequence[ListedModel]
     if reference.file is not None:
         found = [each for each in among if reference.file in each.files]
     elif reference.quant is not None:
@@ -112,7 +112,7 @@ def choose(reference: Reference, among: Sequence[Choice]) -> Choice:
     raise ModelError(_ask(reference, found, among))
 
 
-def _preferred(among: Sequence[Choice]) -> Sequence[Choice]:
+def _preferred(among: Sequence[ListedModel]) -> Sequence[ListedModel]:
     for quant in PREFERRED:
         found = [each for each in among if each.label.upper() == quant]
         if found:
@@ -120,7 +120,7 @@ def _preferred(among: Sequence[Choice]) -> Sequence[Choice]:
     return among
 
 
-def _of_quant(quant: str, among: Sequence[Choice]) -> list[Choice]:
+def _of_quant(quant: str, among: Sequence[ListedModel]) -> list[ListedModel]:
     exact = [each for each in among if each.label.upper() == quant.upper()]
     if exact:
         return exact
@@ -128,7 +128,7 @@ def _of_quant(quant: str, among: Sequence[Choice]) -> list[Choice]:
     return [each for each in among if word.search(each.files[0])]
 
 
-def _ask(reference: Reference, found: Sequence[Choice], among: Sequence[Choice]) -> str:
+def _ask(reference: Reference, found: Sequence[ListedModel], among: Sequence[ListedModel]) -> str:
     """What there is, and how to say which."""
     labels = list(dict.fromkeys(each.label for each in found or among))
     of = reference.repository

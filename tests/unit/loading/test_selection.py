@@ -6,12 +6,12 @@ import pytest
 
 from jitney.backends.kind import Library
 from jitney.backends.kinds import all_kinds
-from jitney.backends.trials.trial_process import Answer
+from jitney.backends.trials.trial_process import TrialResult
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 from jitney.loading.selection import (
     FEW_SEQUENCES,
-    Candidate,
+    BackendState,
     fastest,
     refuse_unusable,
     select,
@@ -25,7 +25,7 @@ NO_ATTENTION = "it has no attention"
 CRASHED = "it crashed (SIGSEGV)"
 REFUSAL = "its architecture is gemma2."
 FOLDER = "it reads GGUF files, and the model is a folder"
-Facts = list[Candidate]
+Facts = list[BackendState]
 
 
 def facts(
@@ -33,7 +33,7 @@ def facts(
 ) -> Facts:
     refusals = {"openvino": refusal, "llamacpp": FOLDER if is_folder else None}
     return [
-        Candidate(
+        BackendState(
             kind,
             Library() if kind.name in failures else None,
             failures.get(kind.name),
@@ -44,8 +44,8 @@ def facts(
     ]
 
 
-def trial(speed: float | None, failure: str | None = None) -> Answer:
-    return Answer(found={} if speed is None else {"tokens_per_s": speed}, failure=failure)
+def trial(speed: float | None, failure: str | None = None) -> TrialResult:
+    return TrialResult(found={} if speed is None else {"tokens_per_s": speed}, failure=failure)
 
 
 def failing(**reasons: str) -> dict[str, str | None]:
@@ -173,7 +173,7 @@ def test_a_trial_stands_for_all_counts_up_to_its_own() -> None:
     ],
 )
 def test_the_faster_one_wins_and_the_reason_has_the_figures(
-    openvino: Answer, llamacpp: Answer, sequences: int, name: str, reason: str
+    openvino: TrialResult, llamacpp: TrialResult, sequences: int, name: str, reason: str
 ) -> None:
     """Guards the choice: a failure loses, and between equals OpenVINO wins."""
     selection = fastest({"openvino": openvino, "llamacpp": llamacpp}, sequences)

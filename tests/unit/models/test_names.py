@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jitney.errors import ModelError
-from jitney.models.names import Choice, Reference, choices, choose, parse, reference_of
+from jitney.models.names import ListedModel, Reference, choices, choose, parse, reference_of
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_parts_are_one_model_and_only_when_all_are_there() -> None:
     """Guards against a model of which a part is missing."""
     parts = [f"Q8_0/m-Q8_0-0000{number}-of-00003.gguf" for number in (3, 1, 2)]
     assert choices([*parts, "mmproj-F16.gguf", "m-imatrix.gguf", "README.md"]) == [
-        Choice("Q8_0", tuple(sorted(parts)))
+        ListedModel("Q8_0", tuple(sorted(parts)))
     ]
     assert choices(parts[:2]) == []
 

@@ -9,8 +9,8 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from jitney.backends.trials.remembered import Answers, Trial
-from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, Answer, ask
+from jitney.backends.trials.remembered import Trial, TrialResults
+from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, TrialResult, ask
 from jitney.errors import ModelError
 from jitney.models.parts import size_of
 
@@ -43,14 +43,14 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
         model=model,
         lock="probe.lock",
     )
-    found = trial.answers(lambda: _tried(model, START_S_MAX + size / BYTES_PER_S_MIN))[_NAME]
+    found = trial.results(lambda: _tried(model, START_S_MAX + size / BYTES_PER_S_MIN))[_NAME]
     if found.failure is not None:
         raise ModelError(_sentence(model, found))
     return bool(found.found[_NAME])
 
 
-def _tried(model: Path, limit_s: float) -> Answers:
-    found = Answer()
+def _tried(model: Path, limit_s: float) -> TrialResults:
+    found = TrialResult()
     for is_extra in (True, False):
         given = {"model": str(model), _NAME: is_extra}
         found = ask("jitney.backends.llamacpp.probe", given, limit_s)
@@ -61,7 +61,7 @@ def _tried(model: Path, limit_s: float) -> Answers:
     return {_NAME: found}
 
 
-def _sentence(model: Path, found: Answer) -> str:
+def _sentence(model: Path, found: TrialResult) -> str:
     if found.status in (EXIT_REFUSED, EXIT_NO_ROOM):
         return f"{found.failure}."
     advice = (

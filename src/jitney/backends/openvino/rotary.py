@@ -44,7 +44,7 @@ def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
     Of factors for short and for long sequences those for short ones are taken: `families` lets
     no sequence of such a model grow beyond them.
     """
-    keys = _Keys(header)
+    keys = _RotaryKeys(header)
     head, rotated = head_lengths(header)
     pairs = np.arange(rotated // 2)
     plain = keys.number("rope.freq_base", _BASE) ** (-2.0 * pairs / rotated)
@@ -81,7 +81,7 @@ def row_order(header: GgufHeader) -> npt.NDArray[np.int64]:
     return np.concatenate([np.arange(*part) for part in parts])
 
 
-class _Keys:
+class _RotaryKeys:
     """The metadata of one model, by names without its architecture."""
 
     def __init__(self, header: GgufHeader) -> None:
@@ -104,7 +104,7 @@ class _Keys:
         return self._header.metadata.get(f"{self._header.architecture}.{name}")
 
 
-def _kept(pairs: npt.NDArray[np.int64], rotated: int, keys: _Keys) -> npt.NDArray[np.float64]:
+def _kept(pairs: npt.NDArray[np.int64], rotated: int, keys: _RotaryKeys) -> npt.NDArray[np.float64]:
     """Yarn's share of each pair that is not stretched: 1 for fast pairs, falling to 0."""
     base = keys.number("rope.freq_base", _BASE)
 

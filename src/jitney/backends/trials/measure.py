@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends.kinds import load
-from jitney.backends.trials.remembered import Answers
-from jitney.backends.trials.trial_process import EXIT_REFUSED, Answer, answer, ask
+from jitney.backends.trials.remembered import TrialResults
+from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult, answer, ask
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
 from jitney.errors import ModelError
@@ -36,7 +36,7 @@ METHOD = 2
 """Part of what a trial is remembered by; another way to measure needs another number."""
 
 
-def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Answer:
+def measure(name: str, settings: Mapping[str, Any], sequences: int) -> TrialResult:
     """Try the backend of this name in a child, with as much memory as the trial needs."""
     given = {
         "backend": name,
@@ -50,7 +50,7 @@ def measure(name: str, settings: Mapping[str, Any], sequences: int) -> Answer:
     return found
 
 
-def speed_of(answer: Answer) -> float:
+def speed_of(answer: TrialResult) -> float:
     """Tokens of completions a second; 0 where the answer has no such figure."""
     speed = answer.found.get("tokens_per_s")
     if not isinstance(speed, float) or not math.isfinite(speed):
@@ -58,7 +58,7 @@ def speed_of(answer: Answer) -> float:
     return max(speed, 0.0)
 
 
-def is_settled(answers: Answers) -> bool:
+def is_settled(answers: TrialResults) -> bool:
     """Whether one has a figure, and the others would fail again.
 
     A backend that refuses may do so for lack of memory, which may pass.

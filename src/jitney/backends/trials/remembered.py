@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any  # Any: what a file may hold
 
 from jitney.backends.machine.processor import read_processor
-from jitney.backends.trials.trial_process import Answer
+from jitney.backends.trials.trial_process import TrialResult
 from jitney.models.files import locked
 
 MEMORY_BYTES_MAX = 65_536
 
-Answers = Mapping[str, Answer]
+TrialResults = Mapping[str, TrialResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Trial:
     facts: object
     """What they depend on besides the libraries and the processor, as JSON."""
     distributions: tuple[str, ...]
-    keeps: Callable[[Answers], bool]
+    keeps: Callable[[TrialResults], bool]
     """Whether the answers make sense and would be found again."""
     model: Path | None = None
     """None is for what holds whatever the model."""
@@ -50,7 +50,7 @@ class Trial:
         key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:24]
         return self.cache / "probes" / f"{key}.json"
 
-    def recall(self) -> Answers | None:
+    def recall(self) -> TrialResults | None:
         """What was found earlier; None when there is nothing, or nothing that makes sense."""
         try:
             kept = _read(self.file)
@@ -59,7 +59,7 @@ class Trial:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def answers(self, attempt: Callable[[], Answers]) -> Answers:
+    def results(self, attempt: Callable[[], TrialResults]) -> TrialResults:
         """What was found earlier, or what the attempt finds, which is remembered."""
         found = self.recall()
         if found is None:
@@ -70,7 +70,7 @@ class Trial:
                     self._remember(found)
         return found
 
-    def _remember(self, answers: Answers) -> None:
+    def _remember(self, answers: TrialResults) -> None:
         """Write the answers, whole or not at all, if the folder allows it."""
         about = {
             "model": None if self.model is None else str(self.model.resolve()),
@@ -131,8 +131,8 @@ def _read(file: Path) -> dict[str, Any]:
     return kept
 
 
-def _checked(kept: Mapping[str, Any]) -> Answer:
-    found = Answer(found=kept["found"], failure=kept["failure"], status=kept["status"])
+def _checked(kept: Mapping[str, Any]) -> TrialResult:
+    found = TrialResult(found=kept["found"], failure=kept["failure"], status=kept["status"])
     kinds = ((found.found, dict), (found.failure, str | None), (found.status, int))
     if not all(isinstance(value, kind) for value, kind in kinds):
         raise ValueError(kept)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends.trials.remembered import Trial
-from jitney.backends.trials.trial_process import Answer, ask
+from jitney.backends.trials.trial_process import TrialResult, ask
 from jitney.version import version
 
 TRY_S_MAX = 120.0
@@ -20,7 +20,7 @@ METHOD = 1
 
 def try_backend(
     name: str, values: Mapping[str, Any], distributions: tuple[str, ...], cache: Path
-) -> Answer:
+) -> TrialResult:
     """Whether the backend works here with these values, from memory or by trial."""
     trial = Trial(
         cache=cache,
@@ -33,4 +33,4 @@ def try_backend(
     )
     given = {"backend": name, "numbers": dict(values)}
     child = "jitney.backends.trials.selftest_run"
-    return trial.answers(lambda: {name: ask(child, given, TRY_S_MAX)})[name]
+    return trial.results(lambda: {name: ask(child, given, TRY_S_MAX)})[name]

@@ -13,8 +13,8 @@ from typing import Any, Protocol  # Any: settings are plain values until a backe
 
 from jitney.backends.kinds import load
 from jitney.backends.trials import invariance, measure
-from jitney.backends.trials.remembered import Answers, Trial
-from jitney.backends.trials.trial_process import Answer, answer, ask
+from jitney.backends.trials.remembered import Trial, TrialResults
+from jitney.backends.trials.trial_process import TrialResult, answer, ask
 from jitney.core.backend import Backend
 
 _log = logging.getLogger("jitney")
@@ -49,7 +49,7 @@ class ShapeTrial:
     sequences: int = 0
     """With so many the speed is measured; 0 where it does not matter."""
 
-    def run(self) -> Answer:
+    def run(self) -> TrialResult:
         """Try the shapes in their order, with as much memory as that needs."""
         slots, slot_tokens = invariance.SLOTS, invariance.SLOT_TOKENS
         batch = int(self.settings["max_num_batched_tokens"])
@@ -80,7 +80,7 @@ class ShapeMemory:
     """Said before anything is tried."""
 
 
-def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> Answers:
+def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> TrialResults:
     """The answers of all trials, from memory or by children.
 
     One that failed is not remembered: loading the model will say what is wrong with it.
@@ -94,14 +94,14 @@ def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> Answers
         keeps=is_sound,
     )
 
-    def attempt() -> Answers:
+    def attempt() -> TrialResults:
         _log.warning("%s", memory.notice)
         return {name: each.run() for name, each in trials.items()}
 
-    return trial.answers(attempt)
+    return trial.results(attempt)
 
 
-def is_sound(answers: Answers) -> bool:
+def is_sound(answers: TrialResults) -> bool:
     """Whether all of them have a speed and a shape, or none on purpose."""
     return all(
         isinstance(each.found.get("tokens_per_s"), float)

@@ -1,7 +1,7 @@
 """A question to a child process: `ask` here, `answer` over there.
 
 A trial loads native code, which may crash, hang or take all memory. `ask` starts a module as a
-child, hands it JSON on standard input, and turns every end of it into an `Answer`. The child calls
+child, hands it JSON on standard input, and turns every end of it into an `TrialResult`. The child calls
 `answer`, which prints one line. Called at start-up, from any thread.
 """
 
@@ -25,7 +25,7 @@ REASON_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class TrialResult:
     """What a child found, or why it found nothing."""
 
     found: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Answer:
         return is_crash or self.status in (0, EXIT_REFUSED)
 
 
-def ask(module: str, given: Mapping[str, Any], limit_s: float) -> Answer:
+def ask(module: str, given: Mapping[str, Any], limit_s: float) -> TrialResult:
     """Run the module as a child, for at most so many seconds."""
     text = json.dumps({**given, "parent": os.getpid()})
     try:
@@ -54,14 +54,16 @@ def ask(module: str, given: Mapping[str, Any], limit_s: float) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(failure=f"it did not end within {limit_s:.0f} s", status=NO_END)
+        return TrialResult(failure=f"it did not end within {limit_s:.0f} s", status=NO_END)
     except OSError as error:
-        return Answer(failure=f"it could not be started: {error.strerror}", status=NO_END)
+        return TrialResult(failure=f"it could not be started: {error.strerror}", status=NO_END)
     # A library may have written before it.
     line = _last_line(child.stdout)
     if child.returncode == 0:
-        return Answer(found=_object(line))
-    return Answer(failure=_failure(child.returncode, line, child.stderr), status=child.returncode)
+        return TrialResult(found=_object(line))
+    return TrialResult(
+        failure=_failure(child.returncode, line, child.stderr), status=child.returncode
+    )
 
 
 def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:

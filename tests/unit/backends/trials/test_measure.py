@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from jitney.backends.trials import measure
-from jitney.backends.trials.remembered import Answers, Trial, builds
-from jitney.backends.trials.trial_process import Answer
+from jitney.backends.trials.remembered import Trial, TrialResults, builds
+from jitney.backends.trials.trial_process import TrialResult
 
 NAMES = ("openvino", "llamacpp")
 FAKE = {"slots": 8, "kv_tokens": 2048, "model_len_max": 512, "max_num_batched_tokens": 256}
 
 
-def speed(tokens_per_s: float) -> Answer:
-    return Answer(found={"tokens_per_s": tokens_per_s})
+def speed(tokens_per_s: float) -> TrialResult:
+    return TrialResult(found={"tokens_per_s": tokens_per_s})
 
 
 def trial(cache: Path, *facts: object, names: tuple[str, ...] = NAMES) -> Trial:
@@ -138,11 +138,11 @@ def test_trials_are_remembered(tmp_path: Path) -> None:
     assert once.recall() is None
     found = {
         "openvino": speed(12.5),
-        "llamacpp": Answer(failure="it crashed (SIGILL)", status=-signal.SIGILL),
+        "llamacpp": TrialResult(failure="it crashed (SIGILL)", status=-signal.SIGILL),
     }
-    assert once.answers(lambda: found) == found
+    assert once.results(lambda: found) == found
     assert once.recall() == found
-    assert once.answers(dict) == found
+    assert once.results(dict) == found
     names = {path.name for path in once.file.parent.iterdir()}
     assert names == {once.file.name, once.lock}
 
@@ -184,8 +184,8 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.write_text("a file where the folder should be")
     once = trial(cache, names=("openvino",))
-    found: Answers = {"openvino": speed(1.0)}
-    assert once.answers(lambda: found) == found
+    found: TrialResults = {"openvino": speed(1.0)}
+    assert once.results(lambda: found) == found
     assert once.recall() is None
 
 

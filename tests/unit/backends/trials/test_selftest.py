@@ -15,7 +15,7 @@ from jitney.backends.trials.trial_process import (
     EXIT_REFUSED,
     NO_END,
     REASON_CHARACTERS_MAX,
-    Answer,
+    TrialResult,
 )
 from tests.children_for_tests import WORKS, Children, refuses, stand_in
 
@@ -24,13 +24,13 @@ DISTRIBUTION = "jitney-stand-in"
 
 
 @pytest.fixture
-def try_it(tmp_path: Path) -> Callable[[], Answer]:
+def try_it(tmp_path: Path) -> Callable[[], TrialResult]:
     """A trial with a cache folder of its own."""
     return lambda: try_backend("llamacpp", NUMBERS, (), tmp_path / "cache")
 
 
-def ended(status: int, failure: str) -> Answer:
-    return Answer(failure=failure, status=status)
+def ended(status: int, failure: str) -> TrialResult:
+    return TrialResult(failure=failure, status=status)
 
 
 def memory(tmp_path: Path) -> Path:
@@ -39,11 +39,11 @@ def memory(tmp_path: Path) -> Path:
 
 
 def test_one_that_works_is_tried_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], Answer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards quick starts, and that the child gets what it is to try."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=WORKS)
-    assert [try_it() for _ in range(3)] == [Answer()] * 3
+    assert [try_it() for _ in range(3)] == [TrialResult()] * 3
     assert children.given == [{"backend": "llamacpp", "numbers": NUMBERS, "parent": os.getpid()}]
 
 
@@ -67,9 +67,9 @@ def test_one_that_works_is_tried_once(
 def test_every_failure_is_a_clause_and_only_lasting_ones_are_remembered(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    try_it: Callable[[], Answer],
+    try_it: Callable[[], TrialResult],
     script: str,
-    expected: Answer,
+    expected: TrialResult,
 ) -> None:
     """Guards both ways: a crash at every start, and a backend given up for a passing lack."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=script)
@@ -79,17 +79,17 @@ def test_every_failure_is_a_clause_and_only_lasting_ones_are_remembered(
 
 
 def test_what_fails_for_the_moment_works_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], Answer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards the end of such a lack: nobody has to clear a folder."""
     stand_in(tmp_path, monkeypatch, llamacpp="kill -KILL $$")
     assert try_it().failure is not None
     stand_in(tmp_path, monkeypatch)
-    assert try_it() == Answer()
+    assert try_it() == TrialResult()
 
 
 def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], Answer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards the start against a library that hangs, and a busy machine against the verdict."""
     monkeypatch.setattr(selftest, "TRY_S_MAX", 0.2)
@@ -101,7 +101,7 @@ def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
 
 
 def test_a_trial_that_cannot_be_started_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], Answer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards against a traceback where there is no interpreter to start."""
     monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
@@ -110,7 +110,7 @@ def test_a_trial_that_cannot_be_started_is_not_remembered(
 
 
 def test_a_long_reason_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], Answer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards a sentence against a library that explains itself at length."""
     stand_in(tmp_path, monkeypatch, llamacpp=refuses("a" * 5000))
@@ -135,24 +135,24 @@ def test_a_long_reason_is_cut(
 def test_a_memory_that_makes_no_sense_is_tried_again_and_mended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    try_it: Callable[[], Answer],
+    try_it: Callable[[], TrialResult],
     content: bytes,
 ) -> None:
     """Guards against a damaged file that would decide for ever, or be a traceback."""
     children = stand_in(tmp_path, monkeypatch)
     try_it()
     memory(tmp_path).write_bytes(content)
-    assert [try_it(), try_it()] == [Answer()] * 2
+    assert [try_it(), try_it()] == [TrialResult()] * 2
     assert len(children.given) == 2
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], Answer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards a read-only home: it must not keep anybody from running a model."""
     stand_in(tmp_path, monkeypatch)
     (tmp_path / "cache").write_text("a file where the folder should be")
-    assert try_it() == Answer()
+    assert try_it() == TrialResult()
 
 
 def write_distribution(folder: Path, *, version: str, record: str) -> None:
@@ -163,7 +163,7 @@ def write_distribution(folder: Path, *, version: str, record: str) -> None:
     (place / "RECORD").write_text(record)
 
 
-def starts_after(children: Children, action: Callable[[], Answer]) -> int:
+def starts_after(children: Children, action: Callable[[], TrialResult]) -> int:
     """How many trials an action needs; the second time none."""
     before = len(children.given)
     action()

@@ -17,7 +17,7 @@ from jitney.backends.kinds import load
 from jitney.backends.llamacpp.kind import trial_values
 from jitney.backends.trials import selftest, selftest_run
 from jitney.backends.trials.selftest_run import DIFFERENCE_MAX, SEED, SHAPE, SIZES, mean_difference
-from jitney.backends.trials.trial_process import EXIT_REFUSED, Answer
+from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult
 from jitney.models.tiny import write_tiny_gguf
 
 WAIT_S = 120
@@ -114,5 +114,5 @@ def test_what_the_child_says_arrives(tmp_path: Path) -> None:
     """Guards the whole way through a real process, to a clause that is remembered."""
     found = selftest.try_backend("llamacpp", {"nonsense": 1}, (), tmp_path)
     assert (found.failure or "").startswith("the llamacpp backend has no setting 'nonsense'")
-    assert found == Answer(failure=found.failure, status=EXIT_REFUSED)
+    assert found == TrialResult(failure=found.failure, status=EXIT_REFUSED)
     assert len(list(tmp_path.rglob("*.json"))) == 1

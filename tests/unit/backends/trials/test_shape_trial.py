@@ -10,7 +10,7 @@ from jitney.backends.fake import backend
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.backends.trials import invariance, shape_trial
 from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, try_shapes
-from jitney.backends.trials.trial_process import Answer
+from jitney.backends.trials.trial_process import TrialResult
 
 FILLED, BARE = {"rows_group": 4, "decodes_differ": True}, {"decodes_differ": True}
 
@@ -57,14 +57,14 @@ def tried(model: Path, *shapes: Mapping[str, Any]) -> ShapeTrial:
     return ShapeTrial(backend="llamacpp", settings=settings, shapes=shapes)
 
 
-def let_answer(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> None:
+def let_answer(monkeypatch: pytest.MonkeyPatch, *answers: TrialResult) -> None:
     """What the next children find."""
     left = list(answers)
     monkeypatch.setattr(shape_trial, "ask", lambda *given: left.pop(0))
 
 
-FOUND = Answer(found={"tokens_per_s": 10.0, "shape": FILLED})
-NOTHING = Answer(found={"tokens_per_s": 5.0, "shape": None})
+FOUND = TrialResult(found={"tokens_per_s": 10.0, "shape": FILLED})
+NOTHING = TrialResult(found={"tokens_per_s": 5.0, "shape": None})
 
 
 def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,16 +82,16 @@ def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(failure="it crashed (SIGSEGV)", status=-11),
-        Answer(failure="it was killed", status=-9),
-        Answer(),
-        Answer(found={"tokens_per_s": "x", "shape": None}),
-        Answer(found={"tokens_per_s": 1.0}),
-        Answer(found={"tokens_per_s": 1.0, "shape": 3}),
+        TrialResult(failure="it crashed (SIGSEGV)", status=-11),
+        TrialResult(failure="it was killed", status=-9),
+        TrialResult(),
+        TrialResult(found={"tokens_per_s": "x", "shape": None}),
+        TrialResult(found={"tokens_per_s": 1.0}),
+        TrialResult(found={"tokens_per_s": 1.0, "shape": 3}),
     ],
 )
 def test_what_may_pass_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: TrialResult
 ) -> None:
     """Guards a start in a bad moment: the next one tries again."""
     let_answer(monkeypatch, answer, FOUND)
