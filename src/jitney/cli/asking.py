@@ -6,6 +6,7 @@ as earlier ones end. Main thread.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from jitney.api.llm import LLM
@@ -20,83 +21,84 @@ AHEAD_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt that was handed in: its handle, or why it was refused."""
+class Submitted:
+    """A prompt that was handed in, with its handle or why it was refused."""
 
     index: int
-    handle: Handle[RequestOutput] | None
-    error: JitneyError | None = None
+    outcome: Handle[RequestOutput] | JitneyError
+
+    @property
+    def handle(self) -> Handle[RequestOutput]:
+        """Of the request. Raises why it was refused."""
+        if isinstance(self.outcome, JitneyError):
+            raise self.outcome
+        return self.outcome
 
 
-def ask_all(llm: LLM, prompts: list[Prompt], params: SamplingParams) -> Iterator[Asked]:
+def ask_all(llm: LLM, prompts: list[Prompt], params: SamplingParams) -> Iterator[Submitted]:
     """Each prompt in order, being answered; leaving early cancels the rest."""
-    line = _Line(llm, prompts, params)
+    window = _Window(llm, prompts, params)
     try:
         for index in range(len(prompts)):
-            line.fill(index)
-            yield line.asked.pop(index)
+            window.fill(index)
+            yield window.submitted.pop(index)
     finally:
-        for left in line.asked.values():
-            if left.handle is not None:
-                left.handle.cancel()
+        for handle in window.live():
+            handle.cancel()
 
 
-class _Line:
-    """Prompts in order: those that were handed in and not yet read, and the next ones."""
+class _Window:
+    """Prompts that were handed in and not yet read, and the next ones, in order."""
 
     def __init__(self, llm: LLM, prompts: list[Prompt], params: SamplingParams) -> None:
         self._llm = llm
         self._prompts = prompts
         self._params = params
-        self.asked: dict[int, Asked] = {}
+        self.submitted: dict[int, Submitted] = {}
         asyncio.run(self._fill_together(min(AHEAD_MAX, len(prompts))))
 
     def fill(self, index: int) -> None:
         """See to it that this one is handed in, and those after it as far as there is room."""
-        while index not in self.asked and not self._ask(index):
+        while index not in self.submitted and not self._submit(index):
             self._wait_for_room()
         for following in range(index + 1, min(index + AHEAD_MAX, len(self._prompts))):
-            if following not in self.asked and not self._ask(following):
+            if following not in self.submitted and not self._submit(following):
                 return
 
-    async def _fill_together(self, count: int) -> None:
-        await asyncio.gather(*(self._ask_async(index) for index in range(count)))
+    def live(self) -> list[Handle[RequestOutput]]:
+        """Handles whose requests have not ended."""
+        outcomes = [each.outcome for each in self.submitted.values()]
+        return [each for each in outcomes if isinstance(each, Handle) and not each.is_done]
 
-    async def _ask_async(self, index: int) -> None:
+    async def _fill_together(self, count: int) -> None:
+        await asyncio.gather(*(self._submit_async(index) for index in range(count)))
+
+    async def _submit_async(self, index: int) -> None:
         try:
             handle = await self._llm.submit_async(self._prompts[index], self._params)
-            self.asked[index] = Asked(index, handle)
+            self.submitted[index] = Submitted(index, handle)
         except QueueFull:
             # Not now: it is handed in when its turn comes.
             return
         except JitneyError as error:
-            self.asked[index] = Asked(index, None, error)
+            self.submitted[index] = Submitted(index, error)
 
-    def _ask(self, index: int) -> bool:
+    def _submit(self, index: int) -> bool:
         """Whether there was room. When nothing of ours is in the queue, no waiting would help."""
-        has_live = bool(self._live())
+        has_live = bool(self.live())
         try:
             handle = self._llm.submit(self._prompts[index], self._params)
-            self.asked[index] = Asked(index, handle)
+            self.submitted[index] = Submitted(index, handle)
         except QueueFull:
             if not has_live:
                 raise
             return False
         except JitneyError as error:
-            self.asked[index] = Asked(index, None, error)
+            self.submitted[index] = Submitted(index, error)
         return True
 
-    def _live(self) -> list[Handle[RequestOutput]]:
-        return [
-            each.handle
-            for each in self.asked.values()
-            if each.handle is not None and not each.handle.is_done
-        ]
-
     def _wait_for_room(self) -> None:
-        for handle in self._live()[:1]:
-            try:
+        for handle in self.live()[:1]:
+            # Whoever reads it is told.
+            with suppress(JitneyError):
                 handle.result()
-            except JitneyError:
-                # Whoever reads it is told.
-                return

@@ -11,15 +11,36 @@ from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.cli.failures import sentence_of
 from jitney.cli.flags import Given
-from jitney.cli.lines import LineReader
 from jitney.cli.opening import has_template, model_title, opened
 from jitney.cli.result_lines import engine_lines, turn_line
 from jitney.cli.sampling import choose_temperature
-from jitney.cli.terminal import Wrapper, columns, printable
+from jitney.cli.terminal import AnswerWriter, Wrapper, columns, printable
 from jitney.cli.verbs import ChatOptions
+from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.engine.handle import Handle
-from jitney.errors import ContextLengthExceeded, EngineError, JitneyError, ModelError
+from jitney.errors import (
+    ContextLengthExceeded,
+    EngineError,
+    InvalidRequest,
+    JitneyError,
+    ModelError,
+)
+
+try:
+    # Its import gives `input` line editing; some Pythons are built without it.
+    import readline
+except ImportError:
+    EDITS = False
+else:
+    EDITS = True
+    readline.set_auto_history(True)
+
+LINE_BYTES_MAX = 4 * limits.PROMPT_CHARACTERS_MAX
+PROMPT = "\x01\x1b[1;36m\x02> \x01\x1b[0m\x02"
+"""Bold and coloured; the marks tell readline what has no width."""
+
+PLAIN_PROMPT = "> "
 
 STOP_S_MAX = 30.0
 """How long a stopped answer may take to end; a forward pass cannot be interrupted."""
@@ -47,6 +68,39 @@ def call(options: ChatOptions, given: Given) -> int:
             )
         Chat(llm, params, options.system).run()
     return 0
+
+
+class LineReader:
+    """Standard input, line by line: typed, with editing and history, or from a pipe."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+
+    def read(self) -> str | None:
+        """The next line, or None at the end. Raises KeyboardInterrupt and InvalidRequest."""
+        if self.is_terminal:
+            return self._typed()
+        content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
+        if len(content) > LINE_BYTES_MAX:
+            raise InvalidRequest("A line of standard input is too long.", "prompt")
+        if not content:
+            return None
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError:
+            raise InvalidRequest("Standard input is not text in UTF-8.", "prompt") from None
+
+    def _typed(self) -> str | None:
+        try:
+            return input(PROMPT if EDITS else PLAIN_PROMPT)
+        except EOFError:
+            sys.stdout.write("\n")
+            return None
+        except KeyboardInterrupt:
+            sys.stdout.write("\n")
+            raise
+        except UnicodeDecodeError:
+            raise InvalidRequest("What was typed is not text in UTF-8.", "prompt") from None
 
 
 @dataclass(slots=True)
@@ -159,20 +213,18 @@ class Chat:
 
     def _stream(self, handle: Handle[RequestOutput]) -> RequestOutput:
         """Write the answer as it comes; Ctrl-C ends it and keeps what was said."""
-        is_terminal = sys.stdout.isatty()
-        wrapper = Wrapper(columns())
+        writer = AnswerWriter()
         shown = 0
         with handle:
             try:
                 for delta in handle:
                     shown += len(delta.text)
-                    _write(wrapper.feed(printable(delta.text)) if is_terminal else delta.text)
+                    writer.write(delta.text)
             except KeyboardInterrupt:
                 handle.cancel()
             answer = handle.result(STOP_S_MAX)
-        rest = answer.outputs[0].text[shown:]
-        _write(wrapper.feed(printable(rest)) + wrapper.end() if is_terminal else rest)
-        _write("\n")
+        writer.write(answer.outputs[0].text[shown:])
+        writer.end()
         return answer
 
     def _note_end(self, answer: RequestOutput) -> None:
@@ -197,8 +249,3 @@ def note(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -9,11 +9,14 @@
 Knows nothing of the commands. Called from the main thread; imports nothing heavy.
 """
 
+import contextlib
 import io
 import os
 import select
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import TextIO
 
 import click
@@ -68,6 +71,32 @@ def report(error: BaseException, *, debug: bool) -> int:
     if debug:
         _write_error("".join(traceback.format_exception(error)))
     return code
+
+
+@contextlib.contextmanager
+def say_at_sigterm() -> Iterator[None]:
+    """Have SIGTERM end the process as before, after a sentence on standard error.
+
+    Whoever finds half an answer in a file learns why. A process that ignores SIGTERM still does.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _say_ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say_ended(number: int, _frame: object) -> None:
+    # The stream may be in use where the signal came, and says so by this error.
+    with contextlib.suppress(RuntimeError):
+        say("ended by SIGTERM before it was done.")
+    # Nothing is raised, which native code that calls Python back would swallow.
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def exit_code(error: JitneyError) -> int:

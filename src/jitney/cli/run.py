@@ -5,7 +5,6 @@ heading; on a terminal a few are watched side by side first.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -13,15 +12,14 @@ from rich.console import Console
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import Prompt
-from jitney.cli.asking import Asked, ask_all
-from jitney.cli.ending import tells_of_end
-from jitney.cli.failures import FAILED, say, sentence_of
+from jitney.cli.asking import ask_all
+from jitney.cli.failures import FAILED, say, say_at_sigterm, sentence_of
 from jitney.cli.flags import Given
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
-from jitney.cli.terminal import Wrapper, columns, printable
+from jitney.cli.terminal import AnswerWriter, printable, write
 from jitney.cli.verbs import RunOptions
 from jitney.cli.watch import Question, watch
 from jitney.core.params import SamplingParams
@@ -42,27 +40,27 @@ def call(options: RunOptions, given: Given) -> int:
     )
     params = sampling(options)
     clock = SystemClock()
-    with tells_of_end(), opened(given) as llm:
+    with say_at_sigterm(), opened(given) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
-        told = _Told(texts)
+        report = _Report(texts)
         if options.json:
-            _write_lines(llm, prompts, params, told)
+            _write_lines(llm, prompts, params, report)
         elif len(texts) == 1:
-            _stream(llm, prompts[0], params, told)
+            _stream(llm, prompts[0], params, report)
         elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX:
-            _watch(llm, prompts, params, told)
+            _watch(llm, prompts, params, report)
         else:
-            _write_in_order(llm, prompts, params, told)
+            _write_in_order(llm, prompts, params, report)
         if options.stats:
-            for line in run_lines(told.answers, llm.stats(), clock.now() - started_at):
+            for line in run_lines(report.answers, llm.stats(), clock.now() - started_at):
                 say(line)
-    return FAILED if told.failures else 0
+    return FAILED if report.failures else 0
 
 
 @dataclass(slots=True)
-class _Told:
-    """What has been said so far: answers and failures."""
+class _Report:
+    """What became of the prompts so far: answers and failures."""
 
     texts: list[str]
     answers: list[RequestOutput] = field(default_factory=list)
@@ -93,84 +91,60 @@ def _prompt(llm: LLM, text: str, options: RunOptions) -> Prompt:
     return make_prompt(llm, text, chats=chats, system=options.system)
 
 
-def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, told: _Told) -> None:
-    for asked in ask_all(llm, [prompt], params):
-        if asked.error is not None:
-            raise asked.error
-        written = 0
+def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _Report) -> None:
+    for submitted in ask_all(llm, [prompt], params):
+        writer = AnswerWriter()
         try:
-            for piece in _pieces(asked):
-                _write(piece)
-                written += len(piece)
+            for delta in submitted.handle:
+                writer.write(delta.text)
         except (JitneyError, KeyboardInterrupt):
             # What follows, our own sentence or the shell's prompt, begins on a line of its own.
-            _write("\n" if written else "")
+            writer.break_off()
             raise
-        _write("\n")
-        assert asked.handle is not None, "not refused"
-        told.answers.append(asked.handle.result())
+        writer.end()
+        report.answers.append(submitted.handle.result())
 
 
-def _write_in_order(llm: LLM, prompts: list[Prompt], params: SamplingParams, told: _Told) -> None:
-    for asked in ask_all(llm, prompts, params):
-        _write(told.heading(asked.index))
+def _write_in_order(
+    llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report
+) -> None:
+    for submitted in ask_all(llm, prompts, params):
+        write(report.heading(submitted.index))
+        writer = AnswerWriter()
         try:
-            if asked.error is not None:
-                raise asked.error
-            for piece in _pieces(asked):
-                _write(piece)
-            assert asked.handle is not None, "not refused"
-            told.answers.append(asked.handle.result())
-            _write("\n")
+            for delta in submitted.handle:
+                writer.write(delta.text)
+            report.answers.append(submitted.handle.result())
+            writer.end()
         except JitneyError as error:
-            _write("\n")
-            told.fail(asked.index, error)
+            write("\n")
+            report.fail(submitted.index, error)
 
 
-def _write_lines(llm: LLM, prompts: list[Prompt], params: SamplingParams, told: _Told) -> None:
-    for asked in ask_all(llm, prompts, params):
-        text = told.texts[asked.index]
+def _write_lines(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report) -> None:
+    for submitted in ask_all(llm, prompts, params):
+        text = report.texts[submitted.index]
         try:
-            if asked.error is not None:
-                raise asked.error
-            assert asked.handle is not None, "not refused"
-            answer = asked.handle.result()
-            told.answers.append(answer)
-            _write(answer_line(asked.index, text, answer) + "\n")
+            answer = submitted.handle.result()
+            report.answers.append(answer)
+            write(answer_line(submitted.index, text, answer) + "\n")
         except JitneyError as error:
-            _write(error_line(asked.index, text, sentence_of(error)) + "\n")
-            told.fail(asked.index, error)
+            write(error_line(submitted.index, text, sentence_of(error)) + "\n")
+            report.fail(submitted.index, error)
 
 
-def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, told: _Told) -> None:
+def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report) -> None:
     questions = [
-        Question(text, prompt, params) for text, prompt in zip(told.texts, prompts, strict=True)
+        Question(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]
     console = Console(file=sys.stdout, highlight=False)
     watched = watch(llm, questions, console, leaves=False)
     for index, each in enumerate(watched):
-        _write(printable(told.heading(index)))
+        write(printable(report.heading(index)))
         if each.answer is not None:
-            told.answers.append(each.answer)
-            wrapper = Wrapper(columns())
-            _write(wrapper.feed(printable(each.answer.outputs[0].text)) + wrapper.end() + "\n")
+            report.answers.append(each.answer)
+            writer = AnswerWriter()
+            writer.write(each.answer.outputs[0].text)
+            writer.end()
         elif each.error is not None:
-            told.fail(index, each.error)
-
-
-def _pieces(asked: Asked) -> Iterator[str]:
-    """The answer as it comes: as it is for a program, wrapped and harmless on a terminal."""
-    assert asked.handle is not None, "not refused"
-    if not sys.stdout.isatty():
-        for delta in asked.handle:
-            yield delta.text
-        return
-    wrapper = Wrapper(columns())
-    for delta in asked.handle:
-        yield wrapper.feed(printable(delta.text))
-    yield wrapper.end()
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+            report.fail(index, each.error)

@@ -1,10 +1,11 @@
-"""Text of a model on a terminal: made harmless, and wrapped at words while it streams.
+"""Text of a model on standard output; on a terminal it is made harmless and wrapped at words.
 
-Pure but for `columns`; main thread.
+Main thread.
 """
 
 import re
 import shutil
+import sys
 import unicodedata
 
 from rich.cells import cell_len
@@ -75,3 +76,32 @@ class Wrapper:
             return word if at_start else "\n" + word
         self._column += width
         return space + word
+
+
+class AnswerWriter:
+    """Writes one answer to standard output while it is made: as it is where a program reads it."""
+
+    def __init__(self) -> None:
+        self._wrapper = Wrapper(columns()) if sys.stdout.isatty() else None
+        self._has_written = False
+
+    def write(self, text: str) -> None:
+        """Add to the answer."""
+        if self._wrapper is not None:
+            text = self._wrapper.feed(printable(text))
+        self._has_written |= bool(text)
+        write(text)
+
+    def end(self) -> None:
+        """Write what was held back, and end the line."""
+        write(("" if self._wrapper is None else self._wrapper.end()) + "\n")
+
+    def break_off(self) -> None:
+        """End the line if one was begun: what follows is no part of the answer."""
+        write("\n" if self._has_written else "")
+
+
+def write(text: str) -> None:
+    """Put text on standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
