@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.kinds import load_process
-from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.backends.process.messages import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore
 from jitney.core.params import Constraint, ConstraintKind
@@ -116,7 +116,7 @@ def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
         "max_num_batched_tokens": 32,
     }
     settings |= {"threads": 1, "extra_kernels": True}
-    backend = ProcessBackend(BackendSpec(name="llamacpp", settings=settings))
+    backend = load_process("llamacpp", settings)
     try:
         os.kill(backend.pid, signal.SIGILL)
         with pytest.raises(BackendCrashed, match="plain kernels"):

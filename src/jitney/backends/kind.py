@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any  # Any: a module, and settings before their dataclass has checked them
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.backends.process.worker_process import Fallback
 from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, MissingDependency
@@ -97,6 +98,8 @@ class Kind:
     """Kinds of converted models that it reads; others are left from an earlier jitney."""
     proven: Callable[[Values, Settings], Values] = lambda values, settings: values
     """The values, changed so that they do not end the process that loads the backend."""
+    fallback: Fallback | None = None
+    """What its process does without after an illegal instruction."""
     numbers: Callable[[Settings], str | None] = lambda settings: None
     """What it would compute with, in words, where that is a choice."""
     speed_facts: Callable[[Path, Settings], object] = lambda source, settings: None

@@ -11,7 +11,6 @@ from typing import Any, get_args  # Any: settings before their dataclass has che
 from jitney.backends.kind import Kind
 from jitney.backends.process.client import BackendSpec, ProcessBackend
 from jitney.config.settings import BackendName
-from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError
 
@@ -37,18 +36,9 @@ def load(name: str, settings: Mapping[str, Any]) -> Backend:
     return kind_of(name).load(settings)
 
 
-def load_process(
-    name: str,
-    settings: Mapping[str, Any],
-    *,
-    start_s_max: float = 300.0,
-    batch_s_max: float = limits.BATCH_S_MAX,
-) -> ProcessBackend:
+def load_process(name: str, settings: Mapping[str, Any]) -> ProcessBackend:
     """Build a backend in a process of its own; it ends when this process does."""
-    spec = BackendSpec(
-        name=kind_of(name).name,
-        settings=dict(settings),
-        start_s_max=start_s_max,
-        batch_s_max=batch_s_max,
+    kind = kind_of(name)
+    return ProcessBackend(
+        BackendSpec(name=kind.name, settings=dict(settings), fallback=kind.fallback)
     )
-    return ProcessBackend(spec)

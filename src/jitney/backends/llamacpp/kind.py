@@ -15,6 +15,7 @@ from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
+from jitney.backends.process.worker_process import Fallback
 from jitney.backends.trials.selftest import try_backend
 from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory
 from jitney.config import Settings
@@ -229,6 +230,13 @@ KIND = Kind(
     conversions=(Q8_KIND,),
     values=values,
     proven=proven,
+    fallback=Fallback(
+        setting="extra_kernels",
+        reason="this build of llama.cpp uses processor instructions that its compiler got wrong "
+        "here",
+        goes_on="it goes on with plain kernels, which are slower,",
+        advice='`make llama ARGS="--compile --force"` builds it anew',
+    ),
     trial_values=trial_values,
     speed_facts=speed_facts,
 )

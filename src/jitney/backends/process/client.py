@@ -16,7 +16,7 @@ from typing import Literal
 
 from jitney.backends.process import messages
 from jitney.backends.process.batch_time import BatchTimeLimits
-from jitney.backends.process.worker_process import MessageT, WorkerProcess
+from jitney.backends.process.worker_process import Fallback, MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
 from jitney.core.backend import Text, Traits, Vocabulary
@@ -30,7 +30,6 @@ QUESTION_S_MAX = 60.0
 CHECK_S_MAX = 10.0
 """A process with nothing to do that gives no sign of life for so long is stuck."""
 
-_FALLBACK_SETTING = "extra_kernels"
 _log = logging.getLogger("jitney.backends")
 
 
@@ -43,6 +42,7 @@ class BackendSpec:
     start_s_max: float = 300.0
     batch_s_max: float = limits.BATCH_S_MAX
     """For any batch, unless batches of its size were measured to take nearly as long."""
+    fallback: Fallback | None = None
 
 
 class ProcessBackend:
@@ -87,7 +87,7 @@ class ProcessBackend:
 
     @property
     def fallback_reason(self) -> str | None:
-        """Why it runs with plain kernels, if it had to fall back to them."""
+        """Why it runs with its fallback, if it had to."""
         return self._fallback_reason
 
     def execute(self, batch: Batch) -> Outcome:
@@ -234,8 +234,9 @@ class ProcessBackend:
             return self._start_once()
 
     def _start_once(self) -> messages.Ready:
-        can_fall_back = bool(self._spec.settings.get(_FALLBACK_SETTING, False))
-        worker = WorkerProcess(can_fall_back=can_fall_back)
+        fallback, settings = self._spec.fallback, self._spec.settings
+        can_fall_back = fallback is not None and bool(settings.get(fallback.setting, False))
+        worker = WorkerProcess(fallback, can_fall_back=can_fall_back)
         self._worker = worker
         self._unanswered.clear()
         self._time_limits.restart()
@@ -243,7 +244,7 @@ class ProcessBackend:
         if self._is_closed:
             worker.close()
             raise worker.crash()
-        hello = messages.Hello(self._spec.name, self._spec.settings)
+        hello = messages.Hello(self._spec.name, settings)
         try:
             limit_s = self._spec.start_s_max
             ready = worker.ask(worker.batches, hello, messages.Ready, limit_s)
@@ -256,11 +257,12 @@ class ProcessBackend:
         return ready
 
     def _fall_back(self, worker: WorkerProcess) -> bool:
-        """After an illegal instruction, do without the kernels that may hold it."""
-        if worker.process.signal != signal.SIGILL or not worker.can_fall_back:
+        """After an illegal instruction, do without what may hold it."""
+        fallback = self._spec.fallback
+        if fallback is None or not worker.can_fall_back or worker.process.signal != signal.SIGILL:
             return False
         self._fallback_reason = str(worker.crash())
         _log.warning("%s", self._fallback_reason)
-        settings = {**self._spec.settings, _FALLBACK_SETTING: False}
+        settings = {**self._spec.settings, fallback.setting: False}
         self._spec = replace(self._spec, settings=settings)
         return True

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from jitney.backends.process.messages import Channel, Failure, Message
@@ -19,22 +20,30 @@ from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 _MODULE = "jitney.backends.process.worker"
 _GRACE_S = 2.0
 
-_ILLEGAL_INSTRUCTION = (
-    ": this build of llama.cpp uses processor instructions that its compiler got wrong here"
-)
-_FALLS_BACK = (
-    "; it goes on with plain kernels, which are slower, until "
-    '`make llama ARGS="--compile --force"` builds it anew.'
-)
-_REBUILD = '; `make llama ARGS="--compile --force"` builds it anew.'
-
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-class WorkerProcess:
-    """A process that runs `jitney.backends.process.worker`. Raises BackendCrashed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """For a backend whose library may hold an illegal instruction, and can do without it."""
 
-    def __init__(self, *, can_fall_back: bool) -> None:
+    setting: str
+    """Is false in the next process."""
+    reason: str
+    """Why there may be such an instruction, as a clause."""
+    goes_on: str
+    """How the backend goes on, as a clause."""
+    advice: str
+    """What the operator can do, as a clause."""
+
+
+class WorkerProcess:
+    """A process that runs `jitney.backends.process.worker`. Raises BackendCrashed.
+
+    With a `fallback` the next process can be started by it, if `can_fall_back`.
+    """
+
+    def __init__(self, fallback: Fallback | None = None, *, can_fall_back: bool = False) -> None:
         try:
             self.process = ChildProcess(
                 _MODULE, str(os.getpid()), channel_count=3, keeps_output=True
@@ -42,6 +51,7 @@ class WorkerProcess:
         except OSError as error:
             raise BackendCrashed(f"the backend process could not be started ({error}).") from error
         self.can_fall_back = can_fall_back
+        self._fallback = fallback
         self.batches, self.texts, self.constraints = map(Channel, self.process.channels)
         self._is_closed = False
 
@@ -109,6 +119,7 @@ class WorkerProcess:
             )
         if number == signal.SIGKILL:
             why = "; the system does that when memory runs out."
-        elif number == signal.SIGILL:
-            why = _ILLEGAL_INSTRUCTION + (_FALLS_BACK if self.can_fall_back else _REBUILD)
+        elif number == signal.SIGILL and self._fallback is not None:
+            goes_on = f"{self._fallback.goes_on} until " if self.can_fall_back else ""
+            why = f": {self._fallback.reason}; {goes_on}{self._fallback.advice}."
         return BackendCrashed(f"the backend process was killed (signal {number}){why}", number)

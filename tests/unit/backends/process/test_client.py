@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.process.client import BackendSpec, ProcessBackend
 from jitney.backends.process.messages import Channel, Encode, Encoded, Message
 from jitney.backends.process.worker_process import WorkerProcess
@@ -33,6 +34,7 @@ def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
         settings={"slots": 4, "kv_tokens": 256, **settings},
         start_s_max=60.0,
         batch_s_max=batch_s_max,
+        fallback=KIND.fallback,
     )
 
 
