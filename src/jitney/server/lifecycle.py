@@ -19,19 +19,16 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import uvicorn
 import uvloop
 from fastapi import FastAPI
 
 from jitney.errors import EngineStopped
-from jitney.server.http.accepting import Acceptor, listen
+from jitney.server.http.accepting import listen
+from jitney.server.http.http_server import HttpServer
 from jitney.server.http.open_files import allow_files
-from jitney.server.http.protocol import GuardedProtocol
-from jitney.server.http.rounds import Rounds
 from jitney.server.limits import UNSENT_BYTES_MAX
-from jitney.server.openai.error_object import Refusal
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
@@ -43,8 +40,6 @@ TOLD_HURRIED_S = 0.5
 
 _LOOK_S = 0.02
 _ENGINE_LOOK_S = 0.25
-_TICKS_PER_LOOK = 10
-"""Of uvicorn's main loop, ten in a second: how often everybody is seen to read."""
 
 _GARBAGE_COUNT = 5000
 """Objects made until the collector looks for cycles. A tick makes thousands that die by
@@ -54,59 +49,6 @@ _NICER = 5
 """What HTTP stands back by: 16 streams were 4 % faster with it on two cores (docs/log.md)."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn with arrivals by our own acceptor, and without its idea of signals and of patience:
-    signals would cut streams, and nothing would cut a client that does not read."""
-
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, service: Service) -> None:
-        super().__init__(config)
-        self._service = service
-        self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
-        self._read_timeout = service.settings.read_timeout
-        self._rounds: Rounds | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take connections."""
-        self._rounds = Rounds(asyncio.get_running_loop())
-        self._acceptor.open()
-        await super().startup(sockets=[])
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
-        if counter % _TICKS_PER_LOOK == 0:
-            for each in self._connections():
-                each.cut_if_stalled(self._read_timeout)
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, see off those who are there, and cut who does not leave."""
-        await self._acceptor.close()
-        await super().shutdown(sockets=[])
-        for each in self._connections():
-            # Whatever still writes would wait for a reader, and the process for it.
-            each.transport.abort()
-
-    def _note(self, refusal: Refusal) -> None:
-        """A connection was refused before there was a request: counted and logged as others."""
-        _log.info("a connection was refused: %s", refusal.message)
-        for listener in self._service.answer_listeners:
-            listener("other", refusal.status, refusal.reason)
-
-    def _connections(self) -> list[GuardedProtocol]:
-        return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
-
-    def _make_protocol(self) -> GuardedProtocol:
-        assert self._rounds is not None, "nobody is taken before the start"
-        return GuardedProtocol(
-            self.config, self.server_state, app_state={}, rounds=self._rounds, note=self._note
-        )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """None are captured here."""
-        yield
 
 
 class Lifecycle:
@@ -121,7 +63,7 @@ class Lifecycle:
         self._asked: asyncio.Event | None = None
         self._hurried: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: _Server | None = None
+        self._server: HttpServer | None = None
 
     def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
         """Serve until told to stop. The main thread's server has the signals and the process.
@@ -152,7 +94,7 @@ class Lifecycle:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             self._hear_signals(self._loop)
         listen(listener, self._unsent_bytes_max)
-        server = self._server = _Server(self._config(), listener, self._service)
+        server = self._server = HttpServer(self._app, listener, self._service, int(TOLD_S_MAX))
         serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())
         failing = asyncio.create_task(self._wait_failure())
@@ -235,18 +177,6 @@ class Lifecycle:
                 return
             await asyncio.sleep(_LOOK_S)
 
-    def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
-            self._app,
-            loop="asyncio",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(TOLD_S_MAX),
-        )
-
 
 def _calm_collector() -> None:
     """Look for cycles less often, and never among what was there before the first request."""
@@ -266,7 +196,7 @@ def _step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(usual + _NICER, 19))
 
 
-async def _tell_started(server: uvicorn.Server, started: Callable[[], None] | None) -> None:
+async def _tell_started(server: HttpServer, started: Callable[[], None] | None) -> None:
     while not server.started:  # noqa: ASYNC110, because uvicorn has no event for it
         await asyncio.sleep(_LOOK_S)
     if started is not None:

@@ -51,7 +51,7 @@ _SO_NWRITE = 0x1024
 """Python has no name for it: macOS tells by it what `_held_by_system` asks."""
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """What a connection waits for; the table at the head of this file has all of them."""
 
     HEAD = enum.auto()
@@ -79,7 +79,7 @@ class GuardedProtocol(H11Protocol):
         self._note = note
         self.app = _with_shortcuts(self.app, self)
         self.conn = StrictConnection(rounds)
-        self.state: State | None = None
+        self.state: ConnectionState | None = None
         self._rounds = rounds
         self._timer: asyncio.TimerHandle | None = None
         self._is_lingering = False
@@ -288,15 +288,19 @@ class GuardedProtocol(H11Protocol):
         except h11.LocalProtocolError:
             _log.debug("a connection was in no state to be told why it ends")
 
-    def _find_state(self) -> State:
+    def _find_state(self) -> ConnectionState:
         cycle, theirs = self.cycle, self.conn.their_state
         if self._is_lingering:
-            return State.LINGER
+            return ConnectionState.LINGER
         if cycle is None or (cycle.response_complete and theirs is h11.IDLE):
-            return State.HEAD if cycle is None or self.conn.held_count else State.IDLE
+            return (
+                ConnectionState.HEAD
+                if cycle is None or self.conn.held_count
+                else ConnectionState.IDLE
+            )
         if theirs is h11.SEND_BODY:
-            return State.REST if cycle.response_complete else State.BODY
-        return State.ANSWER
+            return ConnectionState.REST if cycle.response_complete else ConnectionState.BODY
+        return ConnectionState.ANSWER
 
     def _enter_state(self) -> None:
         """Begin to wait for what comes next, if it is something else than before."""
@@ -324,10 +328,10 @@ class GuardedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         self._rounds.take(limits.STEPS_PER_END)
-        if self.state is State.HEAD and self.flow.is_held:
+        if self.state is ConnectionState.HEAD and self.flow.is_held:
             # It waits for us, in a line that is short enough to end.
             self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._be_late)
-        elif self.state is State.HEAD and self.conn.held_count:
+        elif self.state is ConnectionState.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
             self._rounds.take(limits.STEPS_PER_REQUEST)
             self._write_refusal(Refusal("request_timeout", message))
@@ -385,15 +389,15 @@ class _Parting:
             self._transport.close()
 
 
-def _limit_s(state: State) -> float | None:
+def _limit_s(state: ConnectionState) -> float | None:
     """How long a connection may be in this state; None where something else ends it."""
     return {
-        State.HEAD: limits.HEADER_S_MAX,
+        ConnectionState.HEAD: limits.HEADER_S_MAX,
         # Whoever reads it gives up a little earlier, and says so.
-        State.BODY: limits.BODY_S_MAX + limits.LINGER_S_MAX,
-        State.REST: limits.LINGER_S_MAX,
-        State.IDLE: limits.KEEP_ALIVE_S,
-        State.LINGER: limits.LINGER_S_MAX,
+        ConnectionState.BODY: limits.BODY_S_MAX + limits.LINGER_S_MAX,
+        ConnectionState.REST: limits.LINGER_S_MAX,
+        ConnectionState.IDLE: limits.KEEP_ALIVE_S,
+        ConnectionState.LINGER: limits.LINGER_S_MAX,
     }.get(state)
 
 

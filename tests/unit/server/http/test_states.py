@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from jitney.server import limits
-from jitney.server.http.protocol import GuardedProtocol, State
+from jitney.server.http.protocol import ConnectionState, GuardedProtocol
 from jitney.server.http.rounds import Rounds
 
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
@@ -124,22 +124,22 @@ class Connection:
 
 
 STATES = [
-    (State.HEAD, b"", b"", 10, b""),
-    (State.HEAD, b"GET / HT", b"T", 10, b"HTTP/1.1 408 "),
-    (State.HEAD, b"GET /now HTTP/1.1\r\nHost: x\r\n\r\nGET", b" ", 10, b"HTTP/1.1 200 "),
-    (State.BODY, POST % (b"/whole", 100) + b"x", b"x", 62, b""),
-    (State.REST, POST % (b"/now", 100) + b"x", b"x", 2, b"HTTP/1.1 200 "),
-    (State.IDLE, POST % (b"/now", 1) + b"x", b"", 30, b"HTTP/1.1 200 "),
-    (State.IDLE, POST % (b"/whole", 1) + b"x", b"", 30, b"HTTP/1.1 200 "),
-    (State.LINGER, POST % (b"/now", LONG) + b"x", b"x", 2, b"HTTP/1.1 200 "),
-    (State.LINGER, CHUNKED + b"1\r\nx\r\n", b"1\r\nx\r\n", 2, b"HTTP/1.1 200 "),
-    (State.LINGER, b"\x16\x03\x01", b"\x16\x03", 2, b"HTTP/1.1 400 "),
+    (ConnectionState.HEAD, b"", b"", 10, b""),
+    (ConnectionState.HEAD, b"GET / HT", b"T", 10, b"HTTP/1.1 408 "),
+    (ConnectionState.HEAD, b"GET /now HTTP/1.1\r\nHost: x\r\n\r\nGET", b" ", 10, b"HTTP/1.1 200 "),
+    (ConnectionState.BODY, POST % (b"/whole", 100) + b"x", b"x", 62, b""),
+    (ConnectionState.REST, POST % (b"/now", 100) + b"x", b"x", 2, b"HTTP/1.1 200 "),
+    (ConnectionState.IDLE, POST % (b"/now", 1) + b"x", b"", 30, b"HTTP/1.1 200 "),
+    (ConnectionState.IDLE, POST % (b"/whole", 1) + b"x", b"", 30, b"HTTP/1.1 200 "),
+    (ConnectionState.LINGER, POST % (b"/now", LONG) + b"x", b"x", 2, b"HTTP/1.1 200 "),
+    (ConnectionState.LINGER, CHUNKED + b"1\r\nx\r\n", b"1\r\nx\r\n", 2, b"HTTP/1.1 200 "),
+    (ConnectionState.LINGER, b"\x16\x03\x01", b"\x16\x03", 2, b"HTTP/1.1 400 "),
 ]
 
 
 @pytest.mark.parametrize(("state", "sent", "more", "seconds", "answer"), STATES)
 def test_every_state_ends_by_itself(
-    state: State, sent: bytes, more: bytes, seconds: float, answer: bytes
+    state: ConnectionState, sent: bytes, more: bytes, seconds: float, answer: bytes
 ) -> None:
     """Guards connections: each has one timer, and bytes do not renew it."""
 
@@ -156,7 +156,10 @@ def test_every_state_ends_by_itself(
         assert timer.seconds == seconds
         timer.end()
         await asyncio.sleep(0)
-        if connection.protocol.state is State.LINGER and state is not State.LINGER:
+        if (
+            connection.protocol.state is ConnectionState.LINGER
+            and state is not ConnectionState.LINGER
+        ):
             last = connection.loop.timers[-1]
             assert last.is_on
             last.end()
@@ -182,7 +185,7 @@ def test_whoever_waits_for_us_is_not_late() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
-        assert connection.protocol.state is State.IDLE
+        assert connection.protocol.state is ConnectionState.IDLE
 
     asyncio.run(live())
 
@@ -222,7 +225,7 @@ def test_who_is_late_and_comes_before_its_turn_is_served() -> None:
         timer.end()
         await connection.send(b"TP/1.1\r\nHost: x\r\n\r\n")
         assert connection.transport.written.startswith(b"HTTP/1.1 200 ")
-        assert connection.protocol.state is State.IDLE
+        assert connection.protocol.state is ConnectionState.IDLE
 
     asyncio.run(live())
 
@@ -233,7 +236,7 @@ def test_an_answer_has_no_time_of_its_own() -> None:
     async def live() -> None:
         connection = Connection()
         await connection.send(POST % (b"/never", 1) + b"x")
-        assert connection.protocol.state is State.ANSWER
+        assert connection.protocol.state is ConnectionState.ANSWER
         assert connection.loop.timer is None
         connection.protocol.connection_lost(None)
         await asyncio.sleep(0)
@@ -251,7 +254,7 @@ def test_a_short_rest_is_read_over_and_the_connection_kept() -> None:
             for part in (POST % (b"/now", 100), b"x" * 99, b"x"):
                 await connection.send(part)
                 states.append(connection.protocol.state)
-            assert states == [State.REST, State.REST, State.IDLE]
+            assert states == [ConnectionState.REST, ConnectionState.REST, ConnectionState.IDLE]
         assert connection.transport.written.count(b"HTTP/1.1 200 ") == 3
         assert b"connection: close" not in connection.transport.written
 
@@ -264,7 +267,7 @@ def test_nothing_is_kept_of_what_comes_after_the_last_answer() -> None:
     async def live() -> None:
         connection = Connection()
         await connection.send(CHUNKED)
-        assert connection.protocol.state is State.LINGER
+        assert connection.protocol.state is ConnectionState.LINGER
         assert b"connection: close" in connection.transport.written
         for _ in range(5):
             await connection.send(b"1\r\nx\r\n" * 1000)
@@ -338,7 +341,7 @@ def test_nothing_is_kept_of_a_body_that_nobody_will_read() -> None:
         connection = Connection()
         protocol = connection.protocol
         await connection.send(POST % (b"/now", 1000) + b"x" * 1000)
-        assert protocol.state is State.IDLE
+        assert protocol.state is ConnectionState.IDLE
         assert len(protocol.cycle.body) == 0
         connection.rounds.take(limits.STEPS_PER_ROUND - limits.STEPS_PER_REQUEST - 2)
         protocol.data_received(POST % (b"/late", LONG) + b"x" * LONG)

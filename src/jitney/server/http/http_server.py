@@ -1,0 +1,90 @@
+"""uvicorn's server, with our own acceptor and connections: `HttpServer`. Event loop.
+
+What touches the insides of uvicorn and h11 is in this folder and nowhere else; pyproject.toml
+bounds their versions.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from jitney.server.http.accepting import Acceptor
+from jitney.server.http.protocol import GuardedProtocol
+from jitney.server.http.rounds import Rounds
+from jitney.server.openai.error_object import Refusal
+from jitney.server.service import Service
+
+_log = logging.getLogger("jitney.server")
+
+_TICKS_PER_LOOK = 10
+"""Of uvicorn's main loop, ten in a second: how often it is checked whether clients read."""
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn with arrivals by our own acceptor, and without its idea of signals and of patience:
+    signals would cut streams, and nothing would cut a client that does not read."""
+
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, service: Service, shutdown_s: int
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=shutdown_s,
+        )
+        super().__init__(config)
+        self._service = service
+        self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
+        self._read_timeout = service.settings.read_timeout
+        self._rounds: Rounds | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        self._rounds = Rounds(asyncio.get_running_loop())
+        self._acceptor.open()
+        await super().startup(sockets=[])
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if counter % _TICKS_PER_LOOK == 0:
+            for each in self._connections():
+                each.cut_if_stalled(self._read_timeout)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, see off those who are there, and cut who does not leave."""
+        await self._acceptor.close()
+        await super().shutdown(sockets=[])
+        for each in self._connections():
+            # Whatever still writes would wait for a reader, and the process for it.
+            each.transport.abort()
+
+    def _note(self, refusal: Refusal) -> None:
+        """A connection was refused before there was a request: counted and logged as others."""
+        _log.info("a connection was refused: %s", refusal.message)
+        for listener in self._service.answer_listeners:
+            listener("other", refusal.status, refusal.reason)
+
+    def _connections(self) -> list[GuardedProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
+
+    def _make_protocol(self) -> GuardedProtocol:
+        assert self._rounds is not None, "nobody is taken before the start"
+        return GuardedProtocol(
+            self.config, self.server_state, app_state={}, rounds=self._rounds, note=self._note
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None are captured here."""
+        yield
