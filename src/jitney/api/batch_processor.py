@@ -1,7 +1,7 @@
 """`BatchProcessor`: the interface of ZigLlama's chapter on batches, with its names and fields.
 
-A thin layer over `LLM`: its words become our settings, `submit` gets a callback, and what that is
-told becomes a `BatchResult`. Any thread may call; results come from the threads of
+A thin layer over `LLM`: its words become our settings, `submit` gets a callback, and what that
+gets becomes a `BatchResult`. Any thread may call; results come from the threads of
 `jitney.api.callbacks`, never from the engine's. The model brings its own tokenizer.
 """
 
@@ -389,7 +389,7 @@ def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
             loaded = WAIT_S[llm.settings.strategy] * 1e3
         if loaded != value:
             raise ConfigError(
-                f"the LLM was loaded with {name} {loaded!s:.80}, and {value!s:.80} is wanted; load "
+                f"The LLM was loaded with {name} {loaded!s:.80}, and {value!s:.80} is wanted; load "
                 "it with that, or give the model's name and let the processor load it."
             )
 

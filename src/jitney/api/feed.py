@@ -30,9 +30,9 @@ class _Sent:
 
 
 def run_all(
-    engine: Engine, requests: Iterator[Request], told: Callable[[Answer], None]
+    engine: Engine, requests: Iterator[Request], report: Callable[[Answer], None]
 ) -> list[Answer]:
-    """The answers, in the order of the requests; `told` hears of each as it is known.
+    """The answers, in the order of the requests; `report` is called with each as it is known.
 
     Requests are made one by one as there is room for them, so that the first ones run while the
     last ones are still being tokenised.
@@ -56,7 +56,7 @@ def run_all(
                 line.sent.popleft()
                 line.widen()
                 answers[sent.place] = answer
-                told(answer)
+                report(answer)
     finally:
         for left in line.sent:
             left.handle.cancel()

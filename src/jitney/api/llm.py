@@ -23,10 +23,12 @@ from jitney.api.outputs import RequestOutput, make_output
 from jitney.api.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
 from jitney.api.submission import (
     ID_PREFIX,
+    GivenParams,
     GivenPriority,
     SubmitOptions,
     read_callbacks,
     read_options,
+    read_params,
     read_priorities,
 )
 from jitney.config import Settings, environment, resolve
@@ -46,8 +48,6 @@ PROGRESS_PROMPTS_MIN = 9
 
 Message = Mapping[str, Any]
 """Any: a message is JSON, checked by the chat template's reader."""
-
-GivenParams = SamplingParams | Sequence[SamplingParams] | None
 
 
 class Tokenizer:
@@ -140,7 +140,7 @@ class LLM:
         request fails, its error is raised and the others are cancelled.
         """
         read = read_prompts(prompts)
-        params = _params_for(len(read), sampling_params)
+        params = read_params(len(read), sampling_params)
         return self._run(read, params, read_priorities(len(read), priority), use_tqdm)
 
     def chat(
@@ -167,7 +167,7 @@ class LLM:
         _check_not_empty(messages)
         is_one = isinstance(messages[0], Mapping)
         conversations = [messages] if is_one else list(messages)
-        params = _params_for(len(conversations), sampling_params)
+        params = read_params(len(conversations), sampling_params)
         priorities = read_priorities(len(conversations), priority)
         prompts = [
             self.chat_prompt(
@@ -194,7 +194,7 @@ class LLM:
                 "The model has no chat template; use generate with a prompt that is written out."
             )
         if not isinstance(messages, list | tuple):
-            raise InvalidRequest("a conversation is a list of messages.", "messages")
+            raise InvalidRequest("A conversation is a list of messages.", "messages")
         _check_not_empty(messages)
         listed = [dict(each) if isinstance(each, Mapping) else each for each in messages]
         segments = template.render(
@@ -221,7 +221,7 @@ class LLM:
         """
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
         callbacks = read_callbacks(options)
-        request = self._request(read, _params_for(1, params)[0], options)
+        request = self._request(read, read_params(1, params)[0], options)
         handle = self.engine.submit(request, streams=callbacks.want_deltas)
         return self._served(self._shaped(handle, read), callbacks)
 
@@ -235,7 +235,7 @@ class LLM:
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
         callbacks = read_callbacks(options)
         # Tokenising a long text or compiling a constraint would hold the loop up.
-        request = await asyncio.to_thread(self._request, read, _params_for(1, params)[0], options)
+        request = await asyncio.to_thread(self._request, read, read_params(1, params)[0], options)
         handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
         return self._served(self._shaped(handle, read), callbacks)
 
@@ -291,8 +291,8 @@ class LLM:
             for prompt, each, priority in zip(prompts, params, priorities, strict=True)
         )
         shows = use_tqdm and len(prompts) >= PROGRESS_PROMPTS_MIN and sys.stderr.isatty()
-        with _progress(len(prompts), shows=shows) as told:
-            answers = feed.run_all(self.engine, requests, told)
+        with _progress(len(prompts), shows=shows) as report:
+            answers = feed.run_all(self.engine, requests, report)
         vocabulary = self.engine.backend.vocabulary
         return [
             make_output(answer, prompt.text, vocabulary)
@@ -322,32 +322,10 @@ class LLM:
 def _check_not_empty(messages: Sequence[object]) -> None:
     if not messages:
         raise InvalidRequest(
-            'there are no messages; give one at least, such as {"role": "user", "content": '
+            'There are no messages; give one at least, such as {"role": "user", "content": '
             '"hello"}.',
             "messages",
         )
-
-
-def _params_for(count: int, given: GivenParams) -> list[SamplingParams]:
-    """One set of sampling parameters for each prompt."""
-    if given is None or isinstance(given, SamplingParams):
-        return [given or SamplingParams()] * count
-    params: list[SamplingParams] = []
-    for each in given if isinstance(given, list | tuple) else [given]:
-        if not isinstance(each, SamplingParams):
-            raise InvalidRequest(
-                "sampling_params takes a SamplingParams, or a list of them, and got "
-                f"{type(each).__name__}.",
-                "sampling_params",
-            )
-        params.append(each)
-    if len(params) != count:
-        raise InvalidRequest(
-            f"sampling_params has {len(params)} entries for {count} prompts; "
-            "give one for all, or one for each.",
-            "sampling_params",
-        )
-    return params
 
 
 @contextmanager
@@ -367,8 +345,8 @@ def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
         task = bar.add_task("completing", total=count, tokens=0)
         token_counts: list[int] = []
 
-        def told(answer: Answer) -> None:
+        def report(answer: Answer) -> None:
             token_counts.append(answer.usage.completion_count)
             bar.update(task, advance=1, tokens=sum(token_counts))
 
-        yield told
+        yield report

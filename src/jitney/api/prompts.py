@@ -48,7 +48,7 @@ def _read_mapping(given: Mapping[str, Any]) -> Prompt:
     unknown = [str(key) for key in given if key not in ("prompt", "prompt_token_ids")]
     if unknown:
         raise InvalidRequest(
-            f"a prompt has the keys prompt or prompt_token_ids, and got {unknown[0][:80]!r}.",
+            f"A prompt has the keys prompt or prompt_token_ids, and got {unknown[0][:80]!r}.",
             "prompt",
         )
     tokens, text = given.get("prompt_token_ids"), given.get("prompt")
@@ -62,7 +62,7 @@ def _read_mapping(given: Mapping[str, Any]) -> Prompt:
 
 def _refusal(given: object) -> InvalidRequest:
     return InvalidRequest(
-        'a prompt is a text, a list of tokens, {"prompt": text} or '
+        'A prompt is a text, a list of tokens, {"prompt": text} or '
         f'{{"prompt_token_ids": tokens}}, and got {given!r:.80}.',
         "prompt",
     )

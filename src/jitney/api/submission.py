@@ -1,11 +1,12 @@
 """What may be said in Python of a single request beside its prompt and its sampling, and how it is
 read. Pure; any thread."""
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, TypeVar
 
 from jitney.api.callbacks import Callbacks, OnDelta, OnDone
 from jitney.core import limits
+from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, RequestId, read_priority
 from jitney.engine.request_factory import RequestOptions
 from jitney.errors import InvalidRequest
@@ -13,6 +14,9 @@ from jitney.errors import InvalidRequest
 GivenPriority = str | int
 """low, normal, high or critical in any case, a `Priority`, or its number, which counts up from 0
 (low) to 3 (critical). vLLM's numbers count down, as they do here over HTTP."""
+
+GivenParams = SamplingParams | Sequence[SamplingParams] | None
+Value = TypeVar("Value")
 
 ID_PREFIX = "jitney-"
 """What the ids begin with that are made here, and callers' own do not."""
@@ -82,16 +86,40 @@ def read_callbacks(given: SubmitOptions) -> Callbacks:
     )
 
 
+def read_params(count: int, given: GivenParams) -> list[SamplingParams]:
+    """Sampling parameters for each prompt."""
+    return _read_each(
+        "sampling_params", count, SamplingParams() if given is None else given, _params
+    )
+
+
 def read_priorities(
     count: int, given: GivenPriority | Sequence[GivenPriority] | None
 ) -> list[Priority]:
-    """One priority for each prompt."""
+    """A priority for each prompt."""
+    return _read_each("priority", count, given, read_priority)
+
+
+def _params(given: object) -> SamplingParams:
+    if isinstance(given, SamplingParams):
+        return given
+    raise InvalidRequest(
+        "sampling_params takes a SamplingParams, or a list of them, and got "
+        f"{type(given).__name__}.",
+        "sampling_params",
+    )
+
+
+# Any: of the option's type
+def _read_each(name: str, count: int, given: Any, read: Callable[[Any], Value]) -> list[Value]:
+    """One value for each prompt: the one that is given for all, or those of a list."""
     if not isinstance(given, list | tuple):
-        return [read_priority(given)] * count
-    if len(given) != count:
+        return [read(given)] * count
+    values = [read(each) for each in given]
+    if len(values) != count:
         raise InvalidRequest(
-            f"priority has {len(given)} entries for {count} prompts; "
+            f"{name} has {len(values)} entries for {count} prompts; "
             "give one for all, or one for each.",
-            "priority",
+            name,
         )
-    return [read_priority(each) for each in given]
+    return values

@@ -49,7 +49,7 @@ class Overview:
 
 def call(options: BackendsOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
-    settings = resolved(_with_model(given, options.named)).settings
+    settings = resolved(given.with_model(options.named)).settings
     show_log(every_tick=False)
     if options.add is not None:
         _add(options.add, settings)
@@ -156,14 +156,6 @@ def overview_json(found: Overview) -> str:
         "numbers": found.numbers,
     }
     return json.dumps({"backends": backends, **told}, indent=2)
-
-
-def _with_model(given: Given, model: str | None) -> Given:
-    if model is None:
-        return given
-    if given.flags.get("model") is not None:
-        raise ConfigError("The model is given twice, with --model and without; leave one out.")
-    return replace(given, flags={**given.flags, "model": model})
 
 
 def _model_text(settings: Settings, *, is_here: bool) -> str:

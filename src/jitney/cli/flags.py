@@ -5,10 +5,10 @@ Every setting that `jitney.config` knows is a flag as well. Imports nothing heav
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any  # Any: options are of every type
+from typing import Any, Self  # Any: options are of every type
 
 import click
 
@@ -105,6 +105,14 @@ class Given:
 
     flags: Mapping[str, object]
     config: Path | None
+
+    def with_model(self, model: str | None) -> Self:
+        """The same with a model that was named without a flag, if one was."""
+        if model is None:
+            return self
+        if self.flags.get("model") is not None:
+            raise ConfigError("The model is given twice, with --model and without; leave one out.")
+        return replace(self, flags={**self.flags, "model": model})
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def remove(options: RemoveOptions, given: Given) -> int:
         if each.kind == HUB:
             _remove_shared(each)
         elif not inventory.remove(each):
-            raise ModelError(f"another process is making {each.name}; it was left alone.")
+            raise ModelError(f"Another process is making {each.name}; it was left alone.")
         sys.stdout.write(f"removed {each.name} ({bytes_text(each.size)})\n")
     return 0
 
@@ -168,10 +168,10 @@ def _table(found: list[Stored]) -> Table:
     table.add_column("name", overflow="fold")
     for each in found:
         name, kind, size, used, state = _row(each)
-        told = Text(name)
+        shown = Text(name)
         if each.source is not None:
-            told.append(f"\n{state}", style="dim")
-        table.add_row(size, used, kind, told)
+            shown.append(f"\n{state}", style="dim")
+        table.add_row(size, used, kind, shown)
     return table
 
 

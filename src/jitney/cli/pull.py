@@ -27,8 +27,8 @@ def call(options: PullOptions, given: Given) -> int:
     show_log(every_tick=False)
     if options.named is not None:
         return _pull_named(options.named, settings)
-    with _progress() as told:
-        model = ready_model(replace(settings, model=None), told)
+    with _progress() as report:
+        model = ready_model(replace(settings, model=None), report)
     files = model.iterdir() if model.is_dir() else [model]
     size = sum(file.stat().st_size for file in files) / MIB
     sys.stdout.write(f"{embedded.NAME} is ready: {model} ({size:.0f} MiB)\n")
@@ -42,8 +42,8 @@ def _pull_named(name: str, settings: Settings) -> int:
             f"{name} is no name of a model on the hub; such a name is owner/name, "
             "owner/name:quant or owner/name/file.gguf."
         )
-    with _progress() as told:
-        model = hub_module("hub").fetch(reference, settings.cache_dir, told)
+    with _progress() as report:
+        model = hub_module("hub").fetch(reference, settings.cache_dir, report)
     sys.stdout.write(f"{reference} is here: {model} ({size_of(model) / MIB:.1f} MiB)\n")
     return 0
 
@@ -55,11 +55,11 @@ def fetch_model(settings: Settings) -> None:
     """
     if not takes_model(settings):
         return
-    with _progress() as told:
+    with _progress() as report:
         if settings.model is None:
-            ready_model(settings, told)
+            ready_model(settings, report)
         else:
-            located(settings, told)
+            located(settings, report)
 
 
 def show_log(*, every_tick: bool) -> None:
@@ -81,7 +81,7 @@ def _progress() -> Iterator[embedded.Progress]:
     bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task("fetching", total=None)
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if not console.is_terminal:
             return
         bar.start()
@@ -89,7 +89,7 @@ def _progress() -> Iterator[embedded.Progress]:
         bar.update(task, completed=done, total=total, description=description)
 
     try:
-        yield told
+        yield report
     finally:
         # A bar that never started would end with an empty line.
         if bar.live.is_started:

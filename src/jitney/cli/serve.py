@@ -41,7 +41,7 @@ QUESTION = "Why is the sky blue?"
 
 def call(options: ServeOptions, given: Given) -> int:
     """Carry out the command; the exit code."""
-    found = resolved(_with_model(given, options.served))
+    found = resolved(given.with_model(options.served))
     settings, serving = _for_serving(found), found.serving
     log = show_log()
     try:
@@ -179,14 +179,6 @@ def show_log() -> OutletLog:
     for name in ("uvicorn.error", "httpx2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return log
-
-
-def _with_model(given: Given, model: str | None) -> Given:
-    if model is None:
-        return given
-    if given.flags.get("model") is not None:
-        raise ConfigError("The model is given twice, with --model and without; leave one out.")
-    return replace(given, flags={**given.flags, "model": model})
 
 
 def _for_serving(found: Resolved) -> Settings:

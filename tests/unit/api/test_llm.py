@@ -222,7 +222,7 @@ def test_options_of_a_submission_are_checked_by_name_and_value(llm: LLM) -> None
         llm.submit("x", priority="urgent")
     with pytest.raises(TypeError, match="no option 'colour'"):
         llm.submit("x", colour="red")  # type: ignore[call-arg]
-    with pytest.raises(InvalidRequest, match="a prompt is"):
+    with pytest.raises(InvalidRequest, match="A prompt is"):
         llm.submit(3.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="prompts"):
         llm.generate({"prompts": ["x"]})
