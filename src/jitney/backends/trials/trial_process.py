@@ -1,8 +1,8 @@
 """A question to a child process: `ask` here, `answer` over there.
 
 A trial loads native code, which may crash, hang or take all memory. `ask` starts a module as a
-child, hands it JSON on standard input, and turns every end of it into an `TrialResult`. The child calls
-`answer`, which prints one line. Called at start-up, from any thread.
+child, hands it JSON on standard input, and turns every end of it into a `TrialResult`. The child
+calls `answer`, which prints one line. Called at start-up, from any thread.
 """
 
 import json
