@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from benchmarks.load import percentile
 from jitney import LLM, Handle, RequestOutput, SamplingParams
 from jitney.backends.machine.cores import usable_cores
-from jitney.engine.records import (
+from jitney.errors import JitneyError
+from jitney.records import (
     Record,
     RequestAccepted,
     RequestDone,
@@ -33,7 +34,6 @@ from jitney.engine.records import (
     RequestPreempted,
     TickRecord,
 )
-from jitney.errors import JitneyError
 
 SECONDS = 10.0
 WARM_S = 3.0

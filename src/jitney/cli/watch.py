@@ -22,8 +22,8 @@ from jitney.cli.terminal import printable
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.engine.engine import Engine
-from jitney.engine.records import Record, TickRecord
 from jitney.errors import JitneyError
+from jitney.records import Record, TickRecord
 
 FRAMES_PER_S = 10
 WINDOW_S = 1.0

@@ -35,10 +35,11 @@ from jitney.engine.inbox import (
 )
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.observe import Observer, Observers
+from jitney.engine.observe import Observers
 from jitney.engine.stats import Stats, Totals
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, QueueFull
+from jitney.records import Observer
 
 _log = logging.getLogger("jitney.engine")
 

@@ -13,8 +13,8 @@ from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Outcome
 from jitney.core.scheduler import PlannedBatch
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.engine.records import Member
 from jitney.errors import BackendCrashed, BackendFailed
+from jitney.records import Member
 
 LEAD_SHARE = 0.15
 LEAD_S_MIN = 0.002

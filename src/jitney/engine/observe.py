@@ -8,14 +8,11 @@ fourth, the eighth and so on are logged, so that no log fills up.
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from jitney.engine.records import Record, TickRecord
+from jitney.records import Observer, Record, TickRecord
 
 _log = logging.getLogger("jitney.engine")
-
-Observer = Callable[[Record], None]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from jitney.core.events import PreemptReason
 from jitney.core.snapshot import Snapshot
-from jitney.engine.records import (
+from jitney.records import (
     BackendLost,
     KvPressure,
     Record,

@@ -32,20 +32,14 @@ from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector, NotRead
 from jitney.engine.in_flight import InFlight, LostBatch, members_of
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.observe import Observers
-from jitney.engine.records import (
-    BackendLost,
-    KvPressure,
-    Record,
-    RequestFailed,
-    RequestRefused,
-    RequestStarted,
+from jitney.engine.make_records import (
     Turn,
     record_accepted,
     record_done,
     record_preempted,
     record_tick,
 )
+from jitney.engine.observe import Observers
 from jitney.engine.recovery import Recovery
 from jitney.engine.stats import Statistics
 from jitney.errors import (
@@ -54,6 +48,14 @@ from jitney.errors import (
     EngineStopped,
     InvalidRequest,
     JitneyError,
+)
+from jitney.records import (
+    BackendLost,
+    KvPressure,
+    Record,
+    RequestFailed,
+    RequestRefused,
+    RequestStarted,
 )
 
 _log = logging.getLogger("jitney.engine")

@@ -9,8 +9,8 @@ import pytest
 from jitney import LLM, Priority, SamplingParams
 from jitney.api.submission import ID_PREFIX
 from jitney.core.request import read_priority
-from jitney.engine.records import Record, RequestAccepted
 from jitney.errors import InvalidRequest
+from jitney.records import Record, RequestAccepted
 
 WAIT_S = 20.0
 SHORT = SamplingParams(temperature=0.0, max_tokens=4)

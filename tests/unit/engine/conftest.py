@@ -17,8 +17,8 @@ from jitney.core.scheduler import Scheduler
 from jitney.core.settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.observe import Observers
-from jitney.engine.records import Record
 from jitney.engine.tick import Tick
+from jitney.records import Record
 
 MODEL_LEN_MAX = 1024
 

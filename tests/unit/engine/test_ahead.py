@@ -9,8 +9,8 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
 from jitney.core.request import Request, RequestId
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.records import TickRecord
 from jitney.errors import BackendCrashed
+from jitney.records import TickRecord
 from tests.unit.engine.conftest import FaultyBackend
 from tests.unit.engine.test_tick import answer_of, texts_alone
 

@@ -19,7 +19,6 @@ from jitney.core.settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine, EngineState
 from jitney.engine.handle import Handle
-from jitney.engine.records import BackendLost, Record, TickRecord
 from jitney.errors import (
     BackendCrashed,
     ContextLengthExceeded,
@@ -29,6 +28,7 @@ from jitney.errors import (
     JitneyError,
     QueueFull,
 )
+from jitney.records import BackendLost, Record, TickRecord
 
 WAIT_S = 20.0
 MakeRequest = Callable[..., Request]

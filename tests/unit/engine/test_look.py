@@ -10,7 +10,7 @@ from jitney.core.request import Priority, Request
 from jitney.core.settings import Policy
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.records import (
+from jitney.records import (
     KvPressure,
     RequestAccepted,
     RequestDone,

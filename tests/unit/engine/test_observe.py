@@ -6,7 +6,7 @@ import pytest
 
 from jitney.core.request import RequestId
 from jitney.engine.observe import Observers, log_batch_composition
-from jitney.engine.records import BackendLost, Member, Record, TickRecord
+from jitney.records import BackendLost, Member, Record, TickRecord
 
 RECORD = BackendLost(at=1.0, error="gone", restarts_failed=0)
 

@@ -13,7 +13,10 @@ from jitney.core.settings import SchedulerSettings
 from jitney.core.snapshot import Snapshot
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
-from jitney.engine.records import (
+from jitney.engine.stats import Statistics, Stats
+from jitney.engine.tick import Tick
+from jitney.errors import BackendFailed, DeadlineExceeded, JitneyError
+from jitney.records import (
     Record,
     RequestAccepted,
     RequestDone,
@@ -21,9 +24,6 @@ from jitney.engine.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.engine.stats import Statistics, Stats
-from jitney.engine.tick import Tick
-from jitney.errors import BackendFailed, DeadlineExceeded, JitneyError
 
 
 def accepted(at: float, prompt_tokens: int = 3) -> RequestAccepted:

@@ -15,15 +15,6 @@ from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer, Ending
 from jitney.engine.collector import Collector
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.records import (
-    BackendLost,
-    RequestAccepted,
-    RequestDone,
-    RequestFailed,
-    RequestRefused,
-    RequestStarted,
-    TickRecord,
-)
 from jitney.errors import (
     BackendCrashed,
     BackendFailed,
@@ -32,6 +23,15 @@ from jitney.errors import (
     EngineStopped,
     InvalidRequest,
     QueueFull,
+)
+from jitney.records import (
+    BackendLost,
+    RequestAccepted,
+    RequestDone,
+    RequestFailed,
+    RequestRefused,
+    RequestStarted,
+    TickRecord,
 )
 
 MakeRequest = Callable[..., Request]

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jitney.core.request import Request, RequestId
-from jitney.engine.records import (
+from jitney.errors import InvalidRequest
+from jitney.records import (
     Record,
     RequestDone,
     RequestFailed,
     RequestRefused,
     RequestStarted,
 )
-from jitney.errors import InvalidRequest
 from jitney.server.admission.keys import Caller
 from jitney.server.openai.error_object import Refusal
 

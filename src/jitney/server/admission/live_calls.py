@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jitney.core.request import RequestId
 from jitney.engine.answer import Answer
 from jitney.engine.handle import Handle
-from jitney.engine.records import (
+from jitney.records import (
     Record,
     RequestAccepted,
     RequestDone,

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from jitney.core.request import RequestId
-from jitney.engine.records import Member, TickRecord
+from jitney.records import Member, TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import explain, phases
 from jitney.server.observe.recorder import Recorder, Viewer

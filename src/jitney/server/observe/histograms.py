@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from jitney.engine.records import RequestDone, RequestFailed, RequestStarted, TickRecord
+from jitney.records import RequestDone, RequestFailed, RequestStarted, TickRecord
 from jitney.server.observe.story import Story
 
 FIRST_TOKEN_S = (

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine
-from jitney.engine.records import Record
 from jitney.errors import ConfigError
+from jitney.records import Record
 from jitney.server.observe.metrics import Metrics
 from jitney.server.observe.recorder import Recorder
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from jitney.engine.clock import epoch_offset_s
-from jitney.engine.records import Record, RequestDone, RequestFailed
+from jitney.records import Record, RequestDone, RequestFailed
 from jitney.server.observe.explain import explain
 from jitney.server.observe.recorder import Recorder
 from jitney.server.observe.story import Story

@@ -12,7 +12,7 @@ from itertools import chain, islice, takewhile
 from typing import assert_never
 
 from jitney.core.request import RequestId
-from jitney.engine.records import (
+from jitney.records import (
     BackendLost,
     KvPressure,
     Record,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
-from jitney.engine.records import (
+from jitney.records import (
     Member,
     RequestAccepted,
     RequestDone,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from jitney.core.request import RequestId
 from jitney.core.snapshot import Detail, Waiting, WaitReason
 from jitney.engine.engine import EngineState
-from jitney.engine.records import TickRecord
 from jitney.engine.stats import Stats
+from jitney.records import TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
 from jitney.server.observe.monitor import Monitor

@@ -2,7 +2,8 @@
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
-from jitney.engine.records import (
+from jitney.errors import JitneyError
+from jitney.records import (
     Member,
     RequestAccepted,
     RequestDone,
@@ -11,7 +12,6 @@ from jitney.engine.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.errors import JitneyError
 
 
 def accepted(

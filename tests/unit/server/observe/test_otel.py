@@ -8,8 +8,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from jitney.core.events import PreemptReason
-from jitney.engine.records import Record
 from jitney.errors import BackendFailed
+from jitney.records import Record
 from jitney.server.observe.otel import Spans
 from jitney.server.observe.recorder import Recorder
 from tests.unit.server.observe.records_for_tests import (

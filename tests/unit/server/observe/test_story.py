@@ -2,8 +2,8 @@
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
-from jitney.engine.records import BackendLost
 from jitney.errors import BackendFailed, DeadlineExceeded
+from jitney.records import BackendLost
 from jitney.server.observe.recorder import Recorder
 from jitney.server.observe.story import SPANS_MAX, Story
 from tests.unit.server.observe.records_for_tests import (

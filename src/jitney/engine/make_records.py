@@ -1,0 +1,112 @@
+"""Makes records of what the tick knows: of a request, a batch and its outcome, an answer."""
+
+from dataclasses import dataclass
+
+from jitney.core.batch import Batch, Outcome
+from jitney.core.cost import Fit
+from jitney.core.events import PreemptEvent
+from jitney.core.request import Request
+from jitney.core.snapshot import Snapshot
+from jitney.engine.answer import Answer
+from jitney.records import Member, RequestAccepted, RequestDone, RequestPreempted, TickRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Facts about one turn of the engine that stand in no batch, outcome or gauge."""
+
+    started_at: float
+    ended_at: float
+    preempted_count: int
+    members: tuple[Member, ...]
+
+
+def record_accepted(
+    request: Request, arrived_at: float, sent_at: float, now: float
+) -> RequestAccepted:
+    """The record of a request that was taken."""
+    return RequestAccepted(
+        at=now,
+        request_id=request.id,
+        prompt_tokens=len(request.prompt),
+        arrived_at=arrived_at,
+        sent_at=sent_at,
+        completions=request.params.n,
+        max_tokens=request.params.max_tokens,
+        priority=request.priority,
+        tenant=request.tenant,
+        reply_id=request.reply_id,
+    )
+
+
+def record_preempted(event: PreemptEvent) -> RequestPreempted:
+    """The record of a sequence that lost its slot."""
+    return RequestPreempted(
+        at=event.at,
+        request_id=event.request_id,
+        index=event.index,
+        reason=event.reason,
+        by=event.by,
+    )
+
+
+def record_tick(batch: Batch, outcome: Outcome, snapshot: Snapshot, turn: Turn) -> TickRecord:
+    """The record of a batch that was carried out."""
+    decode_tokens = sum(1 for entry in batch.entries if entry.wants_token and entry.length == 1)
+    return TickRecord(
+        at=turn.ended_at,
+        number=batch.number,
+        batch_size=len(batch.entries),
+        decode_tokens=decode_tokens,
+        prefill_tokens=batch.token_count - decode_tokens,
+        active_slots=snapshot.running_count,
+        queue_depth=snapshot.waiting_count,
+        kv_used=snapshot.kv_used,
+        kv_cached=snapshot.kv_cached,
+        sampled_tokens=sum(1 for member in turn.members if member.samples),
+        preempted_count=turn.preempted_count,
+        forward_ms=outcome.seconds * 1e3,
+        decode_ms=_decodes_s(decode_tokens, batch, outcome, snapshot.fit) * 1e3,
+        tick_ms=(turn.ended_at - turn.started_at) * 1e3,
+        members=turn.members,
+    )
+
+
+def _decodes_s(decode_tokens: int, batch: Batch, outcome: Outcome, fit: Fit | None) -> float:
+    """The part of a forward pass that its decodes took: as much as they take by themselves."""
+    if decode_tokens in (0, batch.token_count):
+        return outcome.seconds if decode_tokens else 0.0
+    if fit is None:
+        return outcome.seconds * decode_tokens / batch.token_count
+    return min(outcome.seconds, fit.seconds(decode_tokens))
+
+
+def record_done(answer: Answer, now: float) -> RequestDone:
+    """The record of a request that ended without an error."""
+    usage, timing = answer.usage, answer.timing
+    first_s, queue_s = timing.first_token_s, timing.queue_s
+    prompt_s = 0.0
+    if first_s is not None and queue_s is not None:
+        prompt_s = first_s - queue_s - timing.door_s
+    generation_s = timing.total_s - first_s if first_s is not None else 0.0
+    later_count = usage.completion_count - len(answer.completions)
+    return RequestDone(
+        at=now,
+        request_id=answer.request.id,
+        prompt_tokens=usage.prompt_count,
+        generated_tokens=usage.completion_count,
+        duration_ms=timing.total_s * 1e3,
+        queue_ms=None if queue_s is None else queue_s * 1e3,
+        ttft_ms=None if first_s is None else first_s * 1e3,
+        prompt_eval_rate=_rate(usage.prompt_count - usage.cached_count, prompt_s),
+        generation_rate=_rate(later_count, generation_s),
+        prefix_cache_tokens=usage.cached_count,
+        prefix_cache_ratio=_rate(usage.cached_count, usage.prompt_count),
+        preempted_count=answer.preempted_count,
+        was_cancelled=answer.was_cancelled,
+        stop_reason=answer.completions[0].finish_reason.value,
+    )
+
+
+def _rate(count: int, amount: float) -> float:
+    return count / amount if count > 0 and amount > 0 else 0.0
