@@ -58,27 +58,27 @@ def measured(backend: Backend) -> Figures:
 
 
 def _length(backend: Backend, slot: int) -> int:
-    held = backend._memory.state(slot).tokens  # type: ignore[attr-defined]
-    return len(held)
+    length: int = backend._memory.contents(slot).length  # type: ignore[attr-defined]
+    return length
 
 
 def child(given: dict[str, str]) -> None:
     """Measure the library that this child finds, and print the figures."""
-    from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+    from jitney.backends.llamacpp.backend import LlamaCppModel, LlamaCppSettings
+    from jitney.backends.shared.model_backend import ModelBackend
 
     found = {}
     for attention in (True, False):
-        backend = LlamaCppBackend(
-            LlamaCppSettings(
-                model=Path(given["model"]),
-                kv_tokens=256 * max(SIZES),
-                slots=max(SIZES),
-                slot_tokens_max=256,
-                max_num_batched_tokens=512,
-                threads=int(given["threads"]),
-                flash_attention=attention,
-            )
+        settings = LlamaCppSettings(
+            model=Path(given["model"]),
+            kv_tokens=256 * max(SIZES),
+            slots=max(SIZES),
+            slot_tokens_max=256,
+            max_num_batched_tokens=512,
+            threads=int(given["threads"]),
+            flash_attention=attention,
         )
+        backend = ModelBackend(LlamaCppModel(settings))
         found["on" if attention else "off"] = measured(backend)
         backend.close()
     print(json.dumps(found), flush=True)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+from jitney.backends.llamacpp.backend import LlamaCppModel, LlamaCppSettings
 from jitney.backends.machine.cores import usable_cores
+from jitney.backends.shared.model_backend import ModelBackend
 from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams
@@ -60,19 +61,18 @@ def model_path() -> Path:
     return ready_model(Settings(backend="llamacpp"))
 
 
-def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> LlamaCppBackend:
+def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> Backend:
     """llama.cpp in this process, laid out as it is by default where memory allows."""
-    return LlamaCppBackend(
-        LlamaCppSettings(
-            model=model,
-            kv_tokens=slots * slot_tokens,
-            slots=slots,
-            slot_tokens_max=slot_tokens,
-            max_num_batched_tokens=2048,
-            threads=usable_cores(),
-            flash_attention=False,
-        )
+    settings = LlamaCppSettings(
+        model=model,
+        kv_tokens=slots * slot_tokens,
+        slots=slots,
+        slot_tokens_max=slot_tokens,
+        max_num_batched_tokens=2048,
+        threads=usable_cores(),
+        flash_attention=False,
     )
+    return ModelBackend(LlamaCppModel(settings))
 
 
 def make_engine(backend: Backend, **settings: object) -> Engine:

@@ -19,7 +19,7 @@ from benchmarks.load import (
     say,
     serve,
 )
-from jitney.backends.llamacpp.backend import LlamaCppBackend
+from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Outcome
 from jitney.core.settings import Mix
 
@@ -31,7 +31,7 @@ MIXES = (Mix.DECODE_FIRST, Mix.BOUNDED_STALL)
 class Ticks:
     """Runs the batches of a backend and keeps the time of each that carries a generating one."""
 
-    def __init__(self, backend: LlamaCppBackend) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._execute = backend.execute
         self.seconds: list[float] = []
 

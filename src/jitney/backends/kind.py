@@ -52,7 +52,7 @@ class Kind:
     title: str
     """What it is called in a sentence."""
     classes: tuple[str, str]
-    """Names in `backend.py`: the dataclass of its settings, and what makes the backend of them."""
+    """Names in `backend.py`: the dataclass of its settings, and what makes a backend of them."""
 
     models: str
     """In words, for `jitney backends`: which models it runs, and so on."""

@@ -1,4 +1,4 @@
-"""Chooses the tokens of a tick: `SlotSampler` for one slot, `sample_rows` for all of them.
+"""Chooses the tokens of one slot from rows of logits: `SlotSampler`.
 
 Called by backends, from the thread that runs batches. Chooses the token that
 `jitney.sampling.reference` chooses. A `SlotSampler` keeps only what it can rebuild from the
@@ -9,7 +9,6 @@ of that row and of no other.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -161,17 +160,3 @@ class SlotSampler:
         if self._counts:
             self._completion.add(tokens[max(self._counted, self._sampling.prompt_count) :])
         self._counted = len(tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class RowWanted:
-    """One slot that wants a token: its sampler, all of its tokens, and its row of the logits."""
-
-    sampler: SlotSampler
-    tokens: list[int]
-    row: int
-
-
-def sample_rows(rows: Sequence[RowWanted], logits: Floats | Sequence[Floats]) -> list[Sample]:
-    """A sample for each row that is wanted, in order. Reads `logits` in place, copies nothing."""
-    return [wanted.sampler.sample(wanted.tokens, logits[wanted.row]) for wanted in rows]

@@ -11,7 +11,7 @@ from jitney.core.batch import Sample, Sampling
 from jitney.errors import InvalidRequest
 from jitney.sampling import reference
 from jitney.sampling.logprobs import prompt_logprobs, token_logprob
-from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
+from jitney.sampling.sampler import SlotSampler
 
 GREEDY = Sampling(seed=1, prompt_count=1)
 
@@ -39,17 +39,9 @@ def logits_of(*rows: Sequence[float]) -> NDArray[np.float32]:
 def test_a_bad_row_is_a_fault_of_that_row_only() -> None:
     """Guards invariant 10: one poisoned sequence must not take the batch with it."""
     logits = logits_of([1, 2, 3], [math.nan, 1, 2], [math.inf, 0, 0], [-math.inf] * 3, [5, 1, 1])
-    rows = [RowWanted(SlotSampler(GREEDY), [0], row) for row in range(5)]
-    samples = sample_rows(rows, logits)
+    samples = [SlotSampler(GREEDY).sample([0], row) for row in logits]
     assert [sample.token for sample in samples] == [2, None, None, None, 0]
     assert [sample.fault is None for sample in samples] == [True, False, False, False, True]
-
-
-def test_rows_are_read_by_their_index_and_answered_in_order() -> None:
-    """Guards the mapping of entries to rows: prompts have rows that nobody wants."""
-    logits = logits_of([9, 0, 0], [0, 9, 0], [0, 0, 9])
-    rows = [RowWanted(SlotSampler(GREEDY), [0], row) for row in (2, 0)]
-    assert [sample.token for sample in sample_rows(rows, logits)] == [2, 0]
 
 
 def test_logits_are_left_as_they_were() -> None:
@@ -64,7 +56,7 @@ def test_logits_are_left_as_they_were() -> None:
         logit_bias=((0, 5.0),),
         logprobs=2,
     )
-    sample_rows([RowWanted(SlotSampler(sampling), [2, 2], 0)], logits)
+    SlotSampler(sampling).sample([2, 2], logits[0])
     assert np.array_equal(logits, before)
 
 

@@ -9,46 +9,39 @@ thread; `encode` and `prepare` on any. Promises BackendFailed on every violated 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
-import numpy as np
-
-from jitney.backends.fake.memory import FakeMemory, SlotContents
+from jitney.backends.fake.hash_cells import HashCells
 from jitney.backends.fake.oracle import (
     ROUNDED_ALONE,
     ROUNDED_ROW,
+    Logits,
     TokenOracle,
     encode_plain,
     is_plain,
     seeded,
 )
-from jitney.backends.shared.shapes import is_lone, rows_missing
-from jitney.core.backend import Text, Traits, Vocabulary
-from jitney.core.batch import (
-    Batch,
-    Copy,
-    Discard,
-    Entry,
-    MemoryOperation,
-    Open,
-    Outcome,
-    Release,
-    Restore,
-    Sample,
-    Save,
-    TokenLogprob,
-    Truncate,
+from jitney.backends.shared.host_sampler import HostSampler
+from jitney.backends.shared.layout import (
+    BatchLimits,
+    EntryRows,
+    check_batch,
+    checked_tokens,
+    lay_out_entry,
 )
+from jitney.backends.shared.shapes import is_lone, rows_missing
+from jitney.backends.shared.slots import SlotContents, SlotMemory
+from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
-from jitney.errors import BackendFailed, ConfigError, InvalidRequest, QueueFull
+from jitney.errors import BackendFailed, ConfigError
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.sampling.logprobs import token_logprob
 from jitney.sampling.reference import TEMPERATURE_MIN
-from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
 from jitney.tokenizers import byte_tokenizer
 
 ROWS_GROUP = 4
 """Rows that a pass of the pretended kernels takes together."""
+
+NO_SAMPLE = Sample()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +85,6 @@ class FakeSettings:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """An entry that is answered by logits: its place among the samples, and its slot."""
-
-    index: int
-    entry: Entry
-    state: SlotContents
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether a token is wanted, and can be had."""
-        return self.entry.wants_token and self.state.fault is None
-
-
 def _wait(seconds: float) -> None:
     threading.Event().wait(seconds)
 
@@ -119,10 +98,16 @@ class FakeBackend:
         self._settings = settings
         self._sleep = sleep or _wait
         self._vocabulary = byte_tokenizer.byte_vocabulary()
-        self._vocabulary_size = len(self._vocabulary.pieces)
         self._oracle = TokenOracle(self._vocabulary, settings.eos_period)
         self._compiler = ConstraintCompiler(self._vocabulary, encode_plain)
-        self._memory = FakeMemory(settings.slots, settings.kv_tokens, settings.block_tokens)
+        self._sampler = HostSampler(self._compiler.compile)
+        self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
+        self._memory = SlotMemory(self._cells, settings.slots)
+        self._plain_slots: set[int] = set()
+        """Slots whose tokens are the oracle's own choice: no logits are made for them."""
+        self._limits = BatchLimits(
+            settings.max_num_batched_tokens, settings.model_len_max, len(self._vocabulary.pieces)
+        )
         self._traits = Traits(
             name="fake",
             slots_max=settings.slots,
@@ -148,12 +133,13 @@ class FakeBackend:
     @property
     def used_tokens(self) -> int:
         """Tokens of memory taken, in whole blocks; shared blocks count once."""
-        return self._memory.used_tokens
+        return self._cells.pool.used_tokens
 
     @property
     def slots_held(self) -> frozenset[int]:
         """The slots that hold at least one token."""
-        return self._memory.slots_held
+        slots = range(self._settings.slots)
+        return frozenset(slot for slot in slots if self._memory.contents(slot).length)
 
     @property
     def tickets(self) -> frozenset[int]:
@@ -162,7 +148,7 @@ class FakeBackend:
 
     def tokens_of(self, slot: int) -> tuple[int, ...]:
         """What a slot holds, in order of position."""
-        return tuple(self._memory.state(slot).tokens)
+        return tuple(self._memory.contents(slot).tokens)
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch; after BackendFailed the memory is to be reset."""
@@ -170,17 +156,9 @@ class FakeBackend:
         self._compiler.begin_batch()
         for operation in batch.operations:
             self._operate(operation)
-        token_count = batch.token_count
-        if token_count > settings.max_num_batched_tokens:
-            raise BackendFailed(
-                f"batch {batch.number} has {token_count} tokens; "
-                f"the limit is {settings.max_num_batched_tokens}."
-            )
-        slots = {entry.slot for entry in batch.entries}
-        if len(slots) < len(batch.entries):
-            raise BackendFailed(f"a slot stands twice in batch {batch.number}.")
+        check_batch(batch, self._limits)
         samples = self._run(batch.entries)
-        seconds = settings.tick_s + settings.token_s * token_count
+        seconds = settings.tick_s + settings.token_s * batch.token_count
         if settings.sleeps and seconds > 0.0:
             self._sleep(seconds)
         return Outcome(batch.number, tuple(samples), seconds)
@@ -188,6 +166,7 @@ class FakeBackend:
     def reset(self) -> None:
         """Empty every slot and every ticket."""
         self._memory.reset()
+        self._sampler.reset()
 
     def check(self) -> None:
         """It always lives; those who want it to fail wrap it."""
@@ -210,152 +189,67 @@ class FakeBackend:
         self._memory.reset()
 
     def _operate(self, operation: MemoryOperation) -> None:
-        memory = self._memory
-        match operation:
-            case Open():
-                self._open(operation)
-            case Copy():
-                memory.copy(operation)
-            case Truncate():
-                memory.truncate(operation)
-            case Save():
-                if not self._settings.can_save:
-                    raise BackendFailed("this backend was set up not to save slots.")
-                memory.save(operation)
-            case Restore():
-                memory.restore(operation)
-            case Release():
-                memory.release(operation)
-            case Discard():
-                memory.discard(operation)
-            case _:
-                assert_never(operation)
-
-    def _open(self, operation: Open) -> None:
-        state, sampling = self._memory.state(operation.slot), operation.sampling
-        state.sampling = sampling
-        state.token_last = None
-        state.sampler = None
-        state.fault = None
-        state.is_plain = is_plain(sampling)
-        if state.is_plain:
-            return
-        matcher = None
-        if sampling.constraint is not None:
-            try:
-                matcher = self._compiler.compile(sampling.constraint)
-            except (InvalidRequest, QueueFull) as error:
-                # The others in the batch are not to blame.
-                state.fault = str(error)
-        state.sampler = SlotSampler(sampling, matcher)
+        if isinstance(operation, Save) and not self._settings.can_save:
+            raise BackendFailed("this backend was set up not to save slots.")
+        self._memory.operate(operation)
+        self._sampler.operate(operation)
+        if isinstance(operation, Open):
+            self._plain_slots.discard(operation.slot)
+            if is_plain(operation.sampling):
+                self._plain_slots.add(operation.slot)
 
     def _run(self, entries: tuple[Entry, ...]) -> list[Sample]:
         """Store every span, then answer. Slots do not touch, so one pass does both."""
-        samples: list[Sample] = []
-        wanted: list[_Wanted] = []
-        nothing = Sample()
-        choose = self._oracle.choose
-        rows = sum(entry.length for entry in entries)
+        samples = [NO_SAMPLE] * len(entries)
+        by_logits: list[EntryRows] = []
+        rounds, rows = self._settings.rounds, sum(entry.length for entry in entries)
         left_over = (rows + rows_missing(rows, ROWS_GROUP)) % ROWS_GROUP
-        for entry in entries:
-            state = self._store(entry, left_over)
-            state.token_last = None
-            sampling = state.sampling
-            if sampling is None:
-                if entry.wants_token:
-                    raise BackendFailed(f"a token is wanted of slot {entry.slot}, never opened.")
-                samples.append(nothing)
-            elif not state.is_plain:
-                wanted.append(_Wanted(len(samples), entry, state))
-                samples.append(nothing)
-            elif entry.wants_token:
-                tokens = state.tokens
-                rolling = state.hashes[-1]
-                if sampling.temperature >= TEMPERATURE_MIN:
-                    rolling = seeded(rolling, sampling.seed, len(tokens))
-                token = choose(rolling, tokens[-1])
-                state.token_last = token
-                samples.append(Sample(token))
+        for index, entry in enumerate(entries):
+            contents = self._memory.contents(entry.slot)
+            is_plain_slot = entry.slot in self._plain_slots
+            if is_plain_slot:
+                tokens = checked_tokens(entry, contents, self._sampler, self._limits)
             else:
-                samples.append(nothing)
-        if wanted:
-            self._sample_by_logits(wanted, samples)
+                first = by_logits[-1].rows.stop if by_logits else 0
+                laid_out = lay_out_entry(index, entry, contents, self._sampler, self._limits, first)
+                by_logits.append(laid_out)
+                tokens = laid_out.tokens
+            rounding = self._rounding(entry, contents, left_over) if rounds else 0
+            rolling = self._cells.append(entry.slot, tokens, rounding)
+            contents.append(tokens, entry.start + len(tokens))
+            if is_plain_slot:
+                samples[index] = self._choose(entry, contents, rolling)
+        if by_logits:
+            chosen = self._sampler.sample(by_logits, self._logits(by_logits))
+            for each, sample in zip(by_logits, chosen, strict=True):
+                samples[each.index] = sample
         return samples
 
-    def _store(self, entry: Entry, left_over: int) -> SlotContents:
-        state = self._memory.state(entry.slot)
-        if entry.start != len(state.tokens):
-            raise BackendFailed(
-                f"the span of slot {entry.slot} starts at {entry.start}, "
-                f"and the slot holds {len(state.tokens)} tokens."
-            )
-        tokens = entry.tokens
-        if entry.continues:
-            if tokens or state.token_last is None:
-                raise BackendFailed(
-                    f"slot {entry.slot} is to continue from its last token, and "
-                    f"{'has tokens given as well' if tokens else 'has sampled none'}."
-                )
-            tokens = (state.token_last,)
-        if not tokens:
-            raise BackendFailed(f"the span of slot {entry.slot} is empty.")
-        if entry.start + len(tokens) > self._settings.model_len_max:
-            raise BackendFailed(
-                f"slot {entry.slot} would hold {entry.end} tokens; "
-                f"the model takes {self._settings.model_len_max}."
-            )
-        if len(tokens) == 1:
-            lowest = highest = tokens[0]
-        else:
-            lowest, highest = min(tokens), max(tokens)
-        if lowest < 0 or highest >= self._vocabulary_size:
-            raise BackendFailed(f"slot {entry.slot} got a token that is not in the vocabulary.")
-        rounding = self._rounding(entry, state, left_over) if self._settings.rounds else 0
-        if len(tokens) == 1:
-            self._memory.append_one(state, highest, rounding)
-        else:
-            self._memory.append(state, tokens, rounding)
-        return state
+    def _choose(self, entry: Entry, contents: SlotContents, rolling: int) -> Sample:
+        """The oracle's own choice, in a slot that needs no logits; `rolling` is its hash."""
+        sampling, choice = contents.sampling, self._sampler.choices[entry.slot]
+        choice.token_last = None
+        if not entry.wants_token:
+            return NO_SAMPLE
+        assert sampling is not None, "checked before it was stored"
+        if sampling.temperature >= TEMPERATURE_MIN:
+            rolling = seeded(rolling, sampling.seed, contents.length)
+        choice.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
+        return Sample(token)
 
-    def _rounding(self, entry: Entry, state: SlotContents, left_over: int) -> int:
+    def _rounding(self, entry: Entry, contents: SlotContents, left_over: int) -> int:
         """What the pretended kernels add to each token of a span: 0 for a span in a full pass."""
-        prompt_count = state.sampling.prompt_count if state.sampling else 0
         # One that is left over of a prompt takes the token before it along.
-        is_alone = entry.length == 1 and entry.start > 0 and not is_lone(entry, prompt_count)
+        is_lone_prompt = is_lone(entry, contents.prompt_count)
+        is_alone = entry.length == 1 and entry.start > 0 and not is_lone_prompt
         return left_over * ROUNDED_ROW + is_alone * ROUNDED_ALONE
 
-    def _sample_by_logits(self, wanted: list[_Wanted], samples: list[Sample]) -> None:
-        """Fill in the samples of those whose sampling needs logits."""
-        rows: list[RowWanted] = []
-        logits = []
-        for one in wanted:
-            if one.is_sampled:
-                state = one.state
-                assert state.sampler is not None, f"slot {one.entry.slot} has no sampler"
-                rows.append(RowWanted(state.sampler, state.tokens, len(rows)))
-                logits.append(self._oracle.logits(state.hashes[-1], state.tokens[-1]))
-        sampled = iter(sample_rows(rows, np.stack(logits)) if rows else ())
-        for one in wanted:
-            sample = next(sampled) if one.is_sampled else Sample(fault=one.state.fault)
-            one.state.token_last = sample.token
-            if sample.fault is not None:
-                # What lies behind a fault is computed all the same, with any token.
-                one.state.token_last = one.state.tokens[-1]
-            samples[one.index] = Sample(
-                sample.token, sample.logprob, self._prompt_logprobs(one), sample.fault
-            )
-
-    def _prompt_logprobs(self, wanted: _Wanted) -> tuple[TokenLogprob, ...]:
-        entry, state = wanted.entry, wanted.state
-        sampling = state.sampling
-        if sampling is None or sampling.prompt_logprobs is None:
-            return ()
-        positions = range(max(entry.start, 1), min(entry.end, sampling.prompt_count))
-        return tuple(
-            token_logprob(
-                self._oracle.logits(state.hashes[position], state.tokens[position - 1]),
-                state.tokens[position],
-                sampling.prompt_logprobs,
-            )
-            for position in positions
-        )
+    def _logits(self, laid_out: list[EntryRows]) -> list[Logits]:
+        """The rows that these entries want."""
+        rows: list[Logits] = []
+        for each in laid_out:
+            hashes, tokens = self._cells.hashes[each.entry.slot], each.contents.tokens
+            end = each.entry.end
+            for length in range(end - len(each.rows) + 1, end + 1):
+                rows.append(self._oracle.logits(hashes[length], tokens[length - 1]))
+        return rows

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.core.backend import Vocabulary
-from jitney.core.batch import Sample, Sampling
+from jitney.core.batch import Sampling
 from jitney.core.params import SamplingParams
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.reference import TEMPERATURE_MIN
-from jitney.sampling.sampler import RowWanted, SlotSampler, sample_rows
+from jitney.sampling.sampler import SlotSampler
 from jitney.tokenizers import byte_tokenizer
 
 Logits = npt.NDArray[np.float32]
@@ -171,7 +171,7 @@ def expected_completion(
             mixed = seeded(rolling, seed, len(tokens)) if is_drawn else rolling
             chosen = oracle.choose(mixed, tokens[-1])
         else:
-            sample = _sample_one(sampler, tokens, oracle.logits(rolling, tokens[-1]))
+            sample = sampler.sample(tokens, oracle.logits(rolling, tokens[-1]))
             assert sample.token is not None, sample.fault
             chosen = sample.token
         if chosen in ends:
@@ -210,7 +210,3 @@ def new_sampler(sampling: Sampling, vocabulary: Vocabulary) -> SlotSampler:
         return SlotSampler(sampling, None)
     compiler = ConstraintCompiler(vocabulary, encode_plain)
     return SlotSampler(sampling, compiler.compile(sampling.constraint))
-
-
-def _sample_one(sampler: SlotSampler, tokens: list[int], logits: Logits) -> Sample:
-    return sample_rows([RowWanted(sampler, tokens, 0)], logits[np.newaxis])[0]

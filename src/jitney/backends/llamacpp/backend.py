@@ -1,10 +1,8 @@
 """The llama.cpp backend: a batch is computed in passes, each one `llama_decode`.
 
-A slot is a sequence of the library. `execute` and `reset` run on the engine thread; `encode` and
-`prepare` on any. Promises BackendFailed on every violated precondition, before native code sees
-it, and one fault per row that cannot be sampled. Logits depend a little on what else is in the
-batch, because kernels are chosen by its size, unless its passes have a shape in which all is
-computed alike (`passes`).
+A slot is a sequence of the library. What is not special to this library is in `ModelBackend`.
+Logits depend a little on what else is in the batch, because kernels are chosen by its size, unless
+its passes have a shape in which all is computed alike (`passes`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,13 +27,13 @@ from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.llamacpp.vocabulary import read_vocabulary
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
+from jitney.backends.shared.host_sampler import HostSampler
+from jitney.backends.shared.layout import EntryRows
+from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.shapes import rows_missing
 from jitney.backends.shared.slots import SlotMemory
-from jitney.backends.shared.spans import keep_tokens, lay_out, sample_spans
 from jitney.core import limits
-from jitney.core.backend import Text, Traits, Vocabulary
-from jitney.core.batch import Batch, Outcome, Sample
-from jitney.core.params import Constraint
+from jitney.core.backend import Backend, Text, Traits
 from jitney.errors import (
     BackendCrashed,
     BackendFailed,
@@ -43,7 +41,6 @@ from jitney.errors import (
     ModelError,
 )
 from jitney.models.parts import size_of
-from jitney.sampling.constraint import ConstraintCompiler
 from jitney.tokenizers.texts import checked_bytes
 
 PASS_TOKENS_MAX = 512
@@ -53,6 +50,7 @@ work space."""
 CELLS_UNIT = 256
 """The library rounds the cells of a slot up to a multiple of this."""
 
+Bytes = npt.NDArray[np.uint8]
 Row = npt.NDArray[np.float32]
 NO_ROW = np.empty(0, np.float32)
 
@@ -138,8 +136,16 @@ class LlamaCppSettings:
         return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
-class LlamaCppBackend:
-    """Implements `jitney.core.backend.Backend` on llama.cpp."""
+def make_backend(settings: LlamaCppSettings) -> Backend:
+    """The backend, with its model loaded. Raises a SetupError that says what to mend."""
+    return ModelBackend(LlamaCppModel(settings))
+
+
+class LlamaCppModel:
+    """Implements `jitney.backends.shared.model_backend.ForwardModel` on llama.cpp."""
+
+    make_sampler = HostSampler
+    wants_slot_order = True
 
     def __init__(self, settings: LlamaCppSettings) -> None:
         self._settings = settings
@@ -151,7 +157,7 @@ class LlamaCppBackend:
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, model)
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
-        self._context = Context(
+        self.cells = Context(
             model,
             ContextShape(
                 kv_tokens=settings.cells,
@@ -166,10 +172,10 @@ class LlamaCppBackend:
         )
         self._neighbours = Neighbours(settings.threads)
         self._threads = settings.threads
-        self._vocabulary = read_vocabulary(model)
-        self._compiler = ConstraintCompiler(self._vocabulary, self._encode_plain)
-        self._memory = SlotMemory(self._context, settings.slots, self._compiler.compile)
-        self._traits = Traits(
+        self.max_num_batched_tokens = settings.max_num_batched_tokens
+        self.slot_tokens_max = settings.slot_tokens_max or settings.kv_tokens
+        self.vocabulary = read_vocabulary(model)
+        self.traits = Traits(
             name="llamacpp",
             slots_max=settings.slots,
             kv_tokens=min(settings.kv_tokens, settings.cells),
@@ -181,35 +187,6 @@ class LlamaCppBackend:
         )
         self._model = model
 
-    @property
-    def traits(self) -> Traits:
-        """Numbers that hold for as long as this backend lives."""
-        return self._traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens of the model."""
-        return self._vocabulary
-
-    def execute(self, batch: Batch) -> Outcome:
-        """Carry out a batch; after BackendFailed the memory is to be reset."""
-        started = perf_counter()
-        self._living_model()
-        self._compiler.begin_batch()
-        for operation in batch.operations:
-            self._memory.operate(operation)
-        samples = self._run(batch) if batch.entries else []
-        return Outcome(batch.number, tuple(samples), perf_counter() - started)
-
-    def reset(self) -> None:
-        """Empty every slot and every ticket."""
-        self._living_model()
-        self._memory.reset()
-
-    def check(self) -> None:
-        """In this process it lives until it is closed."""
-        self._living_model()
-
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Compute in passes of another shape from here on: for trials, with every slot empty."""
         self._shape = Shape(**shape)
@@ -217,7 +194,9 @@ class LlamaCppBackend:
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
         """Tokens of texts, one after the other."""
-        model = self._living_model()
+        model = self._model
+        if model is None:
+            raise BackendCrashed("the backend was closed.")
         # llama.cpp compiles its patterns at each call, some 60 us, and what a chat template puts
         # between messages comes again and again.
         known: dict[Text, list[int]] = {}
@@ -225,40 +204,23 @@ class LlamaCppBackend:
             known[text] = model.encode(checked_bytes(text[0]), special=text[1])
         return [token for text in texts for token in known[text]]
 
-    def prepare(self, constraint: Constraint) -> None:
-        """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
-        self._compiler.prepare(constraint)
-
     def close(self) -> None:
-        """Release everything; idempotent. The weights go when no `encode` uses them any more."""
-        self._compiler.close()
-        self._context.close()
+        """Release everything. The weights go when no `encode` uses them any more."""
+        self.cells.close()
         self._model = None
 
-    def _living_model(self) -> Model:
-        model = self._model
-        if model is None:
-            raise BackendCrashed("the backend was closed.")
-        return model
-
-    def _encode_plain(self, text: str) -> list[int]:
-        return self.encode([(text, False)])
-
-    def _run(self, batch: Batch) -> list[Sample]:
-        """The forward pass, and a sample for each entry."""
-        spans = lay_out(batch, self._memory, self._settings.max_num_batched_tokens, by_slot=True)
+    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[Bytes]) -> list[Row]:
+        """The rows of logits that these entries want."""
         self._choose_threads()
-        passes: Iterable[Pass] = [whole_pass(spans)]
+        passes: Iterable[Pass] = [whole_pass(laid_out)]
         if self._settings.is_split:
-            free_memory = self._settings.slot_tokens_max
-            passes = plan_passes(spans, self._held, free_memory, self._shape)
-        logits = self._compute(passes, spans[-1].rows.stop)
-        keep_tokens(spans)
-        return sample_spans(spans, logits)
 
-    def _held(self, slot: int) -> int:
-        # The library has a few slots more, so that they stand in whole groups.
-        return len(self._memory.state(slot).tokens) if slot < self._settings.slots else 0
+            def held(slot: int) -> int:
+                # The library has a few slots more, so that they stand in whole groups.
+                return memory.contents(slot).length if slot < self._settings.slots else 0
+
+            passes = plan_passes(laid_out, held, self._settings.slot_tokens_max, self._shape)
+        return self._compute(passes, laid_out[-1].rows.stop)
 
     def _compute(self, passes: Iterable[Pass], rows: int) -> list[Row]:
         """The rows of the answer, computed in these passes."""
@@ -271,7 +233,7 @@ class LlamaCppBackend:
             self._decode(each)
             last = [row for _, row in each.kept]
             if each.kept:
-                found = self._context.logits(len(each.wanted))
+                found = self.cells.logits(len(each.wanted))
                 for at, row in each.kept:
                     logits[row] = found[at]
         return logits
@@ -282,7 +244,7 @@ class LlamaCppBackend:
             self._cut(*made.cut_first)
         self._feed(made)
         started = perf_counter()
-        status = self._context.decode(len(made.tokens))
+        status = self.cells.decode(len(made.tokens))
         self._neighbours.computed(perf_counter() - started)
         if status == 1:
             raise BackendFailed(f"memory has no room for the {len(made.tokens)} tokens of a pass.")
@@ -292,24 +254,21 @@ class LlamaCppBackend:
             self._cut(slot, length)
 
     def _cut(self, slot: int, length: int) -> None:
-        if not self._context.truncate(slot, length):
+        if not self.cells.truncate(slot, length):
             raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
 
     def _choose_threads(self) -> None:
         """The library's threads wait by spinning: beside a busy process, fewer are faster."""
         threads = self._neighbours.threads()
         if threads != self._threads:
-            self._context.set_threads(threads)
+            self.cells.set_threads(threads)
             self._threads = threads
 
     def _feed(self, made: Pass) -> None:
         """Write a pass into the arrays of the context."""
-        fed = np.array(made.tokens, np.int64)
-        if fed.min() < 0 or fed.max() >= len(self._vocabulary.pieces):
-            raise BackendFailed("a batch holds a token that is not in the vocabulary.")
-        count = len(fed)
-        context = self._context
-        context.tokens[:count] = fed
+        count = len(made.tokens)
+        context = self.cells
+        context.tokens[:count] = made.tokens
         context.positions[:count] = made.positions
         context.slots[:count] = made.slots
         context.wanted[:count] = 0

@@ -332,10 +332,11 @@ class Context:
         """Empty every slot."""
         llama_cpp.llama_memory_clear(self._memory, False)
 
-    def save(self, slot: int) -> npt.NDArray[np.uint8]:
-        """A copy of the slot's memory; empty when the library could not."""
+    def save(self, slot: int) -> npt.NDArray[np.uint8] | None:
+        """A copy of the slot's memory; None when the library could not."""
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, slot))
-        return self._save_into(np.empty(size, np.uint8), slot)
+        state = self._save_into(np.empty(size, np.uint8), slot)
+        return state if len(state) else None
 
     def _save_into(self, room: npt.NDArray[np.uint8], slot: int) -> npt.NDArray[np.uint8]:
         written = llama_cpp.llama_state_seq_get_data(

@@ -206,7 +206,7 @@ def _choose_attention(values: Values, settings: Settings) -> attention.Attention
 KIND = Kind(
     name="llamacpp",
     title="llama.cpp",
-    classes=("LlamaCppSettings", "LlamaCppBackend"),
+    classes=("LlamaCppSettings", "make_backend"),
     models="GGUF files of every architecture that llama.cpp knows",
     runs_on="the CPU, and a GPU if llama.cpp was built for one (--gpu-layers)",
     memory="single tokens; cells for each slot where they fit, one pool elsewhere",

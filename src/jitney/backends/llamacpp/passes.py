@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from jitney.backends.llamacpp.shape import Shape
+from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.spans import Span
 
 FILLER = 0
 """Any token will do where nobody looks at what comes out."""
@@ -46,7 +46,7 @@ class Pass:
 
 
 def plan_passes(
-    spans: Sequence[Span], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
+    spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
 ) -> Iterator[Pass]:
     """The passes of a batch, one after the other; `held` says how many tokens a slot holds.
 
@@ -69,7 +69,7 @@ def plan_passes(
         yield _decode_pass(decodes, {slot: held_now(slot) for slot in slots})
 
 
-def whole_pass(spans: Sequence[Span]) -> Pass:
+def whole_pass(spans: Sequence[EntryRows]) -> Pass:
     """All of a batch as it is: what is done where all slots share one pool."""
     made = Pass()
     for span in spans:
@@ -79,15 +79,14 @@ def whole_pass(spans: Sequence[Span]) -> Pass:
     return made
 
 
-def _is_decode(span: Span, shape: Shape) -> bool:
+def _is_decode(span: EntryRows, shape: Shape) -> bool:
     if len(span.tokens) > 1:
         return False
-    sampler = span.state.sampler
-    is_prompt = sampler is not None and span.entry.start < sampler.sampling.prompt_count
+    is_prompt = span.entry.start < span.contents.prompt_count
     return not (shape.decodes_differ and is_prompt)
 
 
-def _prompt_passes(span: Span, shape: Shape) -> Iterator[Pass]:
+def _prompt_passes(span: EntryRows, shape: Shape) -> Iterator[Pass]:
     """The pieces of a span, whose last tokens have rows in the answer."""
     count = len(span.tokens)
     without = count - len(span.rows)
@@ -98,7 +97,7 @@ def _prompt_passes(span: Span, shape: Shape) -> Iterator[Pass]:
         yield _piece(span, at, end, rows, shape)
 
 
-def _piece(span: Span, at: int, end: int, rows: range, shape: Shape) -> Pass:
+def _piece(span: EntryRows, at: int, end: int, rows: range, shape: Shape) -> Pass:
     """The tokens `at` to `end` of a span, filled up; the last of them are these rows."""
     slot, start, count = span.entry.slot, span.entry.start + at, end - at
     size = max(count + rows_missing(count, shape.rows_group), shape.span_rows_min)
@@ -117,14 +116,14 @@ def _piece(span: Span, at: int, end: int, rows: range, shape: Shape) -> Pass:
     return made
 
 
-def _before(span: Span, at: int, count: int) -> list[int]:
+def _before(span: EntryRows, at: int, count: int) -> list[int]:
     """The last tokens, so many of them, before that place of a span."""
     missing = max(0, count - at)
-    held = span.state.tokens
+    held = span.contents.tokens
     return [*held[len(held) - missing :], *span.tokens[at - (count - missing) : at]]
 
 
-def _decode_pass(spans: Sequence[Span], held: Mapping[int, int]) -> Pass:
+def _decode_pass(spans: Sequence[EntryRows], held: Mapping[int, int]) -> Pass:
     """One token for each span, and one to be taken back for each other slot, by what it holds."""
     by_slot = {span.entry.slot: span for span in spans}
     made = Pass()
@@ -142,7 +141,7 @@ def _decode_pass(spans: Sequence[Span], held: Mapping[int, int]) -> Pass:
 
 
 def _filled(
-    spans: Sequence[Span], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
+    spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
 ) -> list[int]:
     """The slots of these spans, of the groups that they stand in, and of small gaps between."""
     group = shape.rows_group

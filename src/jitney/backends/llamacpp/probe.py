@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # Any: what JSON can say
 
-from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
 from jitney.backends.trials.trial_process import answer
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import ModelError
@@ -22,7 +22,7 @@ def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
         threads=2,
         extra_kernels=given["extra_kernels"],
     )
-    backend = LlamaCppBackend(settings)
+    backend = make_backend(settings)
     try:
         tokens = tuple(index % len(backend.vocabulary.pieces) for index in range(TOKENS))
         opened = Open(0, Sampling(seed=0, prompt_count=TOKENS))

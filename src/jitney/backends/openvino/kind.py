@@ -220,7 +220,7 @@ def _free_beside(folder: Path) -> int | None:
 KIND = Kind(
     name="openvino",
     title="OpenVINO",
-    classes=("OpenVinoSettings", "OpenVinoBackend"),
+    classes=("OpenVinoSettings", "make_backend"),
     models=f"GGUF files of the architectures {', '.join(families.ARCHITECTURES)}, with "
     f"weights of {', '.join(sorted(families.WEIGHT_TYPES))}; folders exported for OpenVINO",
     runs_on="the CPU",

@@ -2,15 +2,13 @@
 
 Called by backends on the engine thread only. Each memory operation is checked against the tokens
 before the cells see it, so that a mistake of the scheduler is a BackendFailed and not a wrong
-answer. A saved copy lives in RAM.
+answer. How tokens are chosen is not known here: a sampler (`layout.TokenSampler`) sees the same
+operations.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
-
-import numpy as np
-import numpy.typing as npt
+from typing import Generic, Protocol, TypeVar, assert_never
 
 from jitney.core.batch import (
     Copy,
@@ -19,15 +17,17 @@ from jitney.core.batch import (
     Open,
     Release,
     Restore,
+    Sampling,
     Save,
     Truncate,
 )
-from jitney.core.params import Constraint
-from jitney.errors import BackendFailed, InvalidRequest, QueueFull
-from jitney.sampling.sampler import SlotSampler, TokenMatcher
+from jitney.errors import BackendFailed
+
+SavedCells = TypeVar("SavedCells")
+"""A saved copy of one slot's cells: whatever the backend makes of it."""
 
 
-class Cells(Protocol):
+class Cells(Protocol[SavedCells]):
     """The memory itself: keys and values of every slot."""
 
     def copy(self, source: int, target: int, length: int) -> bool:
@@ -38,11 +38,11 @@ class Cells(Protocol):
         """Forget positions from `length` on; false when it cannot be done."""
         ...
 
-    def save(self, slot: int) -> npt.NDArray[np.uint8]:
-        """A copy of the slot's memory; empty when it cannot be had."""
+    def save(self, slot: int) -> SavedCells | None:
+        """A copy of the slot's memory; None when it cannot be had."""
         ...
 
-    def restore(self, slot: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+    def restore(self, slot: int, saved: SavedCells, length: int) -> bool:
         """Write a saved copy of `length` tokens into the empty slot; false if there is no room."""
         ...
 
@@ -51,46 +51,40 @@ class Cells(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LastRow:
-    """Logits kept from one span to the next: they predict the token at `position`."""
-
-    position: int
-    logits: npt.NDArray[np.float32]
-
-
 @dataclass(slots=True)
 class SlotContents:
-    """What one slot holds, and how its tokens are chosen once it was opened."""
+    """What one slot holds, and what it was opened with."""
 
     tokens: list[int] = field(default_factory=list)
-    sampler: SlotSampler | None = None
-    fault: str | None = None
-    """Why this slot cannot be sampled (any more): such as a constraint that cannot go on."""
-    token_last: int | None = None
-    """The token sampled last for this slot, as long as it would stand right after `tokens`."""
-    row_last: LastRow | None = None
+    """Those that are known here. A device that continues from a token that it chose itself is
+    ahead of them, until it tells the token."""
+    length: int = 0
+    """Positions whose keys and values are in the cells."""
+    sampling: Sampling | None = None
+
+    @property
+    def prompt_count(self) -> int:
+        """Tokens of the prompt; 0 while the slot was not opened."""
+        return 0 if self.sampling is None else self.sampling.prompt_count
+
+    def append(self, tokens: Sequence[int], end: int) -> None:
+        """The cells now hold these tokens too, and `end` in all."""
+        self.tokens += tokens
+        self.length = end
 
 
-@dataclass(frozen=True, slots=True)
-class SavedSlot:
-    """A slot's memory outside of it."""
-
-    tokens: tuple[int, ...]
-    cells: npt.NDArray[np.uint8]
-    row_last: LastRow | None
-
-
-class SlotMemory:
+class SlotMemory(Generic[SavedCells]):
     """All slots, and the tickets."""
 
-    def __init__(
-        self, cells: Cells, slots: int, compile_constraint: Callable[[Constraint], TokenMatcher]
-    ) -> None:
+    def __init__(self, cells: Cells[SavedCells], slots: int) -> None:
         self._cells = cells
-        self._compile = compile_constraint
         self._slots = [SlotContents() for _ in range(slots)]
-        self._tickets: dict[int, SavedSlot] = {}
+        self._tickets: dict[int, tuple[list[int], SavedCells]] = {}
+
+    @property
+    def tickets(self) -> frozenset[int]:
+        """The tickets under which something is saved."""
+        return frozenset(self._tickets)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -102,7 +96,7 @@ class SlotMemory:
         """Carry out one operation of a batch. Raises BackendFailed where it does not fit."""
         match operation:
             case Open():
-                self._open(operation)
+                self.contents(operation.slot).sampling = operation.sampling
             case Copy():
                 self._copy(operation)
             case Truncate():
@@ -112,100 +106,79 @@ class SlotMemory:
             case Restore():
                 self._restore(operation)
             case Release():
-                self._release(operation)
+                self._shorten(operation.slot, 0)
+                self._slots[operation.slot] = SlotContents()
             case Discard():
-                self._ticket(operation.ticket)
+                self._take_ticket(operation.ticket)
             case _:
                 assert_never(operation)
 
-    def state(self, slot: int) -> SlotContents:
-        """The state of a slot that exists."""
+    def contents(self, slot: int) -> SlotContents:
+        """What a slot that exists holds."""
         if not 0 <= slot < len(self._slots):
             raise BackendFailed(f"slot {slot} does not exist; there are {len(self._slots)}.")
         return self._slots[slot]
 
-    def _open(self, operation: Open) -> None:
-        state, sampling = self.state(operation.slot), operation.sampling
-        matcher = None
-        state.fault = None
-        if sampling.constraint is not None:
-            try:
-                matcher = self._compile(sampling.constraint)
-            except (InvalidRequest, QueueFull) as error:
-                # It compiled when it was prepared; the others in the batch are not to blame.
-                state.fault = str(error)
-        state.sampler = SlotSampler(sampling, matcher)
-        state.token_last = None
-
     def _copy(self, operation: Copy) -> None:
-        source, target = self.state(operation.source), self.state(operation.target)
+        source, target = self.contents(operation.source), self.contents(operation.target)
         length = operation.length
-        if target.tokens:
+        if target.length:
             raise BackendFailed(
-                f"copy onto slot {operation.target}, which holds {len(target.tokens)} tokens."
+                f"copy onto slot {operation.target}, which holds {target.length} tokens."
             )
-        if not 0 < length <= len(source.tokens):
+        if not 0 < length <= source.length:
             raise BackendFailed(
                 f"copy of {length} tokens from slot {operation.source}, "
-                f"which holds {len(source.tokens)}."
+                f"which holds {source.length}."
             )
         if not self._cells.copy(operation.source, operation.target, length):
             raise BackendFailed(
                 f"memory has no room for the {length} tokens copied to slot {operation.target}."
             )
-        target.tokens = source.tokens[:length]
-        target.token_last = target.row_last = None
+        target.append(source.tokens[:length], length)
 
     def _truncate(self, operation: Truncate) -> None:
-        state, length = self.state(operation.slot), operation.length
-        if not 0 <= length <= len(state.tokens):
+        contents, length = self.contents(operation.slot), operation.length
+        if not 0 <= length <= contents.length:
             raise BackendFailed(
-                f"truncate of slot {operation.slot} to {length} tokens; "
-                f"it holds {len(state.tokens)}."
+                f"truncate of slot {operation.slot} to {length} tokens; it holds {contents.length}."
             )
-        if length < len(state.tokens):
-            self._shorten(operation.slot, length)
-
-    def _release(self, operation: Release) -> None:
-        if self.state(operation.slot).tokens:
-            self._shorten(operation.slot, 0)
-        self._slots[operation.slot] = SlotContents()
+        self._shorten(operation.slot, length)
 
     def _save(self, operation: Save) -> None:
-        state = self.state(operation.slot)
+        contents = self.contents(operation.slot)
         if operation.ticket in self._tickets:
             raise BackendFailed(f"save under ticket {operation.ticket}, which is taken.")
-        if not state.tokens:
+        if not contents.length:
             raise BackendFailed(f"save of slot {operation.slot}, which is empty.")
-        cells = self._cells.save(operation.slot)
-        if not len(cells):
+        saved = self._cells.save(operation.slot)
+        if saved is None:
             raise BackendFailed(f"slot {operation.slot} could not be saved.")
-        self._tickets[operation.ticket] = SavedSlot(tuple(state.tokens), cells, state.row_last)
+        self._tickets[operation.ticket] = (contents.tokens.copy(), saved)
 
     def _restore(self, operation: Restore) -> None:
-        state = self.state(operation.slot)
-        if state.tokens:
+        contents = self.contents(operation.slot)
+        if contents.length:
             raise BackendFailed(
-                f"restore into slot {operation.slot}, which holds {len(state.tokens)} tokens."
+                f"restore into slot {operation.slot}, which holds {contents.length} tokens."
             )
-        saved = self._ticket(operation.ticket)
-        if not self._cells.restore(operation.slot, saved.cells, len(saved.tokens)):
+        tokens, saved = self._take_ticket(operation.ticket)
+        if not self._cells.restore(operation.slot, saved, len(tokens)):
             raise BackendFailed(
-                f"memory has no room for the {len(saved.tokens)} saved tokens of slot "
-                f"{operation.slot}."
+                f"memory has no room for the {len(tokens)} saved tokens of slot {operation.slot}."
             )
-        state.tokens = list(saved.tokens)
-        state.row_last = saved.row_last
-        state.token_last = None
+        contents.append(tokens, len(tokens))
 
-    def _ticket(self, ticket: int) -> SavedSlot:
+    def _take_ticket(self, ticket: int) -> tuple[list[int], SavedCells]:
         if ticket not in self._tickets:
             raise BackendFailed(f"nothing is saved under ticket {ticket}.")
         return self._tickets.pop(ticket)
 
     def _shorten(self, slot: int, length: int) -> None:
+        contents = self.contents(slot)
+        if length == contents.length:
+            return
         if not self._cells.truncate(slot, length):
             raise BackendFailed(f"slot {slot} could not be cut back to {length} tokens.")
-        state = self._slots[slot]
-        del state.tokens[length:]
-        state.token_last = state.row_last = None
+        del contents.tokens[length:]
+        contents.length = length

@@ -228,7 +228,7 @@ FILLED = Batch(1, (), (entry(0, 0, 10), entry(1, 0, 5)))
         ((), (entry(2, 0, 0),), "is empty"),
         ((), (entry(2, 0, 1), entry(2, 1, 1)), "twice"),
         ((), (entry(2, 0, 20), entry(3, 0, 21)), "the limit is 40"),
-        ((), (entry(0, 10, 39),), "the model takes 48"),
+        ((), (entry(0, 10, 39),), "holds at most 48"),
         ((), (Entry(0, 10, (99_999,), False),), "vocabulary"),
         ((), (Entry(0, 10, (3, -1), False),), "vocabulary"),
         ((), (entry(0, 10, 1, wants_token=True),), "never opened"),

@@ -10,8 +10,9 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
 from jitney.core import limits
+from jitney.core.backend import Backend
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -48,14 +49,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(model: Path) -> Iterator[LlamaCppBackend]:
-    backend = LlamaCppBackend(settings(model))
+def built(model: Path) -> Iterator[Backend]:
+    backend = make_backend(settings(model))
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def backend(built: LlamaCppBackend) -> LlamaCppBackend:
+def backend(built: Backend) -> Backend:
     built.reset()
     return built
 
@@ -70,18 +71,18 @@ def greedy(prompt_count: int, **other: int) -> Sampling:
 
 
 def run(
-    backend: LlamaCppBackend, *entries: Entry, operations: tuple[MemoryOperation, ...] = ()
+    backend: Backend, *entries: Entry, operations: tuple[MemoryOperation, ...] = ()
 ) -> tuple[Sample, ...]:
     return backend.execute(Batch(0, operations, entries)).samples
 
 
-def fill(backend: LlamaCppBackend, slot: int, count: int) -> Sample:
+def fill(backend: Backend, slot: int, count: int) -> Sample:
     """Open a slot, give it a prompt, and take its first token."""
     entry = Entry(slot, 0, tokens(count), wants_token=True)
     return run(backend, entry, operations=(Open(slot, greedy(count)),))[0]
 
 
-def test_traits_come_from_the_model(backend: LlamaCppBackend) -> None:
+def test_traits_come_from_the_model(backend: Backend) -> None:
     """The scheduler counts memory by these."""
     traits = backend.traits
     assert traits.kv_tokens == KV_TOKENS
@@ -91,7 +92,7 @@ def test_traits_come_from_the_model(backend: LlamaCppBackend) -> None:
     assert not traits.batch_invariant
 
 
-def test_vocabulary_of_the_file(backend: LlamaCppBackend) -> None:
+def test_vocabulary_of_the_file(backend: Backend) -> None:
     """Control names must not pass for text, nor text for control."""
     vocabulary = backend.vocabulary
     assert vocabulary.control == {0, 1, 2, 3}
@@ -107,7 +108,7 @@ def test_vocabulary_of_the_file(backend: LlamaCppBackend) -> None:
     "text",
     ["", "the thing", "a\0b", "\ufeff\u202e é 漢字 🚌", "<|im_end|>", " \n\t ", "x" * 10_000],
 )
-def test_encoding_round_trips(backend: LlamaCppBackend, text: str) -> None:
+def test_encoding_round_trips(backend: Backend, text: str) -> None:
     """What a user writes is what the model reads, byte for byte."""
     pieces = backend.vocabulary.pieces
     encoded = backend.encode([(text, False)])
@@ -115,19 +116,19 @@ def test_encoding_round_trips(backend: LlamaCppBackend, text: str) -> None:
     assert not backend.vocabulary.control.intersection(encoded)
 
 
-def test_control_names_only_when_special(backend: LlamaCppBackend) -> None:
+def test_control_names_only_when_special(backend: Backend) -> None:
     """A user who types the name of a control token must not get the token."""
     assert backend.encode([("<|im_start|>", True)]) == [1]
     assert len(backend.encode([("<|im_start|>", False)])) > 1
 
 
-def test_half_a_character_is_refused(backend: LlamaCppBackend) -> None:
+def test_half_a_character_is_refused(backend: Backend) -> None:
     """A lone surrogate has no UTF-8."""
     with pytest.raises(InvalidRequest, match="surrogate"):
         backend.encode([("a\ud800", False)])
 
 
-def test_a_text_beyond_the_limit_is_refused(backend: LlamaCppBackend) -> None:
+def test_a_text_beyond_the_limit_is_refused(backend: Backend) -> None:
     """Native code counts in 32 bits."""
     with pytest.raises(InvalidRequest, match="characters"):
         backend.encode([("x" * (limits.PROMPT_CHARACTERS_MAX + 1), False)])
@@ -155,7 +156,7 @@ def test_a_text_beyond_the_limit_is_refused(backend: LlamaCppBackend) -> None:
     ],
 )
 def test_a_batch_that_breaks_the_rules_fails(
-    backend: LlamaCppBackend,
+    backend: Backend,
     operations: tuple[MemoryOperation, ...],
     entries: tuple[Entry, ...],
     told: str,
@@ -167,7 +168,7 @@ def test_a_batch_that_breaks_the_rules_fails(
     run(backend, Entry(7, 2, (11,), wants_token=False))
 
 
-def test_memory_can_be_used_to_the_last_token(backend: LlamaCppBackend) -> None:
+def test_memory_can_be_used_to_the_last_token(backend: Backend) -> None:
     """Holes left by released slots must be usable, or the ledger promises what is not there."""
     for slot in range(8):
         fill(backend, slot, KV_TOKENS // 8)
@@ -177,7 +178,7 @@ def test_memory_can_be_used_to_the_last_token(backend: LlamaCppBackend) -> None:
     assert fill(backend, 0, KV_TOKENS // 2).token == sample.token
 
 
-def test_copies_share_their_memory(backend: LlamaCppBackend) -> None:
+def test_copies_share_their_memory(backend: Backend) -> None:
     """The ledger counts a shared token once; seven copies of most of the memory must fit."""
     fill(backend, 0, KV_TOKENS - 100)
     run(backend, operations=tuple(Copy(0, slot, KV_TOKENS - 100) for slot in range(1, 8)))
@@ -185,7 +186,7 @@ def test_copies_share_their_memory(backend: LlamaCppBackend) -> None:
     assert len(run(backend, *entries)) == 8
 
 
-def test_full_memory_fails_and_reset_mends_it(backend: LlamaCppBackend) -> None:
+def test_full_memory_fails_and_reset_mends_it(backend: Backend) -> None:
     """Running out of cells is a failure of the batch, not of the process."""
     fill(backend, 0, KV_TOKENS)
     with pytest.raises(BackendFailed, match="no room"):
@@ -194,7 +195,7 @@ def test_full_memory_fails_and_reset_mends_it(backend: LlamaCppBackend) -> None:
     assert fill(backend, 1, 400).token is not None
 
 
-def test_restore_into_full_memory_fails(backend: LlamaCppBackend) -> None:
+def test_restore_into_full_memory_fails(backend: Backend) -> None:
     """The library says no by a size of zero, which must not pass for success."""
     fill(backend, 0, 600)
     run(backend, operations=(Save(0, 1),))
@@ -204,7 +205,7 @@ def test_restore_into_full_memory_fails(backend: LlamaCppBackend) -> None:
 
 def test_prompt_logprobs_of_a_batch_of_several_passes(model: Path) -> None:
     """Rows must be in order of position although the library computes them in pieces."""
-    backend = LlamaCppBackend(settings(model, kv_tokens=2048, slots=2))
+    backend = make_backend(settings(model, kv_tokens=2048, slots=2))
     prompt = tokens(PASSES)
     sampling = greedy(PASSES, prompt_logprobs=0)
     whole = run(backend, Entry(0, 0, prompt, True), operations=(Open(0, sampling),))[0]
@@ -224,7 +225,7 @@ def test_prompt_logprobs_of_a_batch_of_several_passes(model: Path) -> None:
     assert pieces[-1].token == whole.token
 
 
-def test_prompt_logprobs_survive_a_save_in_mid_prompt(backend: LlamaCppBackend) -> None:
+def test_prompt_logprobs_survive_a_save_in_mid_prompt(backend: Backend) -> None:
     """The first token after the restore is predicted by a row from before the save."""
     prompt = tokens(40)
     opened = Open(0, greedy(40, prompt_logprobs=0))
@@ -235,7 +236,7 @@ def test_prompt_logprobs_survive_a_save_in_mid_prompt(backend: LlamaCppBackend) 
     assert [score.token for score in sample.prompt_logprobs] == list(prompt[20:])
 
 
-def test_a_copied_prefix_gives_no_prompt_logprobs(backend: LlamaCppBackend) -> None:
+def test_a_copied_prefix_gives_no_prompt_logprobs(backend: Backend) -> None:
     """The row before the span was never computed here: nothing is better than a wrong number."""
     fill(backend, 0, 20)
     opened = Open(1, greedy(40, prompt_logprobs=0))
@@ -245,7 +246,7 @@ def test_a_copied_prefix_gives_no_prompt_logprobs(backend: LlamaCppBackend) -> N
     assert sample.token is not None
 
 
-def test_a_constraint_that_fails_harms_its_own_row(backend: LlamaCppBackend) -> None:
+def test_a_constraint_that_fails_harms_its_own_row(backend: Backend) -> None:
     """One bad grammar must not cost the neighbours their tokens."""
     bad = Constraint(ConstraintKind.REGEX, "(")
     sampling = Sampling(seed=0, prompt_count=4, constraint=bad)
@@ -266,7 +267,7 @@ def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None
     write_tiny_gguf(path)
     content = path.read_bytes()
     path.write_bytes(content[:-20_000] + b"\xff" * 20_000)
-    backend = LlamaCppBackend(settings(path))
+    backend = make_backend(settings(path))
     sample = fill(backend, 0, 8)
     backend.close()
     assert sample.token is None
@@ -275,7 +276,7 @@ def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None
 
 def test_closed_is_told(model: Path) -> None:
     """After close the pointers are gone: nothing native may be called."""
-    backend = LlamaCppBackend(settings(model))
+    backend = make_backend(settings(model))
     backend.close()
     backend.close()
     with pytest.raises(BackendCrashed):
@@ -295,7 +296,7 @@ def test_too_many_slots(model: Path) -> None:
 def test_memory_that_does_not_fit_is_refused_before_it_is_taken(model: Path) -> None:
     """Two thousand million tokens: the kernel would kill the process."""
     with pytest.raises(ModelError, match="lower kv_tokens"):
-        LlamaCppBackend(settings(model, kv_tokens=limits.TOKENS_MAX))
+        make_backend(settings(model, kv_tokens=limits.TOKENS_MAX))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_bad_files_are_refused(tmp_path: Path, content: bytes | None, told: str)
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelError, match=told):
-        LlamaCppBackend(settings(path))
+        make_backend(settings(path))
 
 
 def test_unknown_architecture_is_named(tmp_path: Path) -> None:
@@ -316,4 +317,4 @@ def test_unknown_architecture_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_tiny_gguf(path, shape=TinyShape(architecture="newest"))
     with pytest.raises(ModelError, match="unknown model architecture: 'newest'"):
-        LlamaCppBackend(settings(path))
+        make_backend(settings(path))

@@ -5,24 +5,23 @@ from hypothesis import strategies as st
 
 from jitney.backends.llamacpp.passes import FILLER, Pass, plan_passes, whole_pass
 from jitney.backends.llamacpp.shape import Shape
+from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.slots import SlotContents
-from jitney.backends.shared.spans import Span
 from jitney.core.batch import Entry, Sampling
-from jitney.sampling.sampler import SlotSampler
 
 ROOM = 256
 PROMPT = 100
 
 
-def span(slot: int, start: int, count: int, rows: range = range(0)) -> Span:
+def span(slot: int, start: int, count: int, rows: range = range(0)) -> EntryRows:
     """Tokens of a slot from a position on; each is its position and a thousand."""
     tokens = tuple(range(1000 + start, 1000 + start + count))
-    state = SlotContents(tokens=list(range(1000, 1000 + start)))
-    state.sampler = SlotSampler(Sampling(seed=0, prompt_count=PROMPT), None)
-    return Span(0, Entry(slot, start, tokens, bool(rows)), state, tokens, rows, range(0))
+    sampling = Sampling(seed=0, prompt_count=PROMPT)
+    contents = SlotContents(list(range(1000, 1000 + start)), start, sampling)
+    return EntryRows(0, Entry(slot, start, tokens, bool(rows)), contents, tokens, rows, range(0))
 
 
-def plan(spans: list[Span], shape: Shape, held: dict[int, int] | None = None) -> list[Pass]:
+def plan(spans: list[EntryRows], shape: Shape, held: dict[int, int] | None = None) -> list[Pass]:
     lengths = {each.entry.slot: each.entry.start for each in spans} | (held or {})
     return list(plan_passes(spans, lambda slot: lengths.get(slot, 0), ROOM, shape))
 

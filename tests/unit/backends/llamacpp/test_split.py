@@ -10,7 +10,8 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp.backend import LlamaCppBackend, LlamaCppSettings
+from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
+from jitney.core.backend import Backend
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -50,14 +51,14 @@ def settings(model: Path, slot_tokens_max: int) -> LlamaCppSettings:
 
 
 @pytest.fixture(scope="module")
-def built(model: Path) -> Iterator[LlamaCppBackend]:
-    backend = LlamaCppBackend(settings(model, SLOT_TOKENS))
+def built(model: Path) -> Iterator[Backend]:
+    backend = make_backend(settings(model, SLOT_TOKENS))
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def backend(built: LlamaCppBackend) -> LlamaCppBackend:
+def backend(built: Backend) -> Backend:
     built.reset()
     return built
 
@@ -72,12 +73,12 @@ def opened(slot: int, count: int = 24) -> Open:
 
 
 def run(
-    backend: LlamaCppBackend, *entries: Entry, operations: tuple[MemoryOperation, ...] = ()
+    backend: Backend, *entries: Entry, operations: tuple[MemoryOperation, ...] = ()
 ) -> tuple[Sample, ...]:
     return backend.execute(Batch(0, operations, entries)).samples
 
 
-def alone(backend: LlamaCppBackend, text: int, steps: int) -> list[Sample]:
+def alone(backend: Backend, text: int, steps: int) -> list[Sample]:
     """The prompt of `text` continued in slot 0 of an empty backend."""
     backend.reset()
     samples = list(run(backend, Entry(0, 0, prompt(text), True), operations=(opened(0),)))
@@ -95,9 +96,7 @@ def assert_alike(one: list[Sample], other: list[Sample]) -> None:
 
 
 @pytest.mark.parametrize("slots", [(0, 1, 2), (0, 2, 4), (1, 4), (7, 0, 3), (6, 5, 1)])
-def test_gaps_and_order_do_not_change_answers(
-    backend: LlamaCppBackend, slots: tuple[int, ...]
-) -> None:
+def test_gaps_and_order_do_not_change_answers(backend: Backend, slots: tuple[int, ...]) -> None:
     """Slots in gaps get a token for the pass: it must be gone after it, and rows not swapped."""
     expected = {slot: alone(backend, slot, 4) for slot in range(8)}
     backend.reset()
@@ -120,7 +119,7 @@ def test_gaps_and_order_do_not_change_answers(
         assert_alike(got[slot], expected[slot])
 
 
-def test_prefill_beside_decode_equals_alone(backend: LlamaCppBackend) -> None:
+def test_prefill_beside_decode_equals_alone(backend: Backend) -> None:
     """Spans of different lengths are computed in several passes, and rows stay in order."""
     expected = [alone(backend, slot, 1) for slot in range(3)]
     backend.reset()
@@ -137,7 +136,7 @@ def test_prefill_beside_decode_equals_alone(backend: LlamaCppBackend) -> None:
     assert_alike([samples[2]], [expected[1][0]])
 
 
-def test_copies_are_apart_and_equal_recomputing(backend: LlamaCppBackend) -> None:
+def test_copies_are_apart_and_equal_recomputing(backend: Backend) -> None:
     """A copy is moved bytes here: of the right length, and its source may go at once."""
     text = prompt(3, 60)
     whole = run(backend, Entry(5, 0, text, True), operations=(opened(5, 60),))[0]
@@ -149,7 +148,7 @@ def test_copies_are_apart_and_equal_recomputing(backend: LlamaCppBackend) -> Non
     assert_alike([copied], [whole])
 
 
-def test_saved_and_restored_elsewhere(backend: LlamaCppBackend) -> None:
+def test_saved_and_restored_elsewhere(backend: Backend) -> None:
     """Cells of one slot must be readable into another."""
     expected = alone(backend, 4, 1)
     backend.reset()
@@ -160,7 +159,7 @@ def test_saved_and_restored_elsewhere(backend: LlamaCppBackend) -> None:
     assert_alike(list(run(backend, Entry(6, 24, (token,), True), operations=moved)), expected[1:])
 
 
-def test_a_slot_holds_what_it_was_given(backend: LlamaCppBackend) -> None:
+def test_a_slot_holds_what_it_was_given(backend: Backend) -> None:
     """Every slot can be full at once, also as a neighbour in a gap; one token more fails."""
     for slot in range(8):
         text = prompt(slot, SLOT_TOKENS)
@@ -171,7 +170,7 @@ def test_a_slot_holds_what_it_was_given(backend: LlamaCppBackend) -> None:
         run(backend, Entry(3, SLOT_TOKENS, (5,), False))
 
 
-def test_traits_are_those_of_the_slots(backend: LlamaCppBackend) -> None:
+def test_traits_are_those_of_the_slots(backend: Backend) -> None:
     """A sequence longer than a slot must be refused at the door."""
     assert backend.traits.model_len_max == SLOT_TOKENS
     assert backend.traits.kv_tokens == 8 * SLOT_TOKENS

@@ -1,0 +1,156 @@
+"""Chooses tokens on the host, from rows of logits in numpy: `HostSampler`.
+
+Called by backends on the thread that runs batches. Between two entries of a prompt whose logprobs
+are wanted, its slot keeps the one row that the second one needs.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from jitney.backends.shared.layout import EntryRows
+from jitney.core.batch import (
+    Copy,
+    Discard,
+    MemoryOperation,
+    Open,
+    Release,
+    Restore,
+    Sample,
+    Sampling,
+    Save,
+    TokenLogprob,
+    Truncate,
+)
+from jitney.core.params import Constraint
+from jitney.errors import InvalidRequest, QueueFull
+from jitney.sampling.logprobs import prompt_logprobs
+from jitney.sampling.sampler import SlotSampler, TokenMatcher
+
+Rows = npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]
+"""Rows of logits, in one piece or one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """Logits kept from one entry to the next: they predict the token at `position`."""
+
+    position: int
+    logits: npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class SlotChoice:
+    """How the tokens of one slot are chosen."""
+
+    sampler: SlotSampler | None = None
+    fault: str | None = None
+    """Why this slot cannot be sampled (any more): such as a constraint that cannot go on."""
+    token_last: int | None = None
+    """The token chosen last, as long as it would stand right after what the slot holds."""
+    row_last: LastRow | None = None
+
+
+class HostSampler:
+    """Implements `layout.TokenSampler` with numpy."""
+
+    def __init__(self, compile_constraint: Callable[[Constraint], TokenMatcher]) -> None:
+        self._compile = compile_constraint
+        self.choices: defaultdict[int, SlotChoice] = defaultdict(SlotChoice)
+        """By slot."""
+        self._saved_rows: dict[int, LastRow | None] = {}
+
+    def reset(self) -> None:
+        """Forget every slot and every ticket."""
+        self.choices.clear()
+        self._saved_rows.clear()
+
+    def operate(self, operation: MemoryOperation) -> None:
+        """See an operation of a batch, which the memory has carried out."""
+        match operation:
+            case Open(slot, sampling):
+                self._open(self.choices[slot], sampling)
+            case Copy(target=slot) | Truncate(slot=slot):
+                self.choices[slot].token_last = self.choices[slot].row_last = None
+            case Save(slot, ticket):
+                self._saved_rows[ticket] = self.choices[slot].row_last
+            case Restore(ticket, slot):
+                self.choices[slot].token_last = None
+                self.choices[slot].row_last = self._saved_rows.pop(ticket)
+            case Release(slot):
+                self.choices.pop(slot, None)
+            case Discard(ticket):
+                del self._saved_rows[ticket]
+
+    def last_tokens(self, slot: int) -> tuple[int, ...] | None:
+        """The token that was chosen last for the slot; None where there is none."""
+        token = self.choices[slot].token_last
+        return None if token is None else (token,)
+
+    def has_row_before(self, slot: int, position: int) -> bool:
+        """Whether the row that predicts this position is kept, from the entry before."""
+        row = self.choices[slot].row_last
+        return row is not None and row.position == position
+
+    def sample(self, laid_out: Sequence[EntryRows], logits: Rows) -> list[Sample]:
+        """A sample for each of these, in their order. Their slots hold what was fed."""
+        samples = []
+        for each in laid_out:
+            choice = self.choices[each.entry.slot]
+            choice.token_last = None
+            sample = Sample()
+            if each.entry.wants_token:
+                sample = _choose(choice, each.contents.tokens, logits[each.rows.stop - 1])
+            if each.scored:
+                sample = replace(sample, prompt_logprobs=_score_prompt(choice, each, logits))
+            samples.append(sample)
+        return samples
+
+    def _open(self, choice: SlotChoice, sampling: Sampling) -> None:
+        matcher = None
+        choice.fault = choice.token_last = None
+        if sampling.constraint is not None:
+            try:
+                matcher = self._compile(sampling.constraint)
+            except (InvalidRequest, QueueFull) as error:
+                # It compiled when it was prepared; the others in the batch are not to blame.
+                choice.fault = str(error)
+        choice.sampler = SlotSampler(sampling, matcher)
+
+
+def _choose(choice: SlotChoice, tokens: list[int], row: npt.NDArray[np.float32]) -> Sample:
+    """The sample of a slot; keeps what the next entry may continue from."""
+    if choice.fault is not None:
+        sample = Sample(fault=choice.fault)
+    else:
+        assert choice.sampler is not None, "checked when it was laid out"
+        sample = choice.sampler.sample(tokens, row)
+    choice.fault = sample.fault
+    # The next entry may be here already. Behind a fault it is computed with any token, for the
+    # sake of the others in its batch, and has the same fault.
+    choice.token_last = tokens[-1] if sample.token is None else sample.token
+    return sample
+
+
+def _score_prompt(choice: SlotChoice, each: EntryRows, logits: Rows) -> tuple[TokenLogprob, ...]:
+    """Logprobs of the entry's prompt tokens; keeps the row that the next entry needs."""
+    entry, tokens, sampling = each.entry, each.contents.tokens, each.contents.sampling
+    assert sampling is not None, "scored entries have a sampling"
+    count = sampling.prompt_logprobs
+    assert count is not None, "scored entries want logprobs"
+    scores: tuple[TokenLogprob, ...] = ()
+    if entry.start:
+        assert choice.row_last is not None, "checked when it was laid out"
+        scores = prompt_logprobs(choice.row_last.logits[np.newaxis], [tokens[entry.start]], count)
+    later = range(entry.start + 1, each.scored.stop)
+    first = each.rows.start
+    scores += prompt_logprobs(
+        np.asarray(logits[first : first + len(later)]), tokens[later.start : later.stop], count
+    )
+    choice.row_last = None
+    if entry.end < sampling.prompt_count:
+        choice.row_last = LastRow(entry.end, logits[each.rows.stop - 1].copy())
+    return scores

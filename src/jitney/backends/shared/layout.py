@@ -1,0 +1,166 @@
+"""Entries of a batch as a model is fed them: checked, with their rows of the logits.
+
+Called by backends on the thread that runs batches, before the forward pass. How tokens are chosen
+is behind `TokenSampler`: `HostSampler` does it with numpy, and a device may bring its own. A token
+that only the device knows is laid out without it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Never, Protocol, TypeVar  # Any: what does not matter here
+
+from jitney.backends.shared.slots import SlotContents, SlotMemory
+from jitney.core.batch import Batch, Entry, MemoryOperation, Sample
+from jitney.errors import BackendFailed
+
+Logits = TypeVar("Logits", contravariant=True)
+"""Rows of logits, wherever they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRows:
+    """An entry as it is fed: what its slot holds, and which rows of the logits are its own."""
+
+    index: int
+    """Its place among the entries of the batch."""
+    entry: Entry
+    contents: SlotContents
+    tokens: tuple[int, ...]
+    """Empty where the entry continues from a token that only the device knows."""
+    rows: range
+    """Rows in the order of positions; they end with the entry's last position."""
+    scored: range
+    """Positions of prompt tokens whose logprobs are wanted."""
+
+
+class TokenSampler(Protocol[Logits]):
+    """How the tokens of all slots are chosen."""
+
+    def operate(self, operation: MemoryOperation) -> None:
+        """See an operation of a batch, which the memory has carried out."""
+        ...
+
+    def last_tokens(self, slot: int) -> tuple[int, ...] | None:
+        """The token that was chosen last for the slot, if it would stand right after what the slot
+        holds; empty where it is on the device, None where there is none."""
+        ...
+
+    def has_row_before(self, slot: int, position: int) -> bool:
+        """Whether the logits that predict this position are kept, from the entry before."""
+        ...
+
+    def sample(self, laid_out: Sequence[EntryRows], logits: Logits) -> list[Sample]:
+        """A sample for each of these, in their order. Their slots hold what was fed."""
+        ...
+
+    def reset(self) -> None:
+        """Forget every slot and every ticket."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a batch may hold at most."""
+
+    max_num_batched_tokens: int
+    slot_tokens_max: int
+    vocabulary_count: int
+
+
+def check_batch(batch: Batch, limits: BatchLimits) -> None:
+    """Raise BackendFailed for a batch that is too large, or has a slot twice."""
+    token_count, tokens_max = batch.token_count, limits.max_num_batched_tokens
+    if token_count > tokens_max:
+        raise BackendFailed(
+            f"batch {batch.number} has {token_count} tokens; the limit is {tokens_max}."
+        )
+    if len({entry.slot for entry in batch.entries}) < len(batch.entries):
+        raise BackendFailed(f"a slot stands twice in batch {batch.number}.")
+
+
+def checked_tokens(
+    entry: Entry, contents: SlotContents, sampler: TokenSampler[Never], limits: BatchLimits
+) -> tuple[int, ...]:
+    """The tokens that are fed for an entry. Raises BackendFailed where it does not fit its slot."""
+    if entry.start != contents.length:
+        raise BackendFailed(
+            f"the span of slot {entry.slot} starts at {entry.start}, "
+            f"and the slot holds {contents.length} tokens."
+        )
+    if entry.wants_token and contents.sampling is None:
+        raise BackendFailed(f"a token is wanted of slot {entry.slot}, never opened.")
+    tokens = entry.tokens
+    end = entry.start + (len(tokens) or 1)
+    if end > limits.slot_tokens_max:
+        raise BackendFailed(
+            f"slot {entry.slot} has no room for {end} tokens; "
+            f"it holds at most {limits.slot_tokens_max}."
+        )
+    if entry.continues:
+        last = sampler.last_tokens(entry.slot)
+        if tokens or last is None:
+            raise BackendFailed(
+                f"slot {entry.slot} is to continue from its last token, and "
+                f"{'has tokens given as well' if tokens else 'has sampled none'}."
+            )
+        return last
+    if not tokens:
+        raise BackendFailed(f"the span of slot {entry.slot} is empty.")
+    if min(tokens) < 0 or max(tokens) >= limits.vocabulary_count:
+        raise BackendFailed(f"slot {entry.slot} got a token that is not in the vocabulary.")
+    return tokens
+
+
+def lay_out(
+    batch: Batch,
+    memory: SlotMemory[Any],
+    sampler: TokenSampler[Never],
+    limits: BatchLimits,
+    *,
+    by_slot: bool,
+) -> list[EntryRows]:
+    """The entries, checked against what their slots hold; in the order of slots if `by_slot`.
+
+    Rows of the logits are numbered in the order of the answer.
+    """
+    check_batch(batch, limits)
+    order = list(enumerate(batch.entries))
+    if by_slot:
+        order.sort(key=lambda each: each[1].slot)
+    laid_out: list[EntryRows] = []
+    for index, entry in order:
+        first = laid_out[-1].rows.stop if laid_out else 0
+        contents = memory.contents(entry.slot)
+        laid_out.append(lay_out_entry(index, entry, contents, sampler, limits, first))
+    return laid_out
+
+
+def lay_out_entry(
+    index: int,
+    entry: Entry,
+    contents: SlotContents,
+    sampler: TokenSampler[Never],
+    limits: BatchLimits,
+    row_first: int,
+) -> EntryRows:
+    """One entry, checked against what its slot holds; its first row has this number."""
+    tokens = checked_tokens(entry, contents, sampler, limits)
+    scored = _scored_positions(entry, contents, sampler)
+    # The last row is wanted for its token, or for the first token of the next entry.
+    rows = entry.length if scored else int(entry.wants_token)
+    return EntryRows(index, entry, contents, tokens, range(row_first, row_first + rows), scored)
+
+
+def _scored_positions(entry: Entry, contents: SlotContents, sampler: TokenSampler[Never]) -> range:
+    """The positions of the entry whose prompt logprobs are wanted and can be had.
+
+    The row that predicts the entry's first token came with the entry before it. Where that was
+    computed in another slot the row is gone, and the entry is left out as a whole: the scheduler
+    lets this happen only to prompts that have been scored already.
+    """
+    sampling = contents.sampling
+    if sampling is None or sampling.prompt_logprobs is None:
+        return range(0)
+    if entry.start and not sampler.has_row_before(entry.slot, entry.start):
+        return range(0)
+    return range(entry.start, max(entry.start, min(entry.end, sampling.prompt_count)))

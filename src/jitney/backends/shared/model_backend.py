@@ -1,0 +1,159 @@
+"""`ModelBackend`: a backend made of a model that computes logits, and of a way to choose tokens.
+
+What all such backends have in common is here: memory operations, checks, sampling, constraints.
+`execute` and `reset` run on the engine thread; `encode` and `prepare` on any. Promises
+BackendFailed on every violated precondition, before the model sees it, and one fault per row that
+cannot be sampled.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, Generic, Protocol, TypeVar  # Any: numbers as a trial wrote them down
+
+from jitney.backends.shared.layout import BatchLimits, EntryRows, TokenSampler, lay_out
+from jitney.backends.shared.slots import Cells, SavedCells, SlotMemory
+from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.params import Constraint
+from jitney.errors import BackendCrashed
+from jitney.sampling.constraint import ConstraintCompiler
+from jitney.sampling.sampler import TokenMatcher
+
+Logits = TypeVar("Logits")
+
+
+class ForwardModel(Protocol[SavedCells, Logits]):
+    """What a backend of its own has to bring."""
+
+    @property
+    def traits(self) -> Traits:
+        """Numbers that hold for as long as the model is loaded."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens of the model."""
+        ...
+
+    @property
+    def cells(self) -> Cells[SavedCells]:
+        """Keys and values of every slot."""
+        ...
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens that one batch may have."""
+        ...
+
+    @property
+    def slot_tokens_max(self) -> int:
+        """Tokens that one slot may hold."""
+        ...
+
+    @property
+    def wants_slot_order(self) -> bool:
+        """Whether entries are to be laid out in the order of their slots."""
+        ...
+
+    def make_sampler(
+        self, compile_constraint: Callable[[Constraint], TokenMatcher]
+    ) -> TokenSampler[Logits]:
+        """How tokens are chosen from the logits."""
+        ...
+
+    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Logits:
+        """The rows of logits that these entries want. Raises BackendFailed."""
+        ...
+
+    def use_shape(self, shape: Mapping[str, Any]) -> None:
+        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        ...
+
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of texts, one after the other. Raises BackendCrashed when it was closed."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+class ModelBackend(Generic[SavedCells, Logits]):
+    """Implements `jitney.core.backend.Backend` for a model."""
+
+    def __init__(self, model: ForwardModel[SavedCells, Logits]) -> None:
+        self._model = model
+        self._is_closed = False
+        self._compiler = ConstraintCompiler(
+            model.vocabulary, lambda text: model.encode([(text, False)])
+        )
+        self._memory = SlotMemory(model.cells, model.traits.slots_max)
+        self._sampler = model.make_sampler(self._compiler.compile)
+        self._limits = BatchLimits(
+            model.max_num_batched_tokens, model.slot_tokens_max, len(model.vocabulary.pieces)
+        )
+
+    @property
+    def traits(self) -> Traits:
+        """Numbers that hold for as long as this backend lives."""
+        return self._model.traits
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens of the model."""
+        return self._model.vocabulary
+
+    def execute(self, batch: Batch) -> Outcome:
+        """Carry out a batch; after BackendFailed the memory is to be reset."""
+        started = perf_counter()
+        self.check()
+        self._compiler.begin_batch()
+        for operation in batch.operations:
+            self._memory.operate(operation)
+            self._sampler.operate(operation)
+        samples = self._run(batch) if batch.entries else []
+        return Outcome(batch.number, tuple(samples), perf_counter() - started)
+
+    def reset(self) -> None:
+        """Empty every slot and every ticket."""
+        self.check()
+        self._memory.reset()
+        self._sampler.reset()
+
+    def check(self) -> None:
+        """In this process it lives until it is closed."""
+        if self._is_closed:
+            raise BackendCrashed("the backend was closed.")
+
+    def use_shape(self, shape: Mapping[str, Any]) -> None:
+        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        self._model.use_shape(shape)
+
+    def encode(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of texts, one after the other."""
+        return self._model.encode(texts)
+
+    def prepare(self, constraint: Constraint) -> None:
+        """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
+        self._compiler.prepare(constraint)
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+        if not self._is_closed:
+            self.reset()
+            self._is_closed = True
+            self._compiler.close()
+            self._model.close()
+
+    def _run(self, batch: Batch) -> list[Sample]:
+        """The forward pass, and a sample for each entry."""
+        laid_out = lay_out(
+            batch, self._memory, self._sampler, self._limits, by_slot=self._model.wants_slot_order
+        )
+        logits = self._model.forward(laid_out, self._memory)
+        for each in laid_out:
+            each.contents.append(each.tokens, each.entry.end)
+        samples = [Sample()] * len(laid_out)
+        for each, sample in zip(laid_out, self._sampler.sample(laid_out, logits), strict=True):
+            samples[each.index] = sample
+        return samples
