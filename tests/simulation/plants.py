@@ -223,7 +223,7 @@ OF_ANSWERS = (
     planted(
         "a slow reader gets only the last delta",
         "stream",
-        ("engine/mailbox.py", "self.texts.append(delta.text)", "self.texts = [delta.text]"),
+        ("engine/mailbox.py", "self.deltas.append(delta)", "self.deltas = [delta]"),
     ),
     planted(
         "a stop string is found and the sequence goes on",

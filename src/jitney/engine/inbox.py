@@ -6,11 +6,11 @@ wakes the engine thread when it sleeps.
 """
 
 import threading
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any  # Any: whatever a method takes
 
-from jitney.core.request import Priority, Request, RequestId
-from jitney.core.snapshot import Detail
+from jitney.core.request import Request, RequestId
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import EngineError, EngineStopped, QueueFull
 
@@ -32,51 +32,11 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
-    """End this request, if it lives; where there is a mailbox, the one that has it."""
+class Call:
+    """Call this method of the tick, between two batches."""
 
-    request_id: RequestId
-    mailbox: Mailbox | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Let this request do nothing until it is resumed."""
-
-    request_id: RequestId
-    mailbox: Mailbox | None
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Let this request go on."""
-
-    request_id: RequestId
-    mailbox: Mailbox | None
-
-
-@dataclass(frozen=True, slots=True)
-class Reprioritise:
-    """Put this request into another class."""
-
-    request_id: RequestId
-    mailbox: Mailbox | None
-    priority: Priority
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Take no new requests; finish those that live."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Wait for nobody any more: groups depart as they are, and no pause lasts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Depart:
-    """Let those who wait now depart without waiting for others."""
+    method: Callable[..., None]
+    arguments: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +46,7 @@ class Stop:
     drains: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Say how everything stands; texts are cut to their last characters."""
-
-    answer: Future[Detail]
-    characters_max: int
-
-
-Steer = Pause | Resume | Reprioritise
-Urge = Drain | Release | Depart
-Command = Submit | Cancel | Steer | Urge | Stop | Look
+Command = Submit | Call | Stop
 
 
 class Inbox:
@@ -108,8 +58,8 @@ class Inbox:
         self._changed = threading.Condition()
         self._commands: list[Command] = []
         self._submit_count = 0
-        self._cancelled: set[Cancel] = set()
-        self._steers: dict[tuple[RequestId, Mailbox | None, bool], Steer] = {}
+        self._cancelled: set[tuple[RequestId, Mailbox | None]] = set()
+        self._replaceable: dict[Hashable, Call] = {}
         self._closed_by: EngineError | None = None
 
     def submit(self, command: Submit) -> None:
@@ -125,44 +75,39 @@ class Inbox:
                 )
             self._submit_count += 1
             # A cancel that came before was meant for an earlier request of that id.
-            self._cancelled.discard(Cancel(command.request.id))
-            self._commands.append(command)
-            self._changed.notify()
+            self._cancelled.discard((command.request.id, None))
+            self._send(command)
 
-    def cancel(self, command: Cancel) -> None:
+    def cancel(self, request_id: RequestId, mailbox: Mailbox | None, command: Call) -> None:
+        """Any thread. Send a cancel, unless the same one is on its way already."""
+        with self._changed:
+            is_new = (request_id, mailbox) not in self._cancelled
+            if is_new and self._closed_by is None:
+                self._cancelled.add((request_id, mailbox))
+                self._send(command)
+
+    def send(self, command: Call | Stop) -> None:
         """Any thread. Without effect when the engine has stopped: everything ended with it."""
         with self._changed:
-            if self._closed_by is not None or command in self._cancelled:
-                return
-            self._cancelled.add(command)
-            self._commands.append(command)
-            self._changed.notify()
+            self._send(command)
 
-    def steer(self, command: Steer) -> None:
-        """Any thread. Of several pauses and resumes of one request the last one counts, and so of
-        its classes: however often it is steered, little is kept."""
+    def send_last(self, key: Hashable, command: Call) -> None:
+        """Any thread. Of all commands with one key that are on their way, the last one counts:
+        however often a request is paused and resumed, little is kept."""
         with self._changed:
             if self._closed_by is None:
-                is_class = isinstance(command, Reprioritise)
-                self._steers[command.request_id, command.mailbox, is_class] = command
-                self._changed.notify()
-
-    def send(self, command: Urge | Stop | Look) -> None:
-        """Any thread. Without effect when the engine has stopped."""
-        with self._changed:
-            if self._closed_by is None:
-                self._commands.append(command)
+                self._replaceable[key] = command
                 self._changed.notify()
 
     def take(self) -> list[Command]:
         """Engine thread: everything that arrived, oldest first."""
-        if not self._commands and not self._steers:
+        if not self._commands and not self._replaceable:
             # Read without the lock: what is missed here is found by the next call.
             return []
         with self._changed:
             # After the submissions, which they may be meant for.
-            commands, self._commands = [*self._commands, *self._steers.values()], []
-            self._steers.clear()
+            commands, self._commands = [*self._commands, *self._replaceable.values()], []
+            self._replaceable.clear()
             self._submit_count = 0
             self._cancelled.clear()
             return commands
@@ -170,7 +115,7 @@ class Inbox:
     def wait(self, timeout: float) -> None:
         """Engine thread: sleep until a command arrives, or for so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._commands or self._steers), timeout)
+            self._changed.wait_for(lambda: bool(self._commands or self._replaceable), timeout)
 
     def close(self, error: EngineError) -> list[Command]:
         """Refuse everything from here on with this error; what was left comes back."""
@@ -179,6 +124,11 @@ class Inbox:
                 self._closed_by = error
             commands, self._commands = self._commands, []
             return commands
+
+    def _send(self, command: Command) -> None:
+        if self._closed_by is None:
+            self._commands.append(command)
+            self._changed.notify()
 
     def _raise_closed(self) -> None:
         if self._closed_by is not None:

@@ -12,22 +12,7 @@ from typing import assert_never
 from jitney.core.backend import Backend
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.inbox import (
-    Cancel,
-    Command,
-    Depart,
-    Drain,
-    Inbox,
-    Look,
-    Pause,
-    Release,
-    Reprioritise,
-    Resume,
-    Steer,
-    Stop,
-    Submit,
-    Urge,
-)
+from jitney.engine.inbox import Call, Command, Inbox, Stop, Submit
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, JitneyError
 
@@ -52,7 +37,6 @@ class Loop:
         self._stop: Stop | None = None
         self._is_checked = False
         self._looked_at = clock.now()
-        self.drains = False
 
     def run(self) -> None:
         """Turn until told to stop, until the backend is beyond hope, or until a fault of ours."""
@@ -111,40 +95,13 @@ class Loop:
                     )
                 except JitneyError as error:
                     command.mailbox.end(Ending(None, error))
-            case Cancel():
-                self._tick.cancel(command.request_id, command.mailbox)
-            case Pause() | Resume() | Reprioritise():
-                self._steer(command)
-            case Drain() | Release() | Depart():
-                self._urge(command)
-            case Look():
-                if command.answer.set_running_or_notify_cancel():
-                    command.answer.set_result(self._tick.look(command.characters_max))
+            case Call(method, arguments):
+                method(self._tick, *arguments)
             case Stop():
-                self.drains = True
                 self._stop = command
                 self._tick.drain()
             case _:
                 assert_never(command)
-
-    def _urge(self, command: Urge) -> None:
-        match command:
-            case Drain():
-                self.drains = True
-                self._tick.drain()
-            case Release():
-                self._tick.release()
-            case Depart():
-                self._tick.depart()
-
-    def _steer(self, command: Steer) -> None:
-        match command:
-            case Pause():
-                self._tick.pause(command.request_id, command.mailbox)
-            case Resume():
-                self._tick.resume(command.request_id, command.mailbox)
-            case Reprioritise():
-                self._tick.reprioritise(command.request_id, command.priority, command.mailbox)
 
     def _end(self, reason: EngineError) -> None:
         self._tick.stop(reason)

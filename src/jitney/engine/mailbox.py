@@ -10,7 +10,7 @@ reads late on purpose has one that is not.
 
 A reader that does not want to wait leaves word instead (`listen`), and fetches when it is called.
 
-    sent -> accepted -> ended          or, refused at the door:   sent -> ended
+    sent -> accepted -> ended          or, refused:   sent -> ended
 
 `ended` comes exactly once, and after it nothing (invariants 1 and 5).
 """
@@ -18,14 +18,16 @@ A reader that does not want to wait leaves word instead (`listen`), and fetches 
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from jitney.core import limits
-from jitney.core.batch import TokenLogprob
-from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import JitneyError
+
+DELTAS_MAX = 64
+"""Deltas of one completion that lie unread before they are merged: each takes ten times the room
+of what it says."""
 
 
 class Awaited(Enum):
@@ -38,33 +40,30 @@ class Awaited(Enum):
 
 @dataclass(slots=True)
 class _Unread:
-    """Deltas of one completion that nobody fetched yet, as lists, so that merging is cheap."""
+    """Deltas of one completion that nobody fetched yet."""
 
     since: float
     size: int = 0
     """Bytes, by estimate; counted where there is a bound."""
-    texts: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
+    deltas: list[Delta] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
-        assert self.finish_reason is None, f"a delta after the end of completion {delta.index}"
-        self.texts.append(delta.text)
-        self.tokens.extend(delta.tokens)
-        self.logprobs.extend(delta.logprobs)
-        self.finish_reason = delta.finish_reason
-        self.stop_reason = delta.stop_reason
+        is_over = bool(self.deltas) and self.deltas[-1].finish_reason is not None
+        assert not is_over, f"a delta after the end of completion {delta.index}"
+        self.deltas.append(delta)
+        if len(self.deltas) == DELTAS_MAX:
+            self.deltas = [self.merged()]
 
-    def merged(self, index: int) -> Delta:
-        return Delta(
-            index=index,
-            text="".join(self.texts),
-            tokens=tuple(self.tokens),
-            logprobs=tuple(self.logprobs),
-            finish_reason=self.finish_reason,
-            stop_reason=self.stop_reason,
+    def merged(self) -> Delta:
+        """All of them as one; a single one is handed through as it is."""
+        last = self.deltas[-1]
+        if len(self.deltas) == 1:
+            return last
+        return replace(
+            last,
+            text="".join(each.text for each in self.deltas),
+            tokens=tuple(token for each in self.deltas for token in each.tokens),
+            logprobs=tuple(logprob for each in self.deltas for logprob in each.logprobs),
         )
 
 
@@ -186,7 +185,7 @@ class Mailbox:
                 index = next(iter(self._unread))
                 unread = self._unread.pop(index)
                 self._size -= unread.size
-                return unread.merged(index)
+                return unread.merged()
             return self._ending
 
     def get(self, timeout: float | None = None) -> Delta | Ending:

@@ -11,6 +11,7 @@ every running sequence resumes from its tokens.
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 from jitney.core import limits
@@ -87,6 +88,7 @@ class Tick:
         self._squeezed_count = 0
         self._evicted_count = 0
         self.statistics = Statistics(clock.now(), scheduler.snapshot())
+        self.drains = False
         self.stopped: EngineError | None = None
         """Why there will be no further tick, once that is so."""
 
@@ -165,6 +167,7 @@ class Tick:
 
     def drain(self) -> None:
         """Take no new requests."""
+        self.drains = True
         self._scheduler.drain(self._clock.now())
 
     def release(self) -> None:
@@ -213,14 +216,16 @@ class Tick:
         except Exception as error:
             self._lose(LostBatch(error), self._clock.now())
 
-    def look(self, characters_max: int) -> Detail:
-        """How everything stands, with the last characters of every text that is being made."""
+    def look(self, answer: Future[Detail], characters_max: int) -> None:
+        """Say how everything stands, with the last characters of every text that is being made."""
+        if not answer.set_running_or_notify_cancel():
+            return
         now = self._clock.now()
         tails = {
             request_id: collector.tails(characters_max)
             for request_id, collector in self._collectors.items()
         }
-        return replace(self._scheduler.detail(now), tails=tails)
+        answer.set_result(replace(self._scheduler.detail(now), tails=tails))
 
     def wake_at(self, now: float) -> float | None:
         """When a turn may do something though nothing new came in; None: never."""

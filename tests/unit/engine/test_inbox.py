@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from jitney.core.request import Priority, Request, RequestId
-from jitney.engine.inbox import Cancel, Drain, Inbox, Pause, Reprioritise, Resume, Stop, Submit
+from jitney.core.request import Request, RequestId
+from jitney.engine.inbox import Call, Inbox, Stop, Submit
 from jitney.engine.mailbox import Mailbox
+from jitney.engine.tick import Tick
 from jitney.errors import EngineStopped, QueueFull
 
 WAIT_S = 10.0
@@ -18,14 +19,22 @@ def submit(request: Request) -> Submit:
     return Submit(request, Mailbox(), 0.0)
 
 
+def cancel(inbox: Inbox, name: str) -> Call:
+    """Send a cancel of this request, whoever has it; what is sent."""
+    request_id = RequestId(name)
+    command = Call(Tick.cancel, (request_id, None))
+    inbox.cancel(request_id, None, command)
+    return command
+
+
 def test_commands_are_taken_in_order_of_arrival(make_request: MakeRequest) -> None:
     """Guards against a cancel that overtakes the submission it is about."""
     inbox = Inbox(4)
     first = submit(make_request())
     inbox.submit(first)
-    inbox.cancel(Cancel(first.request.id))
-    inbox.send(Drain())
-    assert inbox.take() == [first, Cancel(first.request.id), Drain()]
+    cancelled = cancel(inbox, first.request.id)
+    inbox.send(Call(Tick.drain))
+    assert inbox.take() == [first, cancelled, Call(Tick.drain)]
     assert inbox.take() == []
 
 
@@ -36,7 +45,7 @@ def test_a_full_inbox_refuses_submissions_but_not_cancels(make_request: MakeRequ
     with pytest.raises(QueueFull) as refusal:
         inbox.submit(submit(make_request()))
     assert refusal.value.retry_after_s > 0
-    inbox.cancel(Cancel(RequestId("0")))
+    cancel(inbox, "0")
     inbox.take()
     inbox.submit(submit(make_request()))
 
@@ -45,24 +54,19 @@ def test_repeated_cancels_are_one_command() -> None:
     """Guards against a client that fills memory by cancelling again and again."""
     inbox = Inbox(1)
     for _ in range(100):
-        inbox.cancel(Cancel(RequestId("a")))
-    assert inbox.take() == [Cancel(RequestId("a"))]
-    inbox.cancel(Cancel(RequestId("a")))
-    assert inbox.take() == [Cancel(RequestId("a"))]
+        sent = cancel(inbox, "a")
+    assert inbox.take() == [sent]
+    assert [cancel(inbox, "a")] == inbox.take()
 
 
 def test_of_many_pauses_and_resumes_the_last_one_counts() -> None:
     """Guards memory against a client that pauses and resumes faster than ticks run."""
-    inbox, request_id = Inbox(1), RequestId("a")
-    for _ in range(100):
-        inbox.steer(Pause(request_id, None))
-        inbox.steer(Resume(request_id, None))
-        inbox.steer(Reprioritise(request_id, None, Priority.LOW))
-    inbox.steer(Reprioritise(request_id, None, Priority.HIGH))
-    assert inbox.take() == [
-        Resume(request_id, None),
-        Reprioritise(request_id, None, Priority.HIGH),
-    ]
+    inbox = Inbox(1)
+    for number in range(100):
+        inbox.send_last("pause", Call(Tick.pause, (number,)))
+        inbox.send_last("pause", Call(Tick.resume, (number,)))
+        inbox.send_last("class", Call(Tick.reprioritise, (number,)))
+    assert inbox.take() == [Call(Tick.resume, (99,)), Call(Tick.reprioritise, (99,))]
     assert inbox.take() == []
 
 
@@ -86,6 +90,6 @@ def test_a_closed_inbox_gives_back_what_is_left_and_refuses_the_rest(
     assert inbox.close(EngineStopped("gone")) == [left]
     with pytest.raises(EngineStopped, match="gone"):
         inbox.submit(submit(make_request()))
-    inbox.cancel(Cancel(RequestId("a")))
-    inbox.send(Drain())
+    cancel(inbox, "a")
+    inbox.send(Call(Tick.drain))
     assert inbox.take() == []
