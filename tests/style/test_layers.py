@@ -24,7 +24,7 @@ HEAVY = {
     "click": ("cli",),
     "jinja2": ("text",),
     "llguidance": ("sampling", "text", "backends"),
-    "msgspec": ("backends/process",),
+    "msgspec": ("backends/process", "models"),
     "yaml": ("config",),
 }
 """Each heavy dependency, and where alone it is imported."""

@@ -6,12 +6,13 @@ of what it was made from and what it must be, and one that disagrees with its re
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
 
 from jitney.models.files import check_room, disk_errors, locked, publish, sha256_of, sync
 from jitney.models.gguf import read_header
@@ -155,8 +156,8 @@ def _make(target: Path, source: Path, conversion: Conversion) -> None:
         for path in partial.iterdir():
             if path.name not in results:
                 path.unlink()
-        record = asdict(_Record(str(source), before, results))
-        (partial / RECORD_NAME).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        record = _Record(str(source), before, results)
+        (partial / RECORD_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(record)))
         sync(partial / RECORD_NAME)
         shutil.rmtree(target, ignore_errors=True)
         publish(partial, target)
@@ -174,11 +175,6 @@ def _read_record(path: Path) -> _Record | None:
     try:
         if path.stat().st_size > RECORD_BYTES_MAX:
             return None
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        results = {
-            str(name): _Result(_Stamp(**each["stamp"]), str(each["sha256"]))
-            for name, each in fields["results"].items()
-        }
-        return _Record(str(fields["source"]), _Stamp(**fields["source_stamp"]), results)
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, AttributeError):
+        return msgspec.json.decode(path.read_bytes(), type=_Record)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

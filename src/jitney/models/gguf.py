@@ -8,7 +8,7 @@ sentence and nothing else. Values are read, never believed: the weights are not 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jitney.errors import ModelError
@@ -18,6 +18,7 @@ from jitney.models.gguf_fields import (
     UNSIGNED64,
     Fields,
     Value,
+    damaged,
     read_fields,
 )
 from jitney.models.parts import part_name, parts_of
@@ -98,26 +99,22 @@ class GgufHeader:
 
 def read_header(path: Path) -> GgufHeader:
     """The header of a whole GGUF. Raises ModelError when it is missing, damaged or cut short."""
-    header = read_fields(path, _read_header)
-    for number, part in enumerate(parts_of(path)[1 : header.part_count], start=2):
+    tensors = _Tensors()
+    metadata = read_fields(path, tensors.add)
+    count = _part_count(path, metadata)
+    for number, part in enumerate(parts_of(path)[1:count], start=2):
         if not part.exists():
             raise ModelError(
-                f"{path} is the first of {header.part_count} parts, and {part.name} is not beside "
-                "it; fetch all of them."
+                f"{path} is the first of {count} parts, and {part.name} is not beside it; fetch "
+                "all of them."
             )
-        header = _sum(header, read_fields(part, _Part(number, header.part_count).read))
-    return header
-
-
-def _read_header(fields: Fields) -> GgufHeader:
-    counts = fields.counts()
-    metadata = fields.metadata(counts.keys)
-    tensors = _check_tensors(fields, counts.tensors, metadata)
-    part_count = _part_count(fields, metadata)
+        # A later part has no metadata but its number.
+        if _split(read_fields(part, tensors.add)) != (count, number - 1):
+            raise damaged(part, f"it does not say that it is part {number} of {count}")
     family = metadata.get("general.architecture")
     if not isinstance(family, str) or not family:
-        raise fields.damaged("it does not say which architecture the model has")
-    sizes = _Sizes(metadata, family)
+        raise damaged(path, "it does not say which architecture the model has")
+    sizes = _sizes(metadata, family)
     name = metadata.get("general.name")
     return GgufHeader(
         architecture=family,
@@ -127,32 +124,31 @@ def _read_header(fields: Fields) -> GgufHeader:
         layer_count=sizes.layers,
         embedding_length=sizes.width,
         head_count=sizes.heads,
-        tensor_count=counts.tensors,
+        tensor_count=tensors.count,
         parameter_count=tensors.parameters,
-        kv_bytes_per_token=sizes.kv_bytes_per_token(),
-        file_bytes=fields.size,
+        kv_bytes_per_token=sizes.kv_bytes_per_token,
+        file_bytes=tensors.file_bytes,
         weight_types=frozenset(tensors.types),
         tensor_kinds=frozenset(tensors.kinds),
         metadata=metadata,
-        part_count=part_count,
+        part_count=count,
     )
 
 
-def _part_count(fields: Fields, metadata: Mapping[str, Value]) -> int:
+def _part_count(path: Path, metadata: Mapping[str, Value]) -> int:
     """Of how many parts this file is the first. Raises ModelError when it is another one."""
     count, number = _split(metadata)
     if count <= 1:
         return 1
-    named = part_name(fields.path.name)
+    named = part_name(path.name)
     if named is None or named.count != count:
         raise ModelError(
-            f"{fields.path} is one of {count} parts, and its name does not say so; give all of "
-            f"them the names they were published under, which end in -00001-of-{count:05}.gguf."
+            f"{path} is one of {count} parts, and its name does not say so; give all of them the "
+            f"names they were published under, which end in -00001-of-{count:05}.gguf."
         )
     if number != 0 or named.number != 1:
         raise ModelError(
-            f"{fields.path} is part {number + 1} of {count}; name the first, "
-            f"{parts_of(fields.path)[0].name}."
+            f"{path} is part {number + 1} of {count}; name the first, {parts_of(path)[0].name}."
         )
     return count
 
@@ -163,70 +159,43 @@ def _split(metadata: Mapping[str, Value]) -> tuple[int, int]:
     return count, _whole(metadata.get("split.no")) or 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of the later parts, as it must be."""
-
-    number: int
-    count: int
-
-    def read(self, fields: Fields) -> "_Tensors":
-        """Its tensors. It has no metadata of its own but its number."""
-        counts = fields.counts()
-        metadata = fields.metadata(counts.keys)
-        if _split(metadata) != (self.count, self.number - 1):
-            raise fields.damaged(f"it does not say that it is part {self.number} of {self.count}")
-        found = _check_tensors(fields, counts.tensors, metadata)
-        found.count, found.size = counts.tensors, fields.size
-        return found
-
-
-def _sum(header: GgufHeader, part: "_Tensors") -> GgufHeader:
-    return replace(
-        header,
-        tensor_count=header.tensor_count + part.count,
-        parameter_count=header.parameter_count + part.parameters,
-        file_bytes=header.file_bytes + part.size,
-        weight_types=header.weight_types | part.types,
-        tensor_kinds=header.tensor_kinds | part.kinds,
-    )
-
-
 @dataclass(slots=True)
 class _Tensors:
-    """What the list of tensors adds up to."""
+    """What the tensors of all parts add up to."""
 
     count: int = 0
-    size: int = 0
+    file_bytes: int = 0
     parameters: int = 0
     types: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
 
-
-def _check_tensors(fields: Fields, count: int, metadata: Mapping[str, Value]) -> _Tensors:
-    """Check that every tensor lies inside the file."""
-    end = 0
-    found = _Tensors()
-    alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
-    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise fields.damaged(f"its alignment is {alignment!r}")
-    for _ in range(count):
-        name = fields.text(KEY_BYTES_MAX, "the name of a tensor")
-        weights = _read_weights(fields, name)
-        kind = fields.number(UNSIGNED32)
-        packing = _PACKINGS.get(kind)
-        offset = fields.number(UNSIGNED64)
-        if offset % alignment or offset > fields.size * 64:
-            raise fields.damaged(f"the tensor {name!r} begins at {offset}")
-        size = 0 if packing is None else -(-weights // packing.weights) * packing.size
-        end = max(end, offset + size)
-        found.parameters += weights
-        found.types.add(f"number {kind}" if packing is None else packing.name)
-        found.kinds.add(_LAYER.sub("", name))
-    data = -(-fields.at // alignment) * alignment
-    if count and data + end > fields.size:
-        raise fields.cut_short(data + end)
-    return found
+    def add(self, fields: Fields) -> Mapping[str, Value]:
+        """Check that every tensor of a file lies inside it; the metadata of the file."""
+        counts = fields.counts()
+        metadata = fields.metadata(counts.keys)
+        end = 0
+        alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise fields.damaged(f"its alignment is {alignment!r}")
+        for _ in range(counts.tensors):
+            name = fields.text(KEY_BYTES_MAX, "the name of a tensor")
+            weights = _read_weights(fields, name)
+            kind = fields.number(UNSIGNED32)
+            packing = _PACKINGS.get(kind)
+            offset = fields.number(UNSIGNED64)
+            if offset % alignment or offset > fields.size * 64:
+                raise fields.damaged(f"the tensor {name!r} begins at {offset}")
+            size = 0 if packing is None else -(-weights // packing.weights) * packing.size
+            end = max(end, offset + size)
+            self.parameters += weights
+            self.types.add(f"number {kind}" if packing is None else packing.name)
+            self.kinds.add(_LAYER.sub("", name))
+        data = -(-fields.at // alignment) * alignment
+        if counts.tensors and data + end > fields.size:
+            raise fields.cut_short(data + end)
+        self.count += counts.tensors
+        self.file_bytes += fields.size
+        return metadata
 
 
 def _read_weights(fields: Fields, name: str) -> int:
@@ -242,35 +211,34 @@ def _read_weights(fields: Fields, name: str) -> int:
     return weights
 
 
+@dataclass(frozen=True, slots=True)
 class _Sizes:
     """The numbers that the memory of a token follows from; 0 where the header does not say."""
 
-    def __init__(self, metadata: Mapping[str, Value], family: str) -> None:
-        self._metadata = metadata
-        self._family = family
-        self.layers = self._size("block_count")
-        self.width = self._size("embedding_length")
-        self.heads = self._largest("attention.head_count")
+    layers: int
+    width: int
+    heads: int
+    kv_bytes_per_token: int
+    """Keys and values over all layers, as 16-bit floats."""
 
-    def kv_bytes_per_token(self) -> int:
-        """Keys and values of one token over all layers, as 16-bit floats."""
-        head = self.width // self.heads if self.heads else 0
-        key = self._size("attention.key_length") or head
-        value = self._size("attention.value_length") or head
-        heads = self._metadata.get(f"{self._family}.attention.head_count_kv", self.heads)
-        if isinstance(heads, tuple):
-            total = sum(max(0, _whole(each) or 0) for each in heads)
-        else:
-            total = self.layers * max(0, _whole(heads) or 0)
-        return total * (key + value) * 2
 
-    def _size(self, key: str) -> int:
-        return max(0, _whole(self._metadata.get(f"{self._family}.{key}")) or 0)
-
-    def _largest(self, key: str) -> int:
-        value = self._metadata.get(f"{self._family}.{key}", 0)
+def _sizes(metadata: Mapping[str, Value], family: str) -> _Sizes:
+    def numbers(key: str) -> list[int]:
+        """One for the model, or one for each layer."""
+        value = metadata.get(f"{family}.{key}", ())
         values = value if isinstance(value, tuple) else (value,)
-        return max((max(0, _whole(each) or 0) for each in values), default=0)
+        return [max(0, _whole(each) or 0) for each in values]
+
+    def size(key: str) -> int:
+        return max(numbers(key), default=0)
+
+    layers, width = size("block_count"), size("embedding_length")
+    heads = size("attention.head_count")
+    head = width // heads if heads else 0
+    key_value = (size("attention.key_length") or head) + (size("attention.value_length") or head)
+    heads_kv = numbers("attention.head_count_kv") or [heads]
+    total = sum(heads_kv) if len(heads_kv) > 1 else layers * heads_kv[0]
+    return _Sizes(layers, width, heads, total * key_value * 2)
 
 
 def _whole(value: Value | None) -> int | None:

@@ -80,6 +80,11 @@ def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
         raise ModelError(f"{path} cannot be read: {reason}.") from None
 
 
+def damaged(path: Path, reason: str) -> ModelError:
+    """The error for a file that says what cannot be."""
+    return ModelError(f"{path} has a damaged header: {reason}.")
+
+
 class Fields:
     """One pass over the header of one file: each call reads what comes next."""
 
@@ -131,8 +136,8 @@ class Fields:
             raise self.damaged(f"{what} is not text") from None
 
     def damaged(self, reason: str) -> ModelError:
-        """The error for a file that says what cannot be."""
-        return ModelError(f"{self.path} has a damaged header: {reason}.")
+        """The error for this file where it says what cannot be."""
+        return damaged(self.path, reason)
 
     def cut_short(self, expected: int) -> ModelError:
         """The error for a file that is shorter than it says."""

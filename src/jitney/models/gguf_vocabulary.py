@@ -8,9 +8,11 @@ are the same, and ids lie inside it. What the values mean for text is for a toke
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from jitney.models.gguf_fields import Fields, Value, read_fields
+
+Kind = TypeVar("Kind", str, bool)
 
 TOKENS_MAX = 1_048_576
 TOKEN_CHARACTERS_MAX = 65_536
@@ -85,15 +87,15 @@ class _VocabularyKeys:
         self._metadata = metadata
 
     def text(self, key: str) -> str | None:
-        value = self._metadata.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self._fields.damaged(f"{key} is not a text")
-        return value
+        return self._of(str, key, "not a text")
 
     def answer(self, key: str) -> bool | None:
+        return self._of(bool, key, "neither true nor false")
+
+    def _of(self, kind: type[Kind], key: str, what: str) -> Kind | None:
         value = self._metadata.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self._fields.damaged(f"{key} is neither true nor false")
+        if value is not None and not isinstance(value, kind):
+            raise self._fields.damaged(f"{key} is {what}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
