@@ -12,6 +12,7 @@ from jitney.core.settings import Policy
 from jitney.core.snapshot import Detail
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
+from jitney.engine.tick import Tick
 from jitney.records import (
     KvPressure,
     RequestAccepted,
@@ -20,7 +21,6 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.engine.tick import Tick
 from tests.unit.engine.conftest import FaultyBackend, World
 
 WAIT_S = 30.0
