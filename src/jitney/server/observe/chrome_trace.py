@@ -2,8 +2,8 @@
 
 One process for the engine, with a lane of ticks, a lane for each slot and counters for memory,
 queue and batch; one for requests, with a row for each that the viewer may read. Made slice by
-slice: a full recorder makes megabytes, and whoever makes them in one go lets no other thread run
-meanwhile. Pure; any thread but the event loop's. Times are microseconds on the engine's clock.
+slice: a full recorder makes megabytes, and while they are made in one go no other thread runs.
+Pure; any thread but the event loop's. Times are microseconds on the engine's clock.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Everything that watches one engine, made and ended together: metrics, recorder, spans.
+"""`Monitor`: the recorder, the metrics and the spans of one engine, made and ended together.
 
 Made before the engine gets its first request. Spans are loaded only when an endpoint is given,
 since they need the extra `otel`.

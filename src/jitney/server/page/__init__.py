@@ -1,4 +1,4 @@
-"""The page at `/`: what the scheduler does, live, and a playground."""
+"""The page at `/`, live and with a playground, and `/stats` and `/slots` for programs."""
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

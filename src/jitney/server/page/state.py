@@ -1,11 +1,10 @@
 """What the page and `/slots` show, as plain values for JSON. Event loop only.
 
-Asks the engine for a detail of itself at most every FRESH_S seconds, however many pages are open,
-and never when none is. An engine that is stuck does not answer; then the last one is shown, and
-its age says so. One page's state is made at a time, with a rest after it, however many are open:
-with hundreds of slots it takes milliseconds, and everyone who streams waits for it. Whoever asks
-sees requests of its own by name, and with their text and story; of others it sees that they run or
-wait, in numbers. How the server is, the service says.
+The engine is asked for its detail at most every FRESH_S seconds, however many pages are open, and
+never when none is. An engine that is stuck does not answer; then the last detail is shown, with its
+age. One reply is made at a time, with a rest after it: with hundreds of slots it takes
+milliseconds, in which no stream goes on. A viewer sees its own requests by name, with their text
+and story; of those of others it sees numbers.
 """
 
 import asyncio
