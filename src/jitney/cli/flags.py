@@ -7,7 +7,6 @@ Every setting that `jitney.config` knows is a flag as well. Imports nothing heav
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self  # Any: options are of every type
 
 import click
@@ -21,36 +20,12 @@ from jitney.config import (
     nearest,
     resolve,
 )
-from jitney.config.forms import (
-    Form,
-    Location,
-    ModelPlace,
-    Number,
-    OneOf,
-    Origins,
-    Size,
-    Switch,
-    Whole,
-    Words,
-)
-from jitney.config.policies import PolicyForm
+from jitney.config.forms import Form, Origins, Switch, Words
 from jitney.config.words import WORDS, Word
 from jitney.errors import ConfigError
 
 ARGUMENTS = "Arguments"
 COMMAND = "Command"
-METAVARS: Mapping[type, str] = MappingProxyType(
-    {
-        Whole: "N",
-        Number: "X",
-        Size: "BYTES",
-        Location: "PATH",
-        ModelPlace: "MODEL",
-        Words: "NAME,...",
-        Origins: "ORIGIN,...",
-    }
-)
-"""What stands for a value in the help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +207,7 @@ def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
 
 
 def _setting_flag(setting: Setting, short: str | None) -> Flag:
-    metavar = "KEY,..." if setting.is_secret else _metavar(setting.form)
+    metavar = "KEY,..." if setting.is_secret else setting.form.placeholder
     return Flag(
         _parameter(setting.name, setting.form, metavar, short),
         f"Settings: {setting.group.value.lower()}",
@@ -258,13 +233,3 @@ def _parameter(
         default=None,
         multiple=isinstance(form, Words | Origins),
     )
-
-
-def _metavar(form: Form) -> str | None:
-    if isinstance(form, Switch):
-        return None
-    if isinstance(form, OneOf):
-        return "|".join(form.words)
-    if isinstance(form, PolicyForm):
-        return "|".join((*form.words, "MODULE:NAME"))
-    return METAVARS.get(type(form), "VALUE")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 NUMBER_CHARACTERS_MAX = 40
 WORD_CHARACTERS_MAX = 80
@@ -47,6 +47,11 @@ class Form(Protocol):
         """What a value looks like, in words that complete 'expected ...'."""
         ...
 
+    @property
+    def placeholder(self) -> str | None:
+        """What stands for a value in the help; None where the flag alone says it."""
+        ...
+
     def read(self, value: object) -> object:
         """The value, checked; ValueError when it is not of this form."""
         ...
@@ -58,6 +63,7 @@ class Whole:
 
     lowest: int
     highest: int
+    placeholder: ClassVar[str] = "N"
 
     @property
     def expected(self) -> str:
@@ -66,16 +72,7 @@ class Whole:
 
     def read(self, value: object) -> int:
         """A number, or its digits with underscores allowed between them."""
-        if isinstance(value, str):
-            return self._within(_whole(value))
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(value)
-        return self._within(value)
-
-    def _within(self, number: int) -> int:
-        if not self.lowest <= number <= self.highest:
-            raise ValueError(number)
-        return number
+        return _within(_whole(value) if isinstance(value, str) else value, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,7 @@ class Number:
     lowest: float
     highest: float
     above: bool = False
+    placeholder: ClassVar[str] = "X"
 
     @property
     def expected(self) -> str:
@@ -111,6 +109,7 @@ class Size:
 
     lowest: int
     highest: int
+    placeholder: ClassVar[str] = "BYTES"
 
     @property
     def expected(self) -> str:
@@ -128,11 +127,7 @@ class Size:
                 raise ValueError(value)
             else:
                 value = int(float(matched[1]) * _UNITS[matched[2].lower()])
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(value)
-        if not self.lowest <= value <= self.highest:
-            raise ValueError(value)
-        return value
+        return _within(value, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +147,11 @@ class OneOf:
         """The list."""
         return "one of " + ", ".join(self.words)
 
+    @property
+    def placeholder(self) -> str:
+        """The list."""
+        return "|".join(self.words)
+
     def read(self, value: object) -> str:
         """The word. YAML turns an unquoted on or off into a truth value: that is turned back."""
         if isinstance(value, bool):
@@ -170,10 +170,8 @@ class OneOf:
 class Switch:
     """On or off."""
 
-    @property
-    def expected(self) -> str:
-        """The two words."""
-        return "true or false"
+    expected: ClassVar[str] = "true or false"
+    placeholder: ClassVar[str | None] = None
 
     def read(self, value: object) -> bool:
         """A truth value, or one of the usual words and digits for it."""
@@ -189,10 +187,8 @@ class Switch:
 class Location:
     """A path; a leading ~ is the home folder. Whether anything is there is not looked at."""
 
-    @property
-    def expected(self) -> str:
-        """One word."""
-        return "a path"
+    expected: ClassVar[str] = "a path"
+    placeholder: ClassVar[str] = "PATH"
 
     def read(self, value: object) -> Path:
         """The path, not made absolute."""
@@ -211,10 +207,8 @@ class Location:
 class ModelPlace:
     """The path of a model, or its name on the hub; which of them is for whoever loads it."""
 
-    @property
-    def expected(self) -> str:
-        """Both, in words."""
-        return "a path, or a name such as owner/name:quant"
+    expected: ClassVar[str] = "a path, or a name such as owner/name:quant"
+    placeholder: ClassVar[str] = "MODEL"
 
     def read(self, value: object) -> Path:
         """The path, or the name in the place of one. What begins with ./ can only be a path."""
@@ -229,6 +223,7 @@ class Text:
 
     lowest: int
     highest: int
+    placeholder: ClassVar[str] = "VALUE"
 
     @property
     def expected(self) -> str:
@@ -248,6 +243,7 @@ class Words:
     """Several words, between commas or as a list; each of at most so many characters."""
 
     highest: int
+    placeholder: ClassVar[str] = "NAME,..."
 
     @property
     def expected(self) -> str:
@@ -274,6 +270,7 @@ class Origins:
     """
 
     highest: int
+    placeholder: ClassVar[str] = "ORIGIN,..."
 
     @property
     def expected(self) -> str:
@@ -320,6 +317,14 @@ def _letters(word: str) -> str:
 def _is_sent(scheme: str, port: str | None) -> bool:
     """Whether a browser writes this port behind an origin."""
     return port is None or (0 < int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
+
+
+def _within(value: object, form: Whole | Size) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(value)
+    if not form.lowest <= value <= form.highest:
+        raise ValueError(value)
+    return value
 
 
 def _whole(text: str) -> int:

@@ -29,6 +29,11 @@ class PolicyForm:
             "Python an object with rank(candidate)"
         )
 
+    @property
+    def placeholder(self) -> str:
+        """The words, and how an import path looks."""
+        return "|".join((*self.words, "MODULE:NAME"))
+
     def read(self, value: object) -> Policy | SchedulingPolicy:
         """The policy; a class is made without arguments."""
         if isinstance(value, str) and ":" in value:
