@@ -32,7 +32,7 @@ NOT_MEASURED = (
 )
 NOT_FETCHED = "the model was not fetched yet: jitney pull fetches it, and so does --measure"
 DESCRIBED = ("name", "extra", "models", "runs_on", "memory", "block_tokens", "texts")
-"""What is told of a kind."""
+"""The fields of a kind that are printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +149,13 @@ def overview_json(found: Overview) -> str:
         }
         for each in found.listed
     ]
-    told = {
+    choice = {
         "model": found.model,
         "chosen": found.chosen,
         "reason": found.reason,
         "numbers": found.numbers,
     }
-    return json.dumps({"backends": backends, **told}, indent=2)
+    return json.dumps({"backends": backends, **choice}, indent=2)
 
 
 def _model_text(settings: Settings, *, is_here: bool) -> str:

@@ -108,7 +108,7 @@ def _selected(settings: Settings, candidates: list[BackendState]) -> Selection |
     if settings.backend == "auto":
         return select(settings, candidates)
     kind = kind_of(settings.backend)
-    # A mistake in a setting is told before anything is tried.
+    # A mistake in a setting is reported before anything is tried.
     check_settings(kind, settings)
     if kind.library() is not None:
         refuse_unusable(kind.name, kind.failure(settings))

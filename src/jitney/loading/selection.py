@@ -109,8 +109,8 @@ def fastest(trials: TrialResults, sequences: int) -> Selection:
     ranked = sorted(trials, key=lambda name: -speed_of(trials[name]))
     figures = [_figure(name, trials[name], is_first=not place) for place, name in enumerate(ranked)]
     noun = "sequence" if sequences == 1 else "sequences"
-    told = f"{sequences} {noun}: {', '.join(figures)}; measured on this machine"
-    return Selection(ranked[0], told)
+    reason = f"{sequences} {noun}: {', '.join(figures)}; measured on this machine"
+    return Selection(ranked[0], reason)
 
 
 def _reason_alone(chosen: BackendState, candidates: Sequence[BackendState]) -> str:

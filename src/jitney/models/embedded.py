@@ -183,5 +183,5 @@ def _reason(log: str) -> str:
     """The line of pip's output that says most: its last error, without the prefix."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    told = (errors or lines or ["pip did not answer in time"])[0]
-    return told.rstrip(".")[:REASON_CHARACTERS_MAX]
+    line = (errors or lines or ["pip did not answer in time"])[0]
+    return line.rstrip(".")[:REASON_CHARACTERS_MAX]

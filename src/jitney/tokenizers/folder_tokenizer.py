@@ -129,20 +129,20 @@ class _ConfigFiles:
         self._tokenizer = tokenizer
         config = read_json(folder / "config.json")
         generation = _read_optional(folder / "generation_config.json")
-        told = _read_optional(folder / "tokenizer_config.json", TOKENIZER_CONFIG_BYTES_MAX)
+        settings = _read_optional(folder / "tokenizer_config.json", TOKENIZER_CONFIG_BYTES_MAX)
         self.count = _count(folder / "config.json", config, max(names) + 1)
         endings = _ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id"))
-        ending = self._named(told.get("eos_token"))
+        ending = self._named(settings.get("eos_token"))
         endings |= set() if ending is None else {ending}
         self.endings = frozenset(token for token in endings if token in names)
-        bos = self._named(told.get("bos_token"))
+        bos = self._named(settings.get("bos_token"))
         if bos is None:
             bos = next(
                 (token for token in _ids(config.get("bos_token_id")) if token in names), None
             )
         self.bos = bos
-        self.adds_bos = bos is not None and self._adds(told.get("add_bos_token"), bos)
-        self.chat_template = _chat_template(folder, told)
+        self.adds_bos = bos is not None and self._adds(settings.get("add_bos_token"), bos)
+        self.chat_template = _chat_template(folder, settings)
 
     def _named(self, token: object) -> int | None:
         """The token of a name, which stands alone or in an object."""
@@ -212,13 +212,13 @@ def _read_optional(path: Path, bytes_max: int = TOKENIZER_CONFIG_BYTES_MAX) -> J
 
 def _count(path: Path, config: Json, count: int) -> int:
     """Tokens of the model: often some more than its tokenizer has."""
-    told = config.get("vocab_size", count)
-    if not isinstance(told, int) or isinstance(told, bool) or not count <= told <= TOKENS_MAX:
+    size = config.get("vocab_size", count)
+    if not isinstance(size, int) or isinstance(size, bool) or not count <= size <= TOKENS_MAX:
         raise ModelError(
-            f"{path} says that the vocabulary has {told!r} tokens, and {TOKENIZER} has {count}; "
+            f"{path} says that the vocabulary has {size!r} tokens, and {TOKENIZER} has {count}; "
             "export the model again."
         )
-    return told
+    return size
 
 
 def _ids(value: object) -> set[int]:
@@ -227,11 +227,11 @@ def _ids(value: object) -> set[int]:
     return {each for each in values if isinstance(each, int) and not isinstance(each, bool)}
 
 
-def _chat_template(folder: Path, told: Json) -> str | None:
+def _chat_template(folder: Path, settings: Json) -> str | None:
     path = folder / "chat_template.jinja"
     if path.exists():
         return read_text(path, TEMPLATE_BYTES_MAX) or None
-    found = told.get("chat_template")
+    found = settings.get("chat_template")
     if isinstance(found, list):
         named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
         found = named.get("default")

@@ -48,13 +48,13 @@ class Attention:
     shape: Shape | None
 
 
-def choose(told: Mapping[str, Any], shapes: Shapes, memory: ShapeMemory) -> Attention:
+def choose(values: Mapping[str, Any], shapes: Shapes, memory: ShapeMemory) -> Attention:
     """The faster kernel, of those that compute alike if there is one; `shapes` are tried."""
     trials = {
         kernel: ShapeTrial(
             backend="llamacpp",
             settings={
-                **told,
+                **values,
                 "slot_tokens_max": invariance.SLOT_TOKENS,
                 "flash_attention": kernel == "on",
             },

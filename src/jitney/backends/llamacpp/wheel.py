@@ -17,7 +17,8 @@ from pathlib import Path
 
 from jitney.errors import SetupError
 
-PIP_S_MAX = 300.0
+PROGRAM_S_MAX = 600.0
+_REASON_CHARACTERS_MAX = 200
 _ABOUT = '"""The libraries of llama.cpp, for jitney."""\n'
 
 
@@ -57,20 +58,31 @@ def install_wheel(wheel: Path) -> None:
     """Put the wheel into the environment of this interpreter. Raises SetupError."""
     command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     command += ["--force-reinstall", "--disable-pip-version-check", str(wheel)]
+    advice = "use an environment of your own, such as one of `python3 -m venv`"
+    run_program(command, f"pip could not install {wheel.name}", advice)
+
+
+def run_program(
+    command: list[str], failure: str, advice: str = "", *, folder: Path | None = None
+) -> None:
+    """Run a program that must succeed. Raises SetupError: the failure, its reason, the advice."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PIP_S_MAX, check=False
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROGRAM_S_MAX,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupError(f"pip could not be run ({error}).") from error
+        raise SetupError(f"{failure} ({error}).") from error
     if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        told = next((line for line in lines if line.lower().startswith("error")), lines[-1])
-        reason = told.partition(": ")[2] or told
-        raise SetupError(
-            f"pip could not install {wheel.name} ({reason.rstrip('.')}); "
-            "use an environment of your own, such as one of `python3 -m venv`."
-        )
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        lines.append(f"status {done.returncode}")
+        line = next((line for line in lines if "error" in line.lower()), lines[0])
+        reason = line.strip().removeprefix("ERROR: ").rstrip(".")[:_REASON_CHARACTERS_MAX]
+        raise SetupError(f"{failure} ({reason})" + (f"; {advice}." if advice else "."))
 
 
 def _tag() -> str:

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from jitney.backends.machine.system import told_by
+from jitney.backends.machine.system import output_of
 from jitney.errors import NoRoom
 
 MEMINFO = Path("/proc/meminfo")
@@ -68,8 +68,8 @@ def _free_in(meminfo: Path) -> int | None:
 
 
 def _free_by_program() -> int | None:
-    told = told_by("vm_stat")
-    size, counts = _PAGE_SIZE.search(told), _PAGES.findall(told)
+    output = output_of("vm_stat")
+    size, counts = _PAGE_SIZE.search(output), _PAGES.findall(output)
     if size is None or not counts:
         return None
     return int(size[1]) * sum(int(count) for _, count in counts)

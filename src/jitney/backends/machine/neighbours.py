@@ -3,7 +3,7 @@
 Threads that wait for each other by spinning lose far more than their share to a busy neighbour:
 while one of them is off its core, the others burn theirs. So no more of them are used than there
 are cores left over, and half as many as before where they do not get the cores that they want.
-Asked before each pass, and told after it, by the thread that computes; costs two small reads four
+Called before and after each pass, by the thread that computes; costs two small reads four
 times a second. Where the system does not say who is busy, the answer is always the same.
 """
 

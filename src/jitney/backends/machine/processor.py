@@ -8,7 +8,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.machine.system import told_by
+from jitney.backends.machine.system import output_of
 
 CPUINFO = Path("/proc/cpuinfo")
 _PART = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
@@ -44,8 +44,8 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 
 def _ask_processor() -> Processor:
-    name = told_by("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+    name = output_of("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     # Only the Intel ones have these, and the second not all of those.
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
-    instructions = [told_by("sysctl", "-n", each) for each in names]
+    instructions = [output_of("sysctl", "-n", each) for each in names]
     return Processor(name, " ".join(each.lower() for each in instructions if each))

@@ -1,11 +1,11 @@
-"""Questions to the system's own programs, for what it does not tell in files. Any thread."""
+"""Output of the system's own programs, for what stands in no file. Any thread."""
 
 import subprocess
 
 _ANSWER_S_MAX = 10.0
 
 
-def told_by(*command: str) -> str:
+def output_of(*command: str) -> str:
     """What the program prints; nothing where it is missing, refuses or does not end."""
     try:
         done = subprocess.run(

@@ -99,13 +99,13 @@ def numbers(settings: Settings) -> str:
     chosen = chosen_dtypes(settings).dtypes
     threads = threads_of(settings)
     names = families.LONG_NAMES
-    told = f"{names[chosen.inference]}, keys and values in {names[chosen.kv]}"
+    text = f"{names[chosen.inference]}, keys and values in {names[chosen.kv]}"
     if chosen.activation_group:
-        told += ", activations rounded to 8 bits"
+        text += ", activations rounded to 8 bits"
     model = settings.model
     if model is not None and not families.is_exported(model):
-        told += f", weights {chosen.weights(read_header(model).parameter_count)}"
-    return f"{told}, {threads} threads" if threads > 1 else f"{told}, one thread"
+        text += f", weights {chosen.weights(read_header(model).parameter_count)}"
+    return f"{text}, {threads} threads" if threads > 1 else f"{text}, one thread"
 
 
 def ready(source: Path, settings: Settings) -> Path:

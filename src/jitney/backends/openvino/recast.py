@@ -1,7 +1,7 @@
 """A model as one of the few families that OpenVINO's reader builds: which rows go where.
 
 Called by `requantize`, in the child of `convert` only. Families that differ in the layout of their
-weights alone are told to the reader under another name, with their matrices cut and their rows put
+weights alone are given to the reader under another name, with their matrices cut and their rows put
 in order; rows are moved whole, so that packed weights stay as they are.
 """
 
@@ -16,7 +16,7 @@ from jitney.backends.openvino.rotary import row_order
 from jitney.models.gguf import GgufHeader
 
 READ_AS: Mapping[str, str] = {"smollm3": "llama", "phi3": "qwen2"}
-"""What the reader is told, for families that it does not know. It takes the biases of Qwen 2 where
+"""What the reader is given, for families that it does not know. It takes the biases of Qwen 2 where
 there are some, and lets pairs of a head be its two halves, as Phi 3 does."""
 
 Rows = npt.NDArray[np.int64]

@@ -3,8 +3,8 @@
 The reader rounds the offsets of 4-bit types that have some (Q4_1, Q4_K) to whole steps, which costs
 as much again as the quantisation did, and refuses most other types. Here such matrices become Q8_0,
 whose steps are sixteen times finer, and floats become F16. Where weights are to be unpacked, all
-become F16. Families that the reader does not know are told to it as others: see `recast`. Called by
-the child of `convert` only.
+become F16. Families that the reader does not know are given to it as others: see `recast`. Called
+by the child of `convert` only.
 """
 
 from pathlib import Path
@@ -58,10 +58,10 @@ class Rewriting:
         family = READ_AS.get(self._family, self._family)
         writer = gguf.GGUFWriter(target, family)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-        own, told = f"{self._family}.", f"{family}."
+        own, new = f"{self._family}.", f"{family}."
         for name, field in self._reader.fields.items():
             if not name.startswith(_WRITTEN_BY_THE_WRITER):
-                key = told + name.removeprefix(own) if name.startswith(own) else name
+                key = new + name.removeprefix(own) if name.startswith(own) else name
                 kind, *inner = field.types
                 writer.add_key_value(key, field.contents(), kind, inner[-1] if inner else None)
         for piece in self._pieces:

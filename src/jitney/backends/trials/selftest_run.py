@@ -57,21 +57,21 @@ def mean_difference(backend: Backend) -> float:
     opened = tuple(Open(slot, sampling) for slot in range(PROMPTS))
     entries = tuple(Entry(slot, 0, prompt(slot), wants_token=True) for slot in range(PROMPTS))
     texts = [list(prompt(slot)) for slot in range(PROMPTS)]
-    told: list[list[float]] = [[] for _ in range(PROMPTS)]
+    logprobs: list[list[float]] = [[] for _ in range(PROMPTS)]
     for number in range(COMPLETION_TOKENS):
         outcome = backend.execute(Batch(number, opened if number == 0 else (), entries))
         for slot, sample in enumerate(outcome.samples):
             if sample.token is None or sample.logprob is None:
                 return math.inf
             texts[slot].append(sample.token)
-            told[slot] += [each.logprob for each in (*sample.prompt_logprobs, sample.logprob)]
+            logprobs[slot] += [each.logprob for each in (*sample.prompt_logprobs, sample.logprob)]
         start = PROMPT_TOKENS + number
         entries = tuple(
             Entry(slot, start, (), wants_token=True, continues=True) for slot in range(PROMPTS)
         )
     distances = [
         abs(found - wanted)
-        for text, row in zip(texts, told, strict=True)
+        for text, row in zip(texts, logprobs, strict=True)
         for found, wanted in zip(row, _expected(text), strict=True)
     ]
     return sum(distances) / len(distances)

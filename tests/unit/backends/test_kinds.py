@@ -1,13 +1,17 @@
 """Backends by name."""
 
+import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 
 import jitney.backends.llamacpp
-from jitney.backends.kinds import kind_of, load, load_process
+from jitney.backends.kind import Kind
+from jitney.backends.kinds import NAMES, all_kinds, kind_of, load, load_process
 from jitney.backends.llamacpp import library
+from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 
 
@@ -47,3 +51,30 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     assert kind_of("llamacpp").advice in told
     for way in ("`make llama`", "extra `llama`"):
         assert way in told
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=NAMES)
+def test_a_kind_names_what_is_there(kind: Kind) -> None:
+    """Guards a new backend: a mistyped name would be found by whoever gives that setting."""
+    settings = {each.name for each in fields(Settings)}
+    assert settings >= {*kind.only, *kind.lacks}
+    assert not set(kind.only) & set(kind.lacks)
+    assert kind.name in NAMES
+    # Without an extra there is nothing to install, and else there is advice for who lacks it.
+    assert bool(kind.extra) == bool(kind.libraries) == bool(kind.advice)
+    if kind.library() is not None:
+        assert all(hasattr(kind.module("backend"), name) for name in kind.classes)
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=NAMES)
+def test_to_ask_a_kind_loads_nothing_heavy(kind: Kind) -> None:
+    """Guards `jitney backends` and machines without the library."""
+    program = (
+        f"import sys, jitney.backends.{kind.name}.kind as module\n"
+        "module.KIND.library()\n"
+        f"heavy = ('numpy', 'gguf', *{kind.libraries!r})\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
