@@ -135,5 +135,5 @@ def test_a_python_that_cannot_be_run_is_a_sentence(
 ) -> None:
     """Guards against a traceback."""
     monkeypatch.setattr("sys.executable", os.fspath(tmp_path / "none"))
-    with pytest.raises(SetupError, match="pip could not install a.whl .*No such file"):
+    with pytest.raises(SetupError, match=r"pip could not install a.whl .*No such file"):
         install_wheel(tmp_path / "a.whl")
