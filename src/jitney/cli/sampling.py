@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from jitney.cli.verbs import TEMPERATURE, RunOptions
-from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.params import PARAMETERS, SamplingParams, StructuredOutputsParams
 from jitney.errors import InvalidRequest
 
 SCHEMA_BYTES_MAX = 1_048_576
@@ -19,14 +19,10 @@ def sampling(options: RunOptions) -> SamplingParams:
         structured = StructuredOutputsParams(json=_read_schema(options.json_schema))
     elif options.regex is not None:
         structured = StructuredOutputsParams(regex=options.regex)
-    return SamplingParams(
-        max_tokens=options.max_tokens,
-        temperature=choose_temperature(options.temperature, options.greedy),
-        top_p=1.0 if options.top_p is None else options.top_p,
-        top_k=options.top_k or 0,
-        stop=options.stop or None,
-        structured_outputs=structured,
-    )
+    given = {name: getattr(options, name, None) for name in PARAMETERS}
+    given["temperature"] = choose_temperature(options.temperature, options.greedy)
+    given["structured_outputs"] = structured
+    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
 def choose_temperature(given: float | None, greedy: bool) -> float:

@@ -13,6 +13,7 @@ from jitney.core import limits
 from jitney.core.backend import Backend, Text
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.utf8 import utf8_bytes
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat_template import Segment
 
@@ -136,7 +137,9 @@ class RequestFactory:
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
                 "prompt",
             )
-        byte_count = sum(_byte_count(segment.text) for segment in segments)
+        byte_count = sum(
+            len(utf8_bytes(segment.text, "the prompt", "prompt")) for segment in segments
+        )
         if byte_count > self._prompt_bytes_max:
             raise ContextLengthExceeded(
                 f"the prompt has {byte_count} bytes and the context holds {self._model_len_max} "
@@ -193,14 +196,3 @@ def _slices(segments: Iterable[Segment]) -> Iterator[list[Text]]:
         texts.append((segment.text, segment.special))
     if texts:
         yield texts
-
-
-def _byte_count(text: str) -> int:
-    try:
-        return len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidRequest(
-            "the prompt has half of a surrogate pair, which is no character; "
-            "decode it from its source as UTF-8.",
-            "prompt",
-        ) from None

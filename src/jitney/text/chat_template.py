@@ -15,6 +15,7 @@ from typing import Any
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
+from jitney.core.utf8 import utf8_bytes
 from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from jitney.text.renderer import Renderer
 
@@ -111,7 +112,8 @@ class ChatTemplate:
             raise _invalid(
                 f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
-        _check_encodable(texts)
+        for text in texts:
+            utf8_bytes(text, "messages", "messages")
         if continue_final_message:
             _check_continuable(checked[-1], add_generation_prompt)
         pieces = self._ask(
@@ -236,11 +238,3 @@ def _check_continuable(last: dict[str, Any], add_generation_prompt: bool) -> Non
             "continue_final_message: the last message calls tools, and only text can be continued.",
             "continue_final_message",
         )
-
-
-def _check_encodable(texts: list[str]) -> None:
-    try:
-        for text in texts:
-            text.encode()
-    except UnicodeEncodeError:
-        raise _invalid("messages hold half of a surrogate pair, which is no character.") from None

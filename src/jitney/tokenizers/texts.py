@@ -1,6 +1,7 @@
 """A text before native code sees it: bounded, and whole. Called by backends, on any thread."""
 
 from jitney.core import limits
+from jitney.core.utf8 import utf8_bytes
 from jitney.errors import InvalidRequest
 
 
@@ -11,9 +12,4 @@ def checked_bytes(text: str) -> bytes:
             f"the text has {len(text)} characters; "
             f"at most {limits.PROMPT_CHARACTERS_MAX} are tokenised."
         )
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidRequest(
-            "the text holds half of a surrogate pair, which is no character."
-        ) from None
+    return utf8_bytes(text, "the text")
