@@ -10,13 +10,18 @@ words are for people to look at and steer nothing.
     pending    tokens that batches in flight will sample (0 while nothing is in flight)
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import StrEnum
 
 from jitney.core.batch import Sampling
 from jitney.core.chain import Chain
+from jitney.core.params import PARAMETERS
 from jitney.core.request import Request
 from jitney.errors import ContextLengthExceeded, InvalidRequest
+
+_CONVERTED = {"seed", "top_k", "logit_bias"}
+_PASSED_ON = {each.name for each in fields(Sampling)} & PARAMETERS.keys() - _CONVERTED
+"""Sampling parameters that a backend is given as they are."""
 
 
 class SequenceState(StrEnum):
@@ -194,17 +199,9 @@ def _make_sampling(request: Request, eos_tokens: frozenset[int]) -> Sampling:
     return Sampling(
         seed=_seed(request, 0),
         prompt_count=len(request.prompt),
-        temperature=params.temperature,
         top_k=max(0, params.top_k),
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        frequency_penalty=params.frequency_penalty,
-        presence_penalty=params.presence_penalty,
         logit_bias=tuple(sorted((params.logit_bias or {}).items())),
-        min_tokens=params.min_tokens,
         end_tokens=tuple(sorted(ends)),
-        logprobs=params.logprobs,
-        prompt_logprobs=params.prompt_logprobs,
         constraint=params.constraint,
+        **{name: getattr(params, name) for name in _PASSED_ON},
     )
