@@ -20,7 +20,7 @@ from jitney.server.admission.live_calls import Handles, Wait
 from jitney.server.call import Call
 from jitney.server.http.disconnect import wait_disconnect
 from jitney.server.openai.error_object import Refusal, refusal_of
-from jitney.server.openai.translate import Asked
+from jitney.server.openai.translate import PreparedCall
 from jitney.server.service import Service
 
 Placed = tuple[int, Delta]
@@ -32,11 +32,11 @@ _TOLD_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 class Generation:
     """The requests of one call. Used once."""
 
-    def __init__(self, service: Service, asked: Asked, call: Call) -> None:
+    def __init__(self, service: Service, prepared: PreparedCall, call: Call) -> None:
         self.service = service
-        self.asked = asked
+        self.prepared = prepared
         self.call = call
-        self._waits = [Wait(request.id) for request in asked.requests]
+        self._waits = [Wait(request.id) for request in prepared.requests]
         self._handles: Handles = []
 
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ class Generation:
         with contextlib.ExitStack() as stack:
             stack.enter_context(
                 service.live_calls.known(
-                    self.call.caller.name, self.asked.id, self._handles, self._waits
+                    self.call.caller.name, self.prepared.id, self._handles, self._waits
                 )
             )
             if due_at is not None:
@@ -67,14 +67,15 @@ class Generation:
             yield
 
     def _send(self) -> None:
-        service, asked, requests = self.service, self.asked, self.asked.requests
+        service, prepared = self.service, self.prepared
+        requests = prepared.requests
         service.billing.reserve(requests, self.call.caller)
         try:
             for request in requests:
                 handle = service.engine.send(
                     request,
-                    streams=asked.streams,
-                    is_bounded=asked.streams,
+                    streams=prepared.streams,
+                    is_bounded=prepared.streams,
                     arrived_at=self.call.arrived_at,
                 )
                 self._handles.append(handle)

@@ -139,7 +139,7 @@ class EventStream(Response):
                 if piece := self._chunks(placed):
                     await send_body(piece)
                 placed = await anext(self._deltas, None)
-            if not generation.asked.wants_usage:
+            if not generation.prepared.wants_usage:
                 return sse.DONE
             return sse.frame(self._reply.usage_chunk(generation.usages())) + sse.DONE
         except ClientLeft:

@@ -20,11 +20,11 @@ from jitney.server.openai.error_object import Error, Refusal
 from jitney.server.openai.read_body import check_body
 from jitney.server.openai.replies import VERSION, ChatChoices, CompletionChoices, Reply
 from jitney.server.openai.translate import (
-    Asked,
-    chat_asked,
+    PreparedCall,
     check_model,
-    completion_asked,
     decode,
+    prepare_chat,
+    prepare_completion,
 )
 from jitney.server.responses import EventStream, whole_response
 from jitney.server.service import Service
@@ -72,13 +72,13 @@ def make_router(service: Service) -> APIRouter:
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
         body = await _read(service, request, CompletionBody)
-        return await _complete(service, request, body, completion_asked, CompletionChoices)
+        return await _complete(service, request, body, prepare_completion, CompletionChoices)
 
     @router.post("/v1/chat/completions", **taking(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
         body = await _read(service, request, ChatBody)
-        return await _complete(service, request, body, chat_asked, ChatChoices)
+        return await _complete(service, request, body, prepare_chat, ChatChoices)
 
     @router.post("/tokenize", **taking(TokenizeBody))
     async def tokenize(request: Request) -> Response:
@@ -182,7 +182,7 @@ async def _complete(
     service: Service,
     request: Request,
     body: AnyCompletion,
-    make: Callable[[Service, AnyCompletion, Call], Asked],
+    make: Callable[[Service, AnyCompletion, Call], PreparedCall],
     kind: type[CompletionChoices] | type[ChatChoices],
 ) -> Response:
     call = Call.of(request.scope)
@@ -191,12 +191,12 @@ async def _complete(
         call.due_at = call.arrived_at + body.deadline_ms / 1e3
     # A constraint may take seconds to compile, however short it is.
     call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
-    asked = await _run(service, request, body, make)
+    prepared = await _run(service, request, body, make)
     traits = service.engine.backend.traits
-    reply = Reply(asked, service.vocabulary, kind, batch_invariant=traits.batch_invariant)
-    generation = Generation(service, asked, call)
-    call.reply_id, call.usages = asked.id, generation.usages
-    if not asked.streams:
+    reply = Reply(prepared, service.vocabulary, kind, batch_invariant=traits.batch_invariant)
+    generation = Generation(service, prepared, call)
+    call.reply_id, call.usages = prepared.id, generation.usages
+    if not prepared.streams:
         return await whole_response(generation, reply, request.receive)
     stream = EventStream(generation, reply)
     await stream.open(request.receive)

@@ -13,7 +13,7 @@ from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs
 from jitney.server.openai.tool_calls import Calling, CallParser, ContentPiece, Piece
-from jitney.server.openai.translate import Asked
+from jitney.server.openai.translate import PreparedCall
 from jitney.version import version
 
 Json = dict[str, Any]  # Any: a JSON value
@@ -51,8 +51,8 @@ class CompletionChoices:
 
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
-        self._asked = asked
+    def __init__(self, prepared: PreparedCall, vocabulary: Vocabulary) -> None:
+        self._prepared = prepared
         self._vocabulary = vocabulary
         self._logprobs: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
@@ -77,12 +77,12 @@ class CompletionChoices:
         tokens: tuple[int, ...],
         logprobs: Sequence[TokenLogprob | None],
     ) -> Json:
-        params = self._asked.requests[place].params
+        params = self._prepared.requests[place].params
         index = place * params.n + part.index
         text = part.text
         if index not in self._begun:
             self._begun.add(index)
-            text = (self._asked.echoes[place] or "") + text
+            text = (self._prepared.prompts[place].echo or "") + text
         shaped = None
         if params.logprobs is not None:
             shaped = self._legacy(index, place).shaped(tokens, logprobs)
@@ -97,12 +97,12 @@ class CompletionChoices:
     def _legacy(self, index: int, place: int) -> LegacyLogprobs:
         if index not in self._logprobs:
             # With an echo, the names of control tokens are part of the text.
-            is_plain = self._asked.echoes[place] is None
-            params = self._asked.requests[place].params
+            is_plain = self._prepared.prompts[place].echo is None
+            params = self._prepared.requests[place].params
             self._logprobs[index] = LegacyLogprobs(
                 self._vocabulary,
                 params.skip_special_tokens and is_plain,
-                silent_count=0 if is_plain else self._asked.silent_counts[place],
+                silent_count=0 if is_plain else self._prepared.prompts[place].silent_count,
             )
         return self._logprobs[index]
 
@@ -168,10 +168,10 @@ class ChatChoices:
 
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, asked: Asked, vocabulary: Vocabulary) -> None:
-        self._calling = asked.calling
+    def __init__(self, prepared: PreparedCall, vocabulary: Vocabulary) -> None:
+        self._calling = prepared.calling
         self._vocabulary = vocabulary
-        self._wants_logprobs = asked.requests[0].params.logprobs is not None
+        self._wants_logprobs = prepared.requests[0].params.logprobs is not None
         self._texts: dict[int, _ChatText] = {}
 
     def whole(self, place: int, answer: Answer, completion: Completion) -> Json:
@@ -216,15 +216,15 @@ class Reply:
 
     def __init__(
         self,
-        asked: Asked,
+        prepared: PreparedCall,
         vocabulary: Vocabulary,
         kind: type[CompletionChoices] | type[ChatChoices],
         *,
         batch_invariant: bool = True,
     ) -> None:
-        self._asked = asked
-        self._choices = kind(asked, vocabulary)
-        self._fingerprint = fingerprint(asked.model, vocabulary, batch_invariant=batch_invariant)
+        self._prepared = prepared
+        self._choices = kind(prepared, vocabulary)
+        self._fingerprint = fingerprint(prepared.model, vocabulary, batch_invariant=batch_invariant)
 
     def whole(self, answers: list[Answer]) -> Json:
         """The reply, all at once."""
@@ -242,7 +242,7 @@ class Reply:
             self._made(self._choices.chunk_object, [choice])
             for choice in self._choices.parts(place, delta)
         ]
-        if self._asked.wants_usage:
+        if self._prepared.wants_usage:
             # OpenAI has it null where there will be one in the end.
             for chunk in made:
                 chunk["usage"] = None
@@ -254,10 +254,10 @@ class Reply:
 
     def _made(self, kind: str, choices: list[Json]) -> Json:
         return {
-            "id": self._asked.id,
+            "id": self._prepared.id,
             "object": kind,
-            "created": self._asked.created,
-            "model": self._asked.model,
+            "created": self._prepared.created,
+            "model": self._prepared.model,
             "system_fingerprint": self._fingerprint,
             "choices": choices,
         }

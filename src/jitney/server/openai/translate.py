@@ -1,4 +1,4 @@
-"""From a checked body to requests of the engine: `Asked`. Off the event loop: it tokenises.
+"""From a checked body to requests of the engine: `PreparedCall`. On a worker: it tokenises.
 
 Rules that tie fields together, and those that need the model, are checked here; the others are
 in the bodies. Raises a RequestError that names the field to mend.
@@ -6,7 +6,6 @@ in the bodies. Raises a RequestError that names the field to mend.
 
 import hashlib
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId, Share, read_priority
 from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
 from jitney.errors import (
-    ContextLengthExceeded,
     InvalidRequest,
     ModelError,
     RequestError,
@@ -37,7 +35,7 @@ COMPLETION_TOKENS_DEFAULT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class EncodedPrompt:
     """The tokens of one prompt, and its text where that is to be echoed.
 
     The first `silent_count` tokens stand for nothing in that text: the server put them there.
@@ -49,15 +47,14 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One HTTP request for completions, ready for the engine."""
+class PreparedCall:
+    """One HTTP request for completions, ready for the engine: a request for each prompt."""
 
     id: str
     model: str
     created: int
+    prompts: tuple[EncodedPrompt, ...]
     requests: tuple[Request, ...]
-    echoes: tuple[str | None, ...]
-    silent_counts: tuple[int, ...]
     calling: Calling | None
     streams: bool
     wants_usage: bool
@@ -74,35 +71,32 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def completion_asked(service: Service, body: CompletionBody, call: Call) -> Asked:
-    """What a body of /v1/completions asks for."""
+def prepare_completion(service: Service, body: CompletionBody, call: Call) -> PreparedCall:
+    """The requests of a body of /v1/completions."""
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
         raise InvalidRequest(
             "echo with logprobs is not given as a stream; leave one of the three out.", "echo"
         )
-    _check_stream(body)
-    is_wanted = call.still_wanted
-    prompts = [_read_prompt(service, each, echoes, is_wanted) for each in _listed(body.prompt)]
     params = _params(
         body,
         max_tokens=_room(body.max_tokens or COMPLETION_TOKENS_DEFAULT),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if echoes else None,
-        structured=_structured(body),
+        structured_outputs=_structured(body),
     )
     if body.best_of not in (None, params.n):
         raise InvalidRequest(
             "best_of must be equal to n: completions are not ranked here.", "best_of"
         )
-    return _Order(service, body, call, "cmpl").asked(prompts, params)
+    prompts = [_encode(service, each, echoes, call.still_wanted) for each in _listed(body.prompt)]
+    return _prepare(service, body, call, prompts, params)
 
 
-def chat_asked(service: Service, body: ChatBody, call: Call) -> Asked:
-    """What a body of /v1/chat/completions asks for."""
+def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
+    """The request of a body of /v1/chat/completions."""
     if service.template is None:
         raise ModelError("the model has no chat template.")
-    _check_stream(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
@@ -112,79 +106,67 @@ def chat_asked(service: Service, body: ChatBody, call: Call) -> Asked:
     calling = tools.read_calling(body, service.template, service.vocabulary)
     if calling is None or not calling.is_enforced:
         _check_tools(service, body.tools or [], call.still_wanted)
-    structured, blamed = _chat_structured(body, calling)
-    offered = body.tools if body.tool_choice != "none" else None
-    segments = chat_segments(service, body, offered, switches_of(body))
-    order = _Order(service, body, call, "chatcmpl")
-    renamed = {"prompt": "messages", "structured_outputs": blamed}
+    renamed = {"prompt": "messages", "structured_outputs": _form_field(body, calling)}
     try:
         params = _params(
             body,
             max_tokens=_room(body.max_completion_tokens or body.max_tokens),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-            prompt_logprobs=None,
-            structured=structured,
+            structured_outputs=_chat_structured(body, calling),
         )
         if calling is not None and calling.shows_control:
             params = replace(params, skip_special_tokens=False)
+        offered = body.tools if body.tool_choice != "none" else None
+        segments = chat_segments(service, body, offered, switches_of(body))
         tokens = service.request_factory.encode(segments, call.still_wanted)
-        return order.asked([Prompt(tokens)], params, calling)
+        return _prepare(service, body, call, [EncodedPrompt(tokens)], params, calling)
     except RequestError as error:
         raise _blaming(error, renamed) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What all requests of one body have in common."""
-
-    service: Service
-    body: SamplingFields
-    call: Call
-    prefix: str
-
-    def asked(
-        self,
-        prompts: list[Prompt],
-        params: SamplingParams,
-        calling: Calling | None = None,
-    ) -> Asked:
-        """The requests, one for each prompt."""
-        body, service = self.body, self.service
-        fresh = uuid.uuid4().hex
-        base = f"{self.prefix}-{body.request_id or fresh}"
-        # The engine's own names hold something that no caller can guess: whoever could name
-        # another one's request could cancel it by leaving.
-        inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
-        _check_count(service, prompts, params, self.call.caller.share)
-        _check_logprob_values(service, prompts, params)
-        options, is_wanted = self._options(), self.call.still_wanted
-        requests = []
-        for index, prompt in enumerate(prompts):
-            name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
-            named = replace(options, id=name, reply_id=base)
-            requests.append(service.request_factory.make(prompt.tokens, params, named, is_wanted))
-        stream_options = body.stream_options
-        return Asked(
-            id=base,
-            model=service.model_name,
-            created=now_s(),
-            requests=tuple(requests),
-            echoes=tuple(prompt.echo for prompt in prompts),
-            silent_counts=tuple(prompt.silent_count for prompt in prompts),
-            calling=calling,
-            streams=bool(body.stream),
-            wants_usage=bool(stream_options and stream_options.include_usage),
-        )
-
-    def _options(self) -> RequestOptions:
-        body, key = self.body, self.call.caller.key
-        return RequestOptions(
-            priority=allowed_priority(body.priority, key),
-            tenant=key.name if key is not None else body.user or "",
-            share=self.call.caller.share,
-            scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
-            request_timeout_s=self.call.left_s(self.service.clock.now()),
-        )
+def _prepare(
+    service: Service,
+    body: SamplingFields,
+    call: Call,
+    prompts: list[EncodedPrompt],
+    params: SamplingParams,
+    calling: Calling | None = None,
+) -> PreparedCall:
+    """What completions and chat have in common."""
+    fresh = uuid.uuid4().hex
+    prefix = "chatcmpl" if isinstance(body, ChatBody) else "cmpl"
+    base = f"{prefix}-{body.request_id or fresh}"
+    # The engine's own names hold something that no caller can guess: whoever could name
+    # another one's request could cancel it by leaving.
+    inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
+    _check_count(service, prompts, params, call.caller.share)
+    _check_logprob_values(service, prompts, params)
+    key = call.caller.key
+    options = RequestOptions(
+        priority=allowed_priority(body.priority, key),
+        tenant=key.name if key is not None else body.user or "",
+        share=call.caller.share,
+        scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
+        reply_id=base,
+        request_timeout_s=call.left_s(service.clock.now()),
+    )
+    requests = []
+    for index, prompt in enumerate(prompts):
+        name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
+        named = replace(options, id=name)
+        made = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
+        requests.append(made)
+    stream_options = body.stream_options
+    return PreparedCall(
+        id=base,
+        model=service.model_name,
+        created=now_s(),
+        prompts=tuple(prompts),
+        requests=tuple(requests),
+        calling=calling,
+        streams=bool(body.stream),
+        wants_usage=bool(stream_options and stream_options.include_usage),
+    )
 
 
 def cache_scope(key_scope: str, salt: str) -> str:
@@ -223,17 +205,11 @@ def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
     return priority
 
 
-def _params(
-    body: SamplingFields,
-    *,
-    max_tokens: int | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-    structured: StructuredOutputsParams | None,
-) -> SamplingParams:
-    given: dict[str, Any] = {  # Any: of each field's own type, checked by the body
-        name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None
-    }
+def _params(body: SamplingFields, **own: Any) -> SamplingParams:  # Any: of each field's own type
+    """The sampling parameters of a body; `own` are those that each endpoint has its own way."""
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
+    given = {name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None}
     if body.repeat_penalty is not None:
         if "repetition_penalty" in given:
             raise InvalidRequest(
@@ -243,52 +219,40 @@ def _params(
         given["repetition_penalty"] = body.repeat_penalty
     if body.logit_bias is not None:
         given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
-    return SamplingParams(
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        structured_outputs=structured,
-        **given,
-    )
+    return SamplingParams(**given, **own)
 
 
 def _structured(body: SamplingFields) -> StructuredOutputsParams | None:
     given = body.structured_outputs
-    if given is None:
-        return None
-    return StructuredOutputsParams(
-        json=given.json_, regex=given.regex, choice=given.choice, grammar=given.grammar
-    )
+    return None if given is None else StructuredOutputsParams(**given.model_dump(by_alias=True))
 
 
-def _chat_structured(
-    body: ChatBody, calling: Calling | None
-) -> tuple[StructuredOutputsParams | None, str]:
-    """The constraint of the answer, and the field that it comes from."""
-    asked: dict[str, Callable[[], StructuredOutputsParams | None]] = {}
-    if body.structured_outputs is not None:
-        asked["structured_outputs"] = lambda: _structured(body)
-    given = body.response_format
-    if isinstance(given, ObjectFormat):
-        asked["response_format"] = lambda: StructuredOutputsParams(json={"type": "object"})
-    elif isinstance(given, SchemaFormat):
-        schema = given.json_schema.schema_
-        asked["response_format"] = lambda: StructuredOutputsParams(
-            json={"type": "object"} if schema is None else schema
-        )
-    if calling is not None and calling.is_enforced:
-        asked["tools"] = lambda: tools.enforced(calling, body.tools or [])
-    if len(asked) > 1:
+def _form_field(body: ChatBody, calling: Calling | None) -> str:
+    """The field that decides the form of the answer."""
+    given = {
+        "structured_outputs": body.structured_outputs is not None,
+        "response_format": isinstance(body.response_format, ObjectFormat | SchemaFormat),
+        "tools": calling is not None and calling.is_enforced,
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
         raise InvalidRequest(
-            f"{' and '.join(asked)} each decide the form of the answer; give one of them.",
-            next(iter(asked)),
+            f"{' and '.join(names)} each decide the form of the answer; give one of them.",
+            names[0],
         )
-    for name, make in asked.items():
-        try:
-            return make(), name
-        except InvalidRequest as error:
-            raise InvalidRequest(str(error), name) from None
-    return None, "structured_outputs"
+    return names[0] if names else "structured_outputs"
+
+
+def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutputsParams | None:
+    if calling is not None and calling.is_enforced:
+        return tools.enforced(calling, body.tools or [])
+    match body.response_format:
+        case SchemaFormat(json_schema=given) if given.schema_ is not None:
+            return StructuredOutputsParams(json=given.schema_)
+        case SchemaFormat() | ObjectFormat():
+            return StructuredOutputsParams(json={"type": "object"})
+        case _:
+            return _structured(body)
 
 
 def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> None:
@@ -314,13 +278,8 @@ def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> No
             )
 
 
-def _check_stream(body: SamplingFields) -> None:
-    if body.stream_options is not None and not body.stream:
-        raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
-
-
 def _check_count(
-    service: Service, prompts: list[Prompt], params: SamplingParams, share: Share | None
+    service: Service, prompts: list[EncodedPrompt], params: SamplingParams, share: Share | None
 ) -> None:
     """Refuse what could never be accepted, however long one waits. One prompt always can be."""
     if len(prompts) == 1:
@@ -343,7 +302,9 @@ def _check_count(
             )
 
 
-def _check_logprob_values(service: Service, prompts: list[Prompt], params: SamplingParams) -> None:
+def _check_logprob_values(
+    service: Service, prompts: list[EncodedPrompt], params: SamplingParams
+) -> None:
     """Bound the memory that logprobs take until they are sent."""
     if params.logprobs is None and params.prompt_logprobs is None:
         return
@@ -373,14 +334,15 @@ def _listed(
     return [each for each in prompt if not isinstance(each, int)]
 
 
-def _read_prompt(
+def _encode(
     service: Service, given: str | list[int], echoes: bool, is_wanted: Wanted
-) -> Prompt:
+) -> EncodedPrompt:
     if isinstance(given, str):
         tokens = service.request_factory.encode_text(given, is_wanted)
-        return Prompt(tokens, given if echoes else None, _silent_count(service, given, tokens))
+        silent_count = _silent_count(service, given, tokens)
+        return EncodedPrompt(tokens, given if echoes else None, silent_count)
     tokens = tuple(given)
-    return Prompt(tokens, decode(service, tokens, is_wanted) if echoes else None)
+    return EncodedPrompt(tokens, decode(service, tokens, is_wanted) if echoes else None)
 
 
 def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
@@ -406,11 +368,9 @@ def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:
 def _blaming(error: RequestError, renamed: dict[str, str]) -> RequestError:
     """The same error, with the field that this interface knows."""
     old = error.parameter or ""
-    new, message = renamed.get(old, error.parameter), str(error)
-    if old in renamed and message.startswith(f"{old} "):
+    if old not in renamed:
+        return error
+    new, message = renamed[old], str(error)
+    if message.startswith(f"{old} "):
         message = f"{new}{message.removeprefix(old)}"
-    if isinstance(error, ContextLengthExceeded):
-        return ContextLengthExceeded(message, new)
-    if isinstance(error, InvalidRequest):
-        return InvalidRequest(message, new)
-    return error
+    return type(error)(message, new)
