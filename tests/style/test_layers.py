@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "jitney"
-VALUES = frozenset({"backend", "batch", "events", "limits", "params", "request", "stops"})
+VALUES = frozenset({"backend", "batch", "events", "limits", "params", "request", "stops", "utf8"})
 """The modules of the core that hold values only."""
 
 HEAVY = {
