@@ -55,9 +55,12 @@ LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
         "max_num_queued_tokens": "queue_tokens_max",
         "queue_timeout_s": "wait_s_max",
         "request_timeout_s": "total_s_max",
+        "calls_unsent_max": "door_requests_max",
+        "work_small_bytes": "door_small_bytes",
+        "worker_threads": "door_threads",
     }
 )
-"""Settings that dashboards know under another label of `jitney:limit`."""
+"""Settings and constants that dashboards know under another label of `jitney:limit`."""
 
 
 class Metrics:
@@ -168,7 +171,7 @@ class Metrics:
         for constants in (limits, server_limits):
             for name, value in inspect.getmembers(constants):
                 if name.isupper() and isinstance(value, int | float):
-                    in_force[name.lower()] = value
+                    in_force[LIMIT_LABELS.get(name.lower(), name.lower())] = value
         # After the constants: some are only what a setting is when nobody sets it.
         settings = self._engine.settings
         for name in SchedulerSettings.__slots__:

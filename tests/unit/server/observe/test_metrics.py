@@ -218,7 +218,8 @@ def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
     for module in (core_limits, limits):
         for name, value in vars(module).items():
             if name.isupper():
-                found = values[f"jitney:limit{{limit={name.lower()}}}"]
+                label = LIMIT_LABELS.get(name.lower(), name.lower())
+                found = values[f"jitney:limit{{limit={label}}}"]
                 assert found == (
                     connections_max() if name == "CONNECTIONS_MAX" else float(value)
                 ), name
