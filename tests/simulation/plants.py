@@ -158,10 +158,10 @@ OF_MEMORY = (
         "oracle",
         (
             "core/sequences.py",
-            "        self._wait_again(sequence)\n        sequence.preempted_count +=",
+            "        self._wait_again(sequence)\n        sequence.history.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
-            "        self._wait_again(sequence)\n        sequence.preempted_count +=",
+            "        self._wait_again(sequence)\n        sequence.history.preempted_count +=",
         ),
     ),
     planted(
@@ -169,14 +169,14 @@ OF_MEMORY = (
         "capacity",
         (
             _MEMORY,
-            "Restore(sequence.ticket, slot)",
-            "Restore(sequence.ticket, self._free[-1] if self._free else slot)",
+            "Restore(saved.ticket, slot)",
+            "Restore(saved.ticket, self._free[-1] if self._free else slot)",
         ),
     ),
     planted(
         "memory is promised to be saved and is not",
         "capacity",
-        (_MEMORY, "        self._operations.append(Save(sequence.slot, sequence.ticket))\n", ""),
+        (_MEMORY, "        self._operations.append(Save(sequence.slot, self._ticket_next))\n", ""),
     ),
 )
 
@@ -254,8 +254,8 @@ OF_ANSWERS = (
         "usage",
         (
             "core/sequences.py",
-            "sequence.cached_count = sequence.computed",
-            "sequence.cached_count = 0",
+            "history.cached_count = sequence.computed",
+            "history.cached_count = 0",
         ),
     ),
 )
@@ -317,7 +317,7 @@ OF_WAITING_AND_FAULTS = (
     planted(
         "strikes are never counted",
         "waiting",
-        (_SCHEDULER, "            sequence.strikes += 1\n", ""),
+        (_SCHEDULER, "            sequence.strikes.add(sequence.known_count)\n", ""),
     ),
     planted(
         "a fault in the middle of a prompt is ignored",

@@ -22,7 +22,7 @@ OF_JOINING = (
         "joining",
         (
             _STRATEGY,
-            "return self._is_open or sequence.started_at is not None",
+            "return self._is_open or sequence.has_started",
             "return self._is_open",
         ),
     ),

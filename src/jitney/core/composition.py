@@ -42,10 +42,10 @@ class Composer:
         `separate`; whoever cannot move leaves its turn to the rest.
         """
         running = self._live.running
-        suspects = [s for s in running if s.strikes >= limits.STRIKES_QUARANTINE]
+        suspects = [sequence for sequence in running if sequence.is_suspect]
         if not suspects:
             return self._apart(running, batch_number)
-        others = [s for s in running if s.strikes < limits.STRIKES_QUARANTINE]
+        others = [sequence for sequence in running if not sequence.is_suspect]
         groups = [suspects, others] if batch_number % 2 else [others, suspects]
         # Each of the two has had as many turns as half of the batches.
         return [part for group in groups for part in self._apart(group, batch_number // 2)]

@@ -44,7 +44,7 @@ class Deadlines:
         # The same sums as when it was put here: a difference could round the other way.
         if total_s is not None and sequence.arrived_at + total_s <= now:
             return True
-        waits = sequence.started_at is None
+        waits = not sequence.has_started
         return waits and wait_s is not None and sequence.arrived_at + wait_s <= now
 
     def _limits_s(self, sequence: Sequence) -> tuple[float | None, float | None]:

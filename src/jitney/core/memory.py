@@ -9,6 +9,7 @@ written down as a memory operation for the next batch, in the order in which it 
 """
 
 import heapq
+from dataclasses import dataclass
 
 from jitney.core.backend import Traits
 from jitney.core.batch import (
@@ -29,6 +30,14 @@ from jitney.core.sequence import Sequence
 from jitney.core.settings import SchedulerSettings
 
 
+@dataclass(frozen=True, slots=True)
+class SavedMemory:
+    """What was saved for a sequence that waits: so many tokens, under this ticket."""
+
+    ticket: int
+    token_count: int
+
+
 class Memory:
     """Slots and blocks: who has which, what is shared, what could be given up."""
 
@@ -44,7 +53,7 @@ class Memory:
         self._cached: dict[int, Holding] = {}
         self._index = PrefixIndex()
         self._operations: list[MemoryOperation] = []
-        self._saved: dict[int, int] = {}
+        self._saved: dict[Sequence, SavedMemory] = {}
         self._ticket_next = 0
 
     def take_operations(self) -> tuple[MemoryOperation, ...]:
@@ -66,7 +75,8 @@ class Memory:
         read_count = chain.read_count
         match = self._index.longest(chain, sequence.known_count - 1)
         self._counters.add("prefix_tokens_read", chain.read_count - read_count)
-        return match if match.length >= self._saved_count(sequence) else NO_MATCH
+        saved = self._saved.get(sequence)
+        return match if saved is None or match.length >= saved.token_count else NO_MATCH
 
     def blocks_wanted(self, sequence: Sequence, match: Match) -> int:
         """Blocks that the sequence takes until everything it knows is computed."""
@@ -91,8 +101,8 @@ class Memory:
     def give_slot(self, sequence: Sequence, match: Match) -> bool:
         """Give the sequence a slot, with as much computed as can be had; false if none is left."""
         source = match.holding
-        if source is None and sequence.ticket is not None:
-            return self._give_restored(sequence, self._saved[sequence.ticket])
+        if source is None and sequence in self._saved:
+            return self._give_restored(sequence)
         is_cached = source is not None and source.sequence is None
         is_whole = source is not None and match.length == source.length
         if source is not None and is_cached and is_whole:
@@ -141,23 +151,22 @@ class Memory:
     def save(self, sequence: Sequence) -> bool:
         """Keep the sequence's memory aside under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
-        saved = (sum(self._saved.values()) + sequence.computed) * self._traits.kv_bytes_per_token
-        if not self._traits.can_save or saved > self._settings.saved_limit:
+        saved_count = sum(each.token_count for each in self._saved.values()) + sequence.computed
+        saved_bytes = saved_count * self._traits.kv_bytes_per_token
+        if not self._traits.can_save or saved_bytes > self._settings.saved_limit:
             return False
         if sequence.computed == 0:
             return False
-        sequence.ticket = self._ticket_next
+        self._saved[sequence] = SavedMemory(self._ticket_next, sequence.computed)
+        self._operations.append(Save(sequence.slot, self._ticket_next))
         self._ticket_next += 1
-        self._saved[sequence.ticket] = sequence.computed
-        self._operations.append(Save(sequence.slot, sequence.ticket))
         return True
 
     def discard(self, sequence: Sequence) -> None:
         """Whatever was saved for the sequence is not wanted any more."""
-        if sequence.ticket is not None:
-            self._operations.append(Discard(sequence.ticket))
-            del self._saved[sequence.ticket]
-            sequence.ticket = None
+        saved = self._saved.pop(sequence, None)
+        if saved is not None:
+            self._operations.append(Discard(saved.ticket))
 
     def trim_cache(self, running: list[Sequence]) -> None:
         """Evict least recently used prefixes until the cache is within its own limit."""
@@ -214,9 +223,6 @@ class Memory:
         """Blocks that these sequences hold, what they share counted once."""
         return self.ledger.held_by([s.slot for s in running if s.slot is not None])
 
-    def _saved_count(self, sequence: Sequence) -> int:
-        return 0 if sequence.ticket is None else self._saved[sequence.ticket]
-
     def _chain(self, sequence: Sequence) -> Chain:
         if sequence.chain is None:
             spanned = sequence.prompt_count if self._traits.decodes_differ else 0
@@ -229,18 +235,17 @@ class Memory:
             return "scope " + sequence.request.scope
         return "request " + sequence.request.id
 
-    def _give_restored(self, sequence: Sequence, saved: int) -> bool:
-        assert sequence.ticket is not None, "only a saved sequence is restored"
-        if not self._make_room(self.ledger.blocks(saved)):
+    def _give_restored(self, sequence: Sequence) -> bool:
+        saved = self._saved[sequence]
+        if not self._make_room(self.ledger.blocks(saved.token_count)):
             return False
         slot = self._take_slot(None)
         if slot is None:
             return False
-        self._operations.append(Restore(sequence.ticket, slot))
-        del self._saved[sequence.ticket]
-        sequence.ticket = None
-        self.ledger.grow(slot, saved)
-        self._own(sequence, slot, saved)
+        self._operations.append(Restore(saved.ticket, slot))
+        del self._saved[sequence]
+        self.ledger.grow(slot, saved.token_count)
+        self._own(sequence, slot, saved.token_count)
         self._counters.add("restored")
         return True
 

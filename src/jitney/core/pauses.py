@@ -51,7 +51,7 @@ class Pauses:
         """Let the sequence do nothing until it is resumed, unless it was paused for too long."""
         if sequence in self._pauses:
             return
-        left_s = limits.PAUSE_S_MAX - sequence.paused_s
+        left_s = limits.PAUSE_S_MAX - sequence.history.paused_s
         has_room = len(self._pauses) < self._count_max and self._queue.shares.may_pause(sequence)
         if left_s <= 0 or not has_room:
             self._counters.add("pauses_refused")
@@ -67,7 +67,7 @@ class Pauses:
         pause = self._pauses.get(sequence)
         if pause is None:
             return
-        sequence.paused_s += max(0.0, now - pause.start)
+        sequence.history.paused_s += max(0.0, now - pause.start)
         self._counters.add("resumed")
         self.forget(sequence)
         if sequence.state is SequenceState.WAITING:

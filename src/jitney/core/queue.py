@@ -204,7 +204,7 @@ class WaitQueue:
         """Let the sequence wait; one that was preempted keeps its age."""
         self._line.add(sequence)
         self._arrivals.add(sequence)
-        if sequence.started_at is None:
+        if not sequence.has_started:
             self._newcomers.add(sequence)
         self.shares.waits(sequence)
         self.count += 1
@@ -215,7 +215,7 @@ class WaitQueue:
         """The sequence was admitted, or ended."""
         self._line.remove(sequence)
         self._arrivals.remove(sequence)
-        if sequence.started_at is None:
+        if not sequence.has_started:
             self._newcomers.remove(sequence)
         self.shares.waits_no_more(sequence)
         self.count -= 1

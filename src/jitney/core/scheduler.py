@@ -124,7 +124,7 @@ class Scheduler:
         events = self._live.take_events()
         self._live.paused.end_due(now)
         for sequence in self._deadlines.passed(now, len(self._live.by_request)):
-            phase = "waiting" if sequence.started_at is None else "running"
+            phase = "running" if sequence.has_started else "waiting"
             self.counters.add(f"deadline_{phase}")
             message = f"the request passed its deadline while {phase}."
             events.append(self._live.end(sequence, FinishReason.DEADLINE, now, message))
@@ -227,9 +227,8 @@ class Scheduler:
         for sequence in suspects:
             if sequence.state is not SequenceState.WAITING:
                 continue
-            sequence.strikes += 1
-            sequence.struck_at = sequence.known_count
-            if sequence.strikes >= limits.STRIKES_MAX:
+            sequence.strikes.add(sequence.known_count)
+            if sequence.strikes.count >= limits.STRIKES_MAX:
                 self.counters.add("struck_out")
                 events.append(self._live.end(sequence, FinishReason.FAILED, now, message))
         return events
@@ -314,8 +313,8 @@ class Scheduler:
         sequence.computed = entry.end
         if live.queue.fair is not None and entry.wants_token:
             live.queue.fair.charge(request.tenant, 1)
-        if sequence.computed > sequence.struck_at:
-            sequence.strikes = 0  # it got past the place where the backend failed
+        if sequence.computed > sequence.strikes.known_count:
+            sequence.strikes.count = 0  # it got past the place where the backend failed
         kind = "completion" if entry.start >= sequence.prompt_count else "prompt"
         self.counters.add(f"computed_{kind}_tokens", entry.length)
         if sample.fault is not None or (entry.wants_token and sample.token is None):
@@ -336,7 +335,7 @@ class Scheduler:
         """Report a token, and the end of the sequence if this is it."""
         token = sample.token
         assert token is not None, "only called with a token"
-        if token in sequence.end_tokens:
+        if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
             event = self._live.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
             events.append(event)

@@ -10,13 +10,14 @@ words are for people to look at and steer nothing.
     pending    tokens that batches in flight will sample (0 while nothing is in flight)
 """
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
+from jitney.core import limits
 from jitney.core.batch import Sampling
 from jitney.core.chain import Chain
 from jitney.core.params import PARAMETERS
-from jitney.core.request import Request
+from jitney.core.request import Priority, Request
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 
 _CONVERTED = {"seed", "top_k", "logit_bias"}
@@ -46,63 +47,60 @@ _MOVES = {
 }
 
 
+@dataclass(slots=True)
+class Strikes:
+    """Backend failures in a row that a sequence was part of, and how much it knew at the last."""
+
+    count: int = 0
+    known_count: int = 0
+
+    def add(self, known_count: int) -> None:
+        """The backend failed again."""
+        self.count += 1
+        self.known_count = known_count
+
+
+@dataclass(slots=True)
+class History:
+    """What happened to a sequence so far."""
+
+    started_at: float | None = None
+    """When it first got a slot."""
+    admitted_known: int = 0
+    """Tokens that it knew when it last got one."""
+    cached_count: int = 0
+    """Tokens of its prompt that were not computed when it started."""
+    preempted_count: int = 0
+    paused_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One completion of a request, from submission to its end."""
 
-    __slots__ = (
-        "admitted_known",
-        "arrived_at",
-        "cached_count",
-        "chain",
-        "computed",
-        "end_tokens",
-        "index",
-        "known_max",
-        "order",
-        "paused_s",
-        "pending",
-        "planned",
-        "preempted_count",
-        "priority",
-        "prompt_scored",
-        "request",
-        "sampling",
-        "slot",
-        "started_at",
-        "state",
-        "strikes",
-        "struck_at",
-        "ticket",
-        "tokens",
-    )
+    request: Request
+    index: int
+    sampling: Sampling
+    known_max: int
+    arrived_at: float
+    priority: Priority = field(init=False)
+    tokens: list[int] = field(init=False)
+    order: int = 0
+    """Of submission, among all sequences."""
+    state: SequenceState = SequenceState.WAITING
+    slot: int | None = None
+    computed: int = 0
+    planned: int = 0
+    pending: int = 0
+    prompt_scored: int = 1
+    """Positions of the prompt whose logprobs were told, or have none."""
+    chain: Chain | None = None
+    strikes: Strikes = field(default_factory=Strikes)
+    history: History = field(default_factory=History)
 
-    def __init__(
-        self, request: Request, index: int, sampling: Sampling, known_max: int, arrived_at: float
-    ) -> None:
-        self.request = request
-        self.index = index
-        self.sampling = sampling
-        self.known_max = known_max
-        self.arrived_at = arrived_at
-        self.priority = request.priority
-        self.order = 0
-        self.tokens = list(request.prompt)
-        self.state = SequenceState.WAITING
-        self.end_tokens = frozenset(sampling.end_tokens)
-        self.slot: int | None = None
-        self.ticket: int | None = None
-        self.computed = 0
-        self.planned = 0
-        self.pending = 0
-        self.admitted_known = 0
-        self.started_at: float | None = None
-        self.cached_count = 0
-        self.preempted_count = 0
-        self.paused_s = 0.0
-        self.prompt_scored = 1
-        self.chain: Chain | None = None
-        self.strikes = 0
-        self.struck_at = 0
+    def __post_init__(self) -> None:
+        self.priority = self.request.priority
+        self.tokens = list(self.request.prompt)
 
     @property
     def known_count(self) -> int:
@@ -137,9 +135,19 @@ class Sequence:
         return self.planned != self.computed or self.pending > 0
 
     @property
+    def has_started(self) -> bool:
+        """Whether it ever had a slot."""
+        return self.history.started_at is not None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what brings the backend down: suspects run one at a time."""
+        return self.strikes.count >= limits.STRIKES_QUARANTINE
+
+    @property
     def has_progressed(self) -> bool:
         """Whether it made a token since it was admitted: only then may it be preempted again."""
-        return len(self.tokens) > self.admitted_known
+        return len(self.tokens) > self.history.admitted_known
 
     @property
     def work_left(self) -> int:

@@ -138,7 +138,7 @@ class LiveSequences:
         assert not sequence.is_in_flight, "its batch must return first"
         self.memory.leave(sequence, keeps_memory=keeps_memory)
         self._wait_again(sequence)
-        sequence.preempted_count += reason is not PreemptReason.PAUSED
+        sequence.history.preempted_count += reason is not PreemptReason.PAUSED
         self.memory.trim_cache(self.running)
         if reason.is_of_memory:
             self._counters.add(f"preempted_{reason}")
@@ -206,8 +206,8 @@ class LiveSequences:
             reason,
             sequence.prompt_count,
             sequence.completion_count,
-            sequence.cached_count,
-            sequence.preempted_count,
+            sequence.history.cached_count,
+            sequence.history.preempted_count,
             stop_reason,
             message,
         )
@@ -215,9 +215,6 @@ class LiveSequences:
     def lose_memory(self) -> None:
         """The backend lost everything: what ran waits again, at nothing computed."""
         self.memory.lose_everything()
-        for sequences in self.by_request.values():
-            for sequence in sequences:
-                sequence.ticket = None
         for sequence in list(self.running):
             sequence.forget_computed()
             self._wait_again(sequence)
@@ -345,7 +342,8 @@ class LiveSequences:
 
     def _start(self, sequence: Sequence, now: float) -> None:
         sequence.move(SequenceState.RUNNING)
-        sequence.admitted_known = sequence.known_count
+        history = sequence.history
+        history.admitted_known = sequence.known_count
         self._place_among_running(sequence)
         self.gate.joined(sequence)
         self.queue.shares.runs(sequence)
@@ -355,9 +353,9 @@ class LiveSequences:
             self.queue.fair.charge(
                 sequence.request.tenant, sequence.known_count - sequence.computed
             )
-        if sequence.started_at is None:
-            sequence.started_at = now
-            sequence.cached_count = sequence.computed
+        if history.started_at is None:
+            history.started_at = now
+            history.cached_count = sequence.computed
             self._counters.add("admitted")
             waited_s = now - sequence.arrived_at
             self._events.append(
@@ -402,9 +400,9 @@ class LiveSequences:
 
     def _is_quarantined(self, sequence: Sequence) -> bool:
         """Whether it is a suspect and another one is running: they run one at a time."""
-        if sequence.strikes < limits.STRIKES_QUARANTINE:
+        if not sequence.is_suspect:
             return False
-        if any(other.strikes >= limits.STRIKES_QUARANTINE for other in self.running):
+        if any(other.is_suspect for other in self.running):
             return True
         self._counters.add("quarantined")
         return False

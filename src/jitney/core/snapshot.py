@@ -189,7 +189,7 @@ def _waits(sequence: Sequence, reason: WaitReason) -> Waiting:
         sequence.arrived_at,
         sequence.known_count,
         sequence.priority,
-        sequence.started_at is not None,
+        sequence.has_started,
         reason,
     )
 
@@ -210,8 +210,7 @@ def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> Wa
         return WaitReason.SHARE
     if sharer in held_back:
         return WaitReason.BUDGET
-    suspect = limits.STRIKES_QUARANTINE
-    if sequence.strikes >= suspect and any(other.strikes >= suspect for other in live.running):
+    if sequence.is_suspect and any(other.is_suspect for other in live.running):
         return WaitReason.TRIAL
     match = live.memory.find(sequence)
     if match.promised - match.length >= limits.PREFIX_WAIT_MIN:

@@ -119,7 +119,7 @@ class Window:
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now."""
-        return self._is_open or sequence.started_at is not None
+        return self._is_open or sequence.has_started
 
     def joined(self, sequence: Sequence) -> None:
         """Nothing is kept of it."""
@@ -185,12 +185,12 @@ class Groups:
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now."""
-        return self.is_open or sequence.started_at is not None
+        return self.is_open or sequence.has_started
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted; one that never ran takes a place."""
         self._members.add(sequence)
-        if sequence.started_at is None:
+        if not sequence.has_started:
             self._places -= 1
 
     def close(self) -> None:

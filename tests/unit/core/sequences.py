@@ -33,7 +33,7 @@ def sequence(
 def running(made: Sequence, slot: int, *, computed: int, generated: int = 0) -> Sequence:
     """The same sequence as if it ran, with so many tokens made since it was admitted."""
     made.slot = slot
-    made.admitted_known = made.known_count
+    made.history.admitted_known = made.known_count
     made.tokens += [5] * generated
     made.computed = made.planned = computed
     return made

@@ -70,7 +70,7 @@ def test_a_window_does_not_wait_for_more_than_have_a_place() -> None:
 def test_whoever_ran_before_comes_back_through_a_closed_window() -> None:
     """Guards those who run: a preempted sequence is not delayed by newcomers."""
     one, back, fresh = gate(Strategy.CONTINUOUS, size=8), sequence("a"), sequence("b")
-    back.started_at = 0.0
+    back.history.started_at = 0.0
     assert not opened(one, 0.0, line(fresh))
     assert one.may_join(back)
     assert not one.may_join(fresh)
@@ -101,7 +101,7 @@ def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
     assert opened(one, 0.0, line(first, second, third))
     for each in (first, second):
         one.joined(each)
-        each.started_at = 0.0
+        each.history.started_at = 0.0
     assert one.holds_answers
     assert not one.may_join(third)
     assert one.may_join(first)
