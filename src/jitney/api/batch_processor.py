@@ -1,7 +1,7 @@
 """`BatchProcessor`: the interface of ZigLlama's chapter on batches, with its names and fields.
 
-A thin layer over `LLM`: its words become our settings, `submit` gets a callback, and what that
-gets becomes a `BatchResult`. Any thread may call; results come from the threads of
+A thin layer over `LLM`: the words of the chapter become our settings, and the output of each
+request becomes a `BatchResult`. Any thread may call; results come from the threads of
 `jitney.api.callbacks`, never from the engine's. The model brings its own tokenizer.
 """
 
@@ -170,7 +170,7 @@ class BatchRequest:
 
     @property
     def completed(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether it has ended, well or not."""
         return self.completed_at is not None
 
     def get_latency(self) -> float | None:
@@ -185,7 +185,7 @@ class BatchRequest:
         return None if until is None else until - self.created_at
 
     def mark_completed(self, output: RequestOutput | None, now: float) -> None:
-        """Take what was made, as far as anything was."""
+        """Take over the output, as far as there is one."""
         self.completed_at, self.stop_reason = now, FinishReason.FAILED
         if output is None:
             return
@@ -380,7 +380,7 @@ def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
 
 
 def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
-    """A loaded model has its settings already: refuse what it does not do. None is no wish."""
+    """Refuse settings that a loaded model does not have. None means not given."""
     given = {name: value for name, value in wanted.items() if value is not None}
     resolved = resolve(given, None, {}, given_as="argument")
     for name, value in resolved.given().items():

@@ -1,6 +1,6 @@
-"""Calls back: hands the deltas and the end of a request to functions of its caller.
+"""Calls functions of the caller with the deltas and the end of a request.
 
-Threads of its own do that, never the engine's. A request has one of them at a time, so its calls
+The threads for this are never the engine's. A request has one of them at a time, so its calls
 come in order, and what is made during a call is merged into the next delta: a slow callback costs
 nothing but its own text.
 
@@ -80,7 +80,7 @@ class Callbacks:
 
     @property
     def want_deltas(self) -> bool:
-        """Whether what is made is wanted before the end: not if only the end is called for."""
+        """Whether deltas are wanted: not if there is only an `on_done`."""
         return self.on_delta is not None or self.on_done is None
 
 
@@ -117,14 +117,14 @@ class CallbackThreads:
         """How often a call took longer than `BLOCKED_S`."""
 
     def serve(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> None:
-        """Call for this request from here on, until its end was told."""
+        """Call for this request from here on, until `on_done` was called."""
         with self._changed:
             self._live_count += 1
         self._start_spare()
         self._listen(_Served(handle, callbacks))
 
     def close(self) -> None:
-        """Wait until everybody was called, for at most `CLOSE_S`; say so if not."""
+        """Wait until all calls were made, for at most `CLOSE_S`; log it if some were not."""
         with self._changed:
             # A callback that closes cannot wait for itself, nor for another one that does.
             self._closing |= {threading.get_ident()} & self._busy.keys()
@@ -149,13 +149,13 @@ class CallbackThreads:
         served.handle.listen(lambda: self._put(served))
 
     def _put(self, served: _Served) -> None:
-        """There is something to fetch. The engine thread, mostly: it must not be kept."""
+        """Note that there is something to fetch. Called mostly by the engine thread: quick."""
         with self._changed:
             self._ready.append(served)
             self._changed.notify()
 
     def _start_spare(self) -> None:
-        """Have one thread more than those that are in a call, as far as there may be."""
+        """Start a thread if all are in a call and there may be one more."""
         with self._changed:
             if self._thread_count > len(self._busy):
                 return
@@ -203,7 +203,7 @@ class CallbackThreads:
             return self._live_count > 0
 
     def _take(self) -> _Served | None:
-        """The request whose turn it is; None after a while in which it was nobody's."""
+        """The next request with something to fetch; None after a while without one."""
         with self._changed:
             now = self._clock.now()
             # The one that began last will soon be back for more, unless it blocks.
@@ -219,7 +219,7 @@ class CallbackThreads:
             return None
 
     def _call(self, served: _Served) -> bool:
-        """Hand on what there is; whether that was the end."""
+        """Call with what there is; whether that was the end."""
         callbacks, item = served.callbacks, served.handle.fetch()
         try:
             if isinstance(item, Ending):

@@ -1,4 +1,4 @@
-"""Runs a list of requests of any length through a bounded engine, in order of their results.
+"""Runs a list of requests of any length through a bounded engine; answers are in their order.
 
 Called on the caller's thread by `jitney.api.llm`. Requests beyond what may wait are handed in as
 room appears, so that a long list never meets QueueFull. If one fails, or the caller interrupts, the
@@ -37,34 +37,34 @@ def run_all(
     Requests are made one by one as there is room for them, so that the first ones run while the
     last ones are still being tokenised.
     """
-    line = _Line(engine, requests)
+    feed = _Feed(engine, requests)
     answers: dict[int, Answer] = {}
     try:
-        while line.fill():
-            if line.is_all_sent and engine.settings.wait_s is None:
+        while feed.fill():
+            if feed.is_all_sent and engine.settings.wait_s is None:
                 engine.depart()
-            sent = line.sent[0]
+            sent = feed.sent[0]
             try:
-                answer = sent.handle.result(RETRY_S if line.is_refused else None)
+                answer = sent.handle.result(RETRY_S if feed.is_refused else None)
             except QueueFull:
-                line.take_back()
+                feed.take_back()
             except DeadlineExceeded:
                 raise  # also a TimeoutError, but the request's and not ours
             except TimeoutError:
-                line.widen()
+                feed.widen()
             else:
-                line.sent.popleft()
-                line.widen()
+                feed.sent.popleft()
+                feed.widen()
                 answers[sent.place] = answer
                 report(answer)
     finally:
-        for left in line.sent:
+        for left in feed.sent:
             left.handle.cancel()
     return [answers[place] for place in range(len(answers))]
 
 
-class _Line:
-    """Requests that are still to be handed in, and those that were, the oldest first.
+class _Feed:
+    """Requests that are still to be sent, and those that were, the oldest first.
 
     How many may be under way at a time shrinks to what was accepted when one is refused, and
     grows by one with every answer or pause.
@@ -81,16 +81,16 @@ class _Line:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a request was refused and waits to be handed in again."""
+        """Whether a request was refused and waits to be sent again."""
         return bool(self._refused)
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether nothing is left to be handed in."""
+        """Whether nothing is left to be sent."""
         return self._is_exhausted and not self._refused
 
     def fill(self) -> bool:
-        """Hand in as many as have room; whether anything is to be waited for."""
+        """Send as many as have room; whether there is an answer to wait for."""
         while len(self.sent) < self._room:
             following = self._refused.popleft() if self._refused else next(self._fresh, None)
             if following is None:
@@ -107,7 +107,7 @@ class _Line:
         return bool(self.sent)
 
     def take_back(self) -> None:
-        """The oldest was refused after all: it will be handed in again."""
+        """The oldest was refused after all: it will be sent again."""
         sent = self.sent.popleft()
         self._refused.append((sent.place, sent.request))
         self._narrow()

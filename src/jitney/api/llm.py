@@ -122,7 +122,7 @@ class LLM:
 
     @property
     def engine(self) -> Engine:
-        """The engine, for observers and for whoever needs more than this class offers."""
+        """The engine, for observers and for callers who need more than this class offers."""
         return self._assembly.engine
 
     def generate(

@@ -1,5 +1,4 @@
-"""What may be said in Python of a single request beside its prompt and its sampling, and how it is
-read. Pure; any thread."""
+"""Options of a single request from Python, beside its prompt. Pure; any thread."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, TypeVar
@@ -23,7 +22,7 @@ ID_PREFIX = "jitney-"
 
 
 class SubmitOptions(TypedDict, total=False):
-    """What may be said of a single request."""
+    """The options of a single request."""
 
     request_id: str | None
     """The caller's own: 1 to 256 printable characters, of no other request that lives."""
@@ -44,7 +43,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 def read_options(made_id: str, given: SubmitOptions) -> RequestOptions:
-    """What the engine is to know; the id that was made serves where the caller has none."""
+    """The options for the engine; `made_id` is used where the caller gives no id."""
     own_id = given.get("request_id")
     return RequestOptions(
         id=RequestId(made_id if own_id is None else _read_id(own_id)),
@@ -75,7 +74,7 @@ def _read_id(given: object) -> str:
 
 
 def read_callbacks(given: SubmitOptions) -> Callbacks:
-    """What is to be called. Raises TypeError for an option that does not exist."""
+    """The callbacks. Raises TypeError for an option that does not exist."""
     unknown = [name for name in given if name not in SubmitOptions.__annotations__]
     if unknown:
         raise TypeError(f"submit has no option {unknown[0]!r}")

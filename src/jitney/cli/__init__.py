@@ -1,1 +1,1 @@
-"""The command line: `jitney run`, `chat`, `demo`, `pull` and `config show`."""
+"""The command line: a module for each command, and what they share. Nothing else prints."""

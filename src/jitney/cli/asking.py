@@ -1,6 +1,6 @@
-"""Asks any number of prompts through a bounded engine and hands them back in their order.
+"""Submits any number of prompts to a bounded engine; their answers are read in order.
 
-The first ones are handed in together, so that they share ticks from the start; the others follow
+The first ones are submitted together, so that they share ticks from the start; the others follow
 as earlier ones end. Main thread.
 """
 
@@ -17,7 +17,7 @@ from jitney.engine.handle import Handle
 from jitney.errors import JitneyError, QueueFull
 
 AHEAD_MAX = 128
-"""Prompts that are handed in before the one that is read."""
+"""Prompts that are submitted ahead of the one that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Window:
         asyncio.run(self._fill_together(min(AHEAD_MAX, len(prompts))))
 
     def fill(self, index: int) -> None:
-        """See to it that this one is handed in, and those after it as far as there is room."""
+        """Submit this one if it is not, and those after it as far as there is room."""
         while index not in self.submitted and not self._submit(index):
             self._wait_for_room()
         for following in range(index + 1, min(index + AHEAD_MAX, len(self._prompts))):

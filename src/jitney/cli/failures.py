@@ -36,7 +36,7 @@ READER_S_MAX = 0.5
 
 
 def say(sentence: str) -> None:
-    """One line on standard error, marked as ours; nobody waits where nobody reads."""
+    """One line on standard error, marked as ours; dropped if nobody reads it."""
     shown = " ".join(sentence.split())
     _write_error(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
 
@@ -100,7 +100,7 @@ def _say_ended(number: int, _frame: object) -> None:
 
 
 def exit_code(error: JitneyError) -> int:
-    """Whether the command line is to blame or the world."""
+    """2 if the command line or a setting is wrong, else 1."""
     return USAGE if isinstance(error, ConfigError | InvalidRequest) else FAILED
 
 
@@ -123,7 +123,7 @@ def _write_error(text: str) -> None:
 
 
 def _is_read(stream: TextIO) -> bool:
-    """Whether a line would be taken, at once or soon; what is no file always takes it."""
+    """Whether a line can be written now or soon; a stream without a file always can."""
     try:
         return bool(select.select([], [stream.fileno()], [], READER_S_MAX)[1])
     except (io.UnsupportedOperation, ValueError):

@@ -216,7 +216,7 @@ def _setting_flag(setting: Setting, short: str | None) -> Flag:
 
 
 def _word_flag(word: Word) -> Flag:
-    """A word of another system: told about in the reference, not in the help."""
+    """A word of another system: it is in the reference, not in the help."""
     forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
     form = word.meaning.form if word.meaning else forms[word.setting or ""]
     return Flag(_parameter(word.name, form))

@@ -38,7 +38,7 @@ def run() -> None:
 
 
 def _have_streams() -> None:
-    """Have nothing stand for standard streams that are closed.
+    """Open the null device for standard streams that are closed.
 
     Python has None for such a stream, and the next file that is opened would get its number: a
     connection might be sent what is meant for the terminal.

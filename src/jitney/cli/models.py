@@ -129,7 +129,7 @@ def models_json(found: list[Stored]) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Bytes in the unit that people would take."""
+    """Bytes for people, in a fitting unit."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"

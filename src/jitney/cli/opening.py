@@ -1,4 +1,4 @@
-"""From the command line to a loaded model, with a word to the person while it takes its time.
+"""Loads the model that the command line names, and shows that it is being loaded.
 
 Main thread.
 """
@@ -33,7 +33,7 @@ def opened(given: Given) -> Iterator[LLM]:
 
 
 def model_title(settings: Settings) -> str:
-    """What to call the model before people."""
+    """The name of the model for people."""
     if not takes_model(settings):
         return f"the {settings.backend} backend"
     if settings.model is None:
@@ -66,5 +66,5 @@ def loading(settings: Settings) -> Iterator[None]:
 
 
 def _arguments(found: Resolved) -> dict[str, Any]:  # Any: of every setting's type
-    """What was set, by name; the word none, so that a weaker source cannot stand in for it."""
+    """What was set, by name. None becomes the word none, so that no weaker source replaces it."""
     return {name: "none" if value is None else value for name, value in found.given().items()}

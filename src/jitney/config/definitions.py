@@ -146,6 +146,6 @@ def variable_name(name: str) -> str:
 
 
 def read_again(settings: Defined) -> None:
-    """Check each value of a new instance and put it into its form. Raises ConfigError."""
+    """Check and convert each value of a new instance. Raises ConfigError."""
     for each in defined_settings(settings):
         object.__setattr__(settings, each.name, each.read(getattr(settings, each.name)))

@@ -291,7 +291,7 @@ class Origins:
 
 
 def value_text(value: object) -> str:
-    """A refused value for a message. A small file may hold one that is vast to print."""
+    """A refused value for a message, cut short: a small file may hold a vast one."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
         value = value[0]  # as a flag gives it that may be given several times
     if isinstance(value, dict | list):
@@ -310,7 +310,7 @@ def size_text(count: int) -> str:
 
 
 def _letters(word: str) -> str:
-    """A word without what its writers differ in."""
+    """A word without case, - and _."""
     return word.strip().lower().replace("-", "").replace("_", "")
 
 

@@ -120,7 +120,7 @@ def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
 
 
 def check_apart(keys: tuple[Key, ...], who_has: str) -> None:
-    """That no two keys are called alike, or are alike. Raises ConfigError."""
+    """Refuse two keys with one name or one secret. Raises ConfigError."""
     for what in ("name", "secret"):
         if len({getattr(key, what) for key in keys}) < len(keys):
             # Without the name, which says little for keys of flags, or the secret.

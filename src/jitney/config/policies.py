@@ -23,7 +23,7 @@ class PolicyForm:
 
     @property
     def expected(self) -> str:
-        """All of it, in words."""
+        """The words, and what else may be given."""
         return (
             f"one of {', '.join(self.words)}, or one of your own: package.module:Name, or in "
             "Python an object with rank(candidate)"

@@ -190,7 +190,7 @@ def _plain(key: str) -> str:
 
 
 def _translated(layer: list[_Given]) -> Iterator[_Given]:
-    """The same under the names of settings; what means none is gone."""
+    """The same under the names of settings; words that set nothing are left out."""
     words = {word.name: word for word in WORDS}
     for given in layer:
         word = words.get(given.name)
@@ -204,7 +204,7 @@ def _translated(layer: list[_Given]) -> Iterator[_Given]:
 
 
 def _meant(word: Word, given: _Given) -> Iterator[_Given]:
-    """What a value of another system is here. Raises ConfigError where it is nothing."""
+    """The setting that a word and its value stand for. Raises ConfigError where there is none."""
     assert word.meaning is not None, f"{word.name} is a name only"
     told = f"{word.name} is {value_text(given.value)} in {given.source}"
     try:
@@ -219,7 +219,7 @@ def _meant(word: Word, given: _Given) -> Iterator[_Given]:
 
 
 def _refuse_twice(first: _Given, second: _Given, *, is_equal: bool) -> None:
-    """Two names for one setting; what a word means may be said beside it if it is the same."""
+    """Refuse one setting under two names, unless a word of others means the same value."""
     places = " and ".join(dict.fromkeys((first.source, second.source)))
     if not first.is_meant and not second.is_meant:
         raise ConfigError(
