@@ -1,11 +1,10 @@
 """`jitney models`: lists and removes the models on this machine. Main thread.
 
-Fetches nothing. Where the hub's library is not installed, its cache is not looked at.
+Fetches nothing.
 """
 
 import json
 import sys
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -19,19 +18,17 @@ from jitney.cli.flags import Given, resolved
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
 from jitney.config import nearest
-from jitney.errors import ConfigError, MissingDependency, ModelError
-from jitney.loading import hub_module
-from jitney.models import inventory, marks
+from jitney.errors import ConfigError, ModelError
+from jitney.models import inventory
 from jitney.models.files import disk_errors
-from jitney.models.inventory import Stored
+from jitney.models.inventory import HUB, StoredModel, stored_models
 
-HUB = "hub"
 NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 
 
 def call(options: ModelsOptions, given: Given) -> int:
     """`jitney models list`."""
-    found = everything(resolved(given).settings.cache_dir)
+    found = stored_models(resolved(given).settings.cache_dir)
     if options.json:
         sys.stdout.write(models_json(found) + "\n")
     elif not found:
@@ -50,7 +47,7 @@ def remove(options: RemoveOptions, given: Given) -> int:
     cache = resolved(given).settings.cache_dir
     if not options.names:
         raise ConfigError("No model is named; jitney models lists those that are here.")
-    here = everything(cache)
+    here = stored_models(cache)
     chosen = list(
         {each.path: each for name in options.names for each in _named(name, here)}.values()
     )
@@ -59,9 +56,7 @@ def remove(options: RemoveOptions, given: Given) -> int:
         sys.stdout.write("Nothing was removed.\n")
         return 0
     for each in chosen:
-        if each.kind == HUB:
-            _remove_shared(each)
-        elif not inventory.remove(each):
+        if not inventory.remove(each):
             raise ModelError(f"Another process is making {each.name}; it was left alone.")
         sys.stdout.write(f"removed {each.name} ({bytes_text(each.size)})\n")
     return 0
@@ -72,44 +67,14 @@ def prune(options: PruneOptions, given: Given) -> int:
     del options
     cache = resolved(given).settings.cache_dir
     with disk_errors(f"{cache} could not be pruned"):
-        freed = 0
-        with suppress(MissingDependency):
-            for path in hub_module("hub_cache").beginnings():
-                lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
-                lock.parent.mkdir(parents=True, exist_ok=True)
-                freed += inventory.remove_if_free(lock, path)
         read = [name for kind in all_kinds() for name in kind.conversions]
-        freed += inventory.prune(cache, read) + forget(cache)
+        freed = inventory.prune(cache, read) + forget(cache)
     exactly = f" ({freed} bytes)" if freed >= 2**10 else ""
     sys.stdout.write(f"{bytes_text(freed)} freed{exactly}\n")
     return 0
 
 
-def everything(cache: Path) -> list[Stored]:
-    """Every model on this machine: the embedded one, those of the hub, conversions."""
-    own = inventory.stored(cache)
-    try:
-        held = hub_module("hub_cache").held()
-    except MissingDependency:
-        held = []
-    named = [
-        Stored(
-            name=each.name,
-            kind=HUB,
-            path=each.path,
-            size=each.size,
-            used_at=marks.last_use(cache, each.path, [each.path]),
-        )
-        for each in held
-    ]
-    return [
-        *(each for each in own if each.kind == inventory.EMBEDDED),
-        *named,
-        *(each for each in own if each.kind == inventory.CONVERTED),
-    ]
-
-
-def models_json(found: list[Stored]) -> str:
+def models_json(found: list[StoredModel]) -> str:
     """A list of objects."""
     return json.dumps(
         [
@@ -142,7 +107,7 @@ def _source_text(source: str) -> str:
     return found[-1].removeprefix("models--").replace("--", "/", 1) if found else source
 
 
-def _row(each: Stored) -> tuple[str, ...]:
+def _row(each: StoredModel) -> tuple[str, ...]:
     state = each.state
     if each.source is not None:
         state = f"{state}, from {_source_text(each.source)}"
@@ -159,7 +124,7 @@ def _time_text(at: datetime | None) -> str:
     return "not known" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _table(found: list[Stored]) -> Table:
+def _table(found: list[StoredModel]) -> Table:
     """Names last, where there is room for them; what there is to say of a conversion below."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("size", no_wrap=True, justify="right")
@@ -175,7 +140,7 @@ def _table(found: list[Stored]) -> Table:
     return table
 
 
-def _named(name: str, here: list[Stored]) -> list[Stored]:
+def _named(name: str, here: list[StoredModel]) -> list[StoredModel]:
     """The models that a name means: that one, or all quants of a repository."""
     found = [each for each in here if each.name.lower() == name.lower()]
     found = found or [
@@ -191,7 +156,7 @@ def _named(name: str, here: list[Stored]) -> list[Stored]:
     return found
 
 
-def _agrees(shared: list[Stored]) -> bool:
+def _agrees(shared: list[StoredModel]) -> bool:
     names = ", ".join(each.name for each in shared)
     if not sys.stdin.isatty():
         raise ConfigError(
@@ -204,8 +169,3 @@ def _agrees(shared: list[Stored]) -> bool:
     )
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _remove_shared(model: Stored) -> None:
-    cache = hub_module("hub_cache")
-    cache.remove([each for each in cache.held() if each.name == model.name])

@@ -13,9 +13,9 @@ from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import PullOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError
-from jitney.loading import hub_module, located, ready_model, takes_model
+from jitney.loading import located, ready_model, takes_model
 from jitney.models import embedded
-from jitney.models.names import parse
+from jitney.models.names import hub_module, parse_reference
 from jitney.models.parts import size_of
 
 MIB = 2**20
@@ -36,7 +36,7 @@ def call(options: PullOptions, given: Given) -> int:
 
 
 def _pull_named(name: str, settings: Settings) -> int:
-    reference = parse(name)
+    reference = parse_reference(name)
     if reference is None:
         raise ConfigError(
             f"{name} is no name of a model on the hub; such a name is owner/name, "

@@ -10,7 +10,7 @@ from jitney.backends.kind import Kind
 from jitney.backends.kinds import all_kinds, kind_of, load_process
 from jitney.config import Settings
 from jitney.core.backend import Backend
-from jitney.loading.model_source import foreseen, hub_module, located, source_of, takes_model
+from jitney.loading.model_source import foreseen, located, source_of, takes_model
 from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
 from jitney.loading.speed import SpeedTrial
 from jitney.loading.values import check_settings, values_of
@@ -21,7 +21,6 @@ __all__ = [
     "backend_state",
     "foreseen",
     "foreseen_backend",
-    "hub_module",
     "load_backend",
     "located",
     "ready_model",

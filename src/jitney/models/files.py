@@ -11,8 +11,9 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,10 +22,33 @@ from jitney.errors import ModelError
 LOCK_WAIT_S = 900.0
 LOCK_POLL_S = 0.1
 NOTICE_POLLS = 10
-CHUNK_BYTES = 1 << 20
 ELSEWHERE = "choose another cache folder"
 
 _log = logging.getLogger("jitney")
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A file's size and time of change: equal stamps mean an untouched file."""
+
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "Stamp":
+        """The stamp of a file as it is now. Raises OSError."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns)
+
+
+def made_once(lock: Path, is_there: Callable[[], bool], make: Callable[[], None]) -> None:
+    """Make what is not there. Of several processes one makes it, the others wait for it."""
+    if is_there():
+        return
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with locked(lock):
+        if not is_there():
+            make()
 
 
 @contextmanager
@@ -136,8 +160,14 @@ def write_text(target: Path, text: str) -> None:
 
 def sha256_of(path: Path) -> str:
     """The digest of a file, read in pieces."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(CHUNK_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def bytes_under(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; others may move them meanwhile."""
+    total = 0
+    for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
+        with suppress(FileNotFoundError):
+            total += each.stat().st_size if each.is_file() else 0
+    return total

@@ -8,9 +8,10 @@ processes may fetch at once: one does, the others wait. Every failure is a Model
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type:
 from jitney.errors import ModelError
 from jitney.models import marks
 from jitney.models.embedded import Progress
-from jitney.models.files import check_room, disk_errors, locked, sha256_of, sync
+from jitney.models.files import check_room, disk_errors, made_once, publish, sha256_of
 from jitney.models.hub_cache import (
     ELSEWHERE,
     INCOMPLETE,
@@ -42,15 +43,18 @@ from jitney.models.hub_cache import (
     check_digests,
     find,
 )
-from jitney.models.names import Reference, choices, choose
+from jitney.models.names import Reference, choose_model, models_among
 
 ASK_S_MAX = 20.0
 READ_S_MAX = 60.0
 IDLE_TRIES_MAX = 2
-REASON_CHARACTERS_MAX = 200
 """A connection that broke is made anew at once; so many times without a byte are the end."""
+REASON_CHARACTERS_MAX = 200
 MIB = 2**20
 _HUB = f"the hub at {constants.ENDPOINT}"
+
+_Report = Callable[[int], None]
+"""Called with the bytes of a file that are there."""
 
 _log = logging.getLogger("jitney")
 
@@ -82,20 +86,6 @@ class _File:
         return self.sha256 is not None and self.size <= constants.MAX_HTTP_DOWNLOAD_SIZE
 
 
-@dataclass(slots=True)
-class _FetchProgress:
-    """What was fetched so far, over all files, for whoever shows it."""
-
-    progress: Progress
-    total: int
-    at: dict[str, int] = field(default_factory=dict)
-
-    def report(self, name: str, done: int) -> None:
-        """So many bytes of this file are there."""
-        self.at[name] = done
-        self.progress(min(sum(self.at.values()), self.total), self.total)
-
-
 def located(reference: Reference, cache: Path, progress: Progress) -> Path:
     """The model on this machine: from the hub's cache without asking anybody, or fetched."""
     path = find(reference)
@@ -116,7 +106,7 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
             raise
         _log.warning("%s, so %s is taken as it is in its cache", error.why, reference)
     else:
-        chosen = choose(reference, choices(files))
+        chosen = choose_model(reference, models_among(files))
         path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
         _log.info("%s is %s", reference, path)
     with disk_errors(f"{path} could not be checked", ELSEWHERE):
@@ -149,7 +139,8 @@ def _file(sibling: RepoSibling, commit: str) -> _File:
 
 def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Progress) -> Path:
     blobs = blobs_folder(reference.repository)
-    so_far = _FetchProgress(progress, max(sum(each.size for each in files), 1))
+    total = max(sum(each.size for each in files), 1)
+    before = 0
     paths = []
     with disk_errors(f"{cache / 'hub'} could not be made"):
         (cache / "hub").mkdir(parents=True, exist_ok=True)
@@ -160,20 +151,25 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
         if wanted:
             _log.warning("%s is being fetched: %.1f MiB", reference, wanted / MIB)
         for each in files:
+            report = partial(_report, progress, before, total)
             if each.goes_on:
-                _fetch_blob(reference, each, cache, so_far)
+                _fetch_blob(reference, each, cache, report)
+            bar: Any = partial(_Bar, report)  # Any: the library's type is that of its own bars
             with _sentences(reference):
                 # It makes what is in the cache of the blob, and fetches what we did not.
                 paths.append(
                     hf_hub_download(
-                        reference.repository,
-                        each.name,
-                        revision=REVISION,
-                        tqdm_class=_bar(so_far, each.name),
+                        reference.repository, each.name, revision=REVISION, tqdm_class=bar
                     )
                 )
-            so_far.report(each.name, each.size)
+            report(each.size)
+            before += each.size
     return Path(paths[0])
+
+
+def _report(progress: Progress, before: int, total: int, done: int) -> None:
+    """So many bytes of a file are there, after all of those before it."""
+    progress(min(before + done, total), total)
 
 
 def _present(blobs: Path, file: _File) -> int:
@@ -184,41 +180,39 @@ def _present(blobs: Path, file: _File) -> int:
     return 0
 
 
-def _fetch_blob(reference: Reference, file: _File, cache: Path, progress: _FetchProgress) -> None:
+def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _Report) -> None:
     """Put a file into the cache under its digest, as the library does it."""
     assert file.sha256 is not None, "only such files are taken in pieces"
     blob = blobs_folder(reference.repository) / file.sha256
-    if blob.exists():
-        return
-    with locked(cache / "hub" / f"{file.sha256}.lock"):
-        if blob.exists():
-            return
+
+    def make() -> None:
         # The library's own tools know what ends so for what is left of a download.
-        partial = blob.with_name(blob.name + INCOMPLETE)
+        unfinished = blob.with_name(blob.name + INCOMPLETE)
         with _sentences(reference):
-            _download(reference, file, partial, progress)
-        if partial.stat().st_size != file.size or sha256_of(partial) != file.sha256:
-            partial.unlink()
+            _download(reference, file, unfinished, report)
+        if unfinished.stat().st_size != file.size or sha256_of(unfinished) != file.sha256:
+            unfinished.unlink()
             raise ModelError(
                 f"{file.name} of {reference.repository} did not arrive as the hub describes it "
-                f"(sha256 {file.sha256[:12]}...), and was removed; fetch it again, or check what "
+                f"(sha256 {blob.name[:12]}...), and was removed; fetch it again, or check what "
                 "stands between this machine and the hub."
             )
-        sync(partial)
-        partial.replace(blob)
+        publish(unfinished, blob)
         marks.note_checked(cache, blob)
 
+    made_once(cache / "hub" / f"{file.sha256}.lock", blob.exists, make)
 
-def _download(reference: Reference, file: _File, partial: Path, progress: _FetchProgress) -> None:
+
+def _download(reference: Reference, file: _File, unfinished: Path, report: _Report) -> None:
     """Fetch what is missing of a file, over as many connections as it takes."""
     url = hf_hub_url(reference.repository, file.name, revision=file.commit)
     idle = 0
     while True:
-        before = partial.stat().st_size if partial.exists() else 0
+        before = unfinished.stat().st_size if unfinished.exists() else 0
         if before >= file.size:
             return
         try:
-            _receive(url, partial, file, progress)
+            _receive(url, unfinished, file.size, report)
         except HfHubHTTPError:
             if before == 0:
                 raise
@@ -227,7 +221,7 @@ def _download(reference: Reference, file: _File, partial: Path, progress: _Fetch
             reason = _reason(error)
         else:
             reason = "the connection was closed"
-        after = partial.stat().st_size if partial.exists() else 0
+        after = unfinished.stat().st_size if unfinished.exists() else 0
         idle = 0 if after > before else idle + 1
         if after < file.size and idle >= IDLE_TRIES_MAX:
             raise ModelError(
@@ -236,9 +230,9 @@ def _download(reference: Reference, file: _File, partial: Path, progress: _Fetch
             )
 
 
-def _receive(url: str, partial: Path, file: _File, progress: _FetchProgress) -> None:
+def _receive(url: str, unfinished: Path, size: int, report: _Report) -> None:
     """One connection: append to what is there, or begin anew where the hub does."""
-    with partial.open("ab") as target:
+    with unfinished.open("ab") as target:
         start = target.tell()
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if start:
@@ -253,31 +247,26 @@ def _receive(url: str, partial: Path, file: _File, progress: _FetchProgress) -> 
             for piece in answer.iter_bytes():
                 target.write(piece)
                 done += len(piece)
-                progress.report(file.name, done)
-                if done > file.size:
+                report(done)
+                if done > size:
                     return  # the digest will not be right
 
 
-def _bar(progress: _FetchProgress, name: str) -> type[Any]:
-    """What the library takes for a progress bar: it says nothing, and tells us."""
+class _Bar:
+    """As much of a progress bar as the library uses: it shows nothing, and reports."""
 
-    class Bar(_NoBar):
-        def update(self, count: float | None = 1) -> None:
-            self.done += int(count or 0)
-            progress.report(name, self.done)
-
-    return Bar
-
-
-class _NoBar:
-    """As much of a bar as the library uses."""
-
-    def __init__(self, *arguments: Any, initial: int = 0, **named: Any) -> None:
+    def __init__(self, report: _Report, *arguments: Any, initial: int = 0, **named: Any) -> None:
         # Any: whatever the library gives its bars
         del arguments, named
-        self.done = initial
+        self._report = report
+        self._done = initial
 
-    def __enter__(self) -> "_NoBar":
+    def update(self, count: float | None = 1) -> None:
+        """So many bytes more."""
+        self._done += int(count or 0)
+        self._report(self._done)
+
+    def __enter__(self) -> "_Bar":
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -316,13 +305,12 @@ def _sentences(reference: Reference) -> Iterator[None]:
         raise _of_silence(reference, error) from None
 
 
-def _of_silence(reference: Reference, error: Exception) -> "Unreachable":
+def _of_silence(reference: Reference, error: Exception) -> Unreachable:
     """No answer, one that is not the hub's, or a proxy that the library cannot use."""
     if isinstance(error, HTTPError):
         why = f"{_HUB} cannot be reached ({_reason(error)})"
         return Unreachable(reference, why, "check the network, or HF_ENDPOINT")
-    line = (str(error) or type(error).__name__).splitlines()[0][:REASON_CHARACTERS_MAX]
-    why = f"{_HUB} cannot be asked, or does not answer as a hub ({line.rstrip('.')})"
+    why = f"{_HUB} cannot be asked, or does not answer as a hub ({_reason(error)})"
     return Unreachable(reference, why, "check the proxy, or HF_ENDPOINT")
 
 
@@ -355,4 +343,4 @@ def _nowhere(reference: Reference) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+    return " ".join(str(error).split()).rstrip(".")[:REASON_CHARACTERS_MAX] or type(error).__name__

@@ -5,46 +5,22 @@ of names that point at them. Nothing of our own is kept in it but the beginnings
 being fetched. Asks nobody on the network. Any thread.
 """
 
-import logging
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import (
-    CachedFileInfo,
-    CachedRepoInfo,
-    HFCacheInfo,
-    constants,
-    scan_cache_dir,
-)
+from huggingface_hub import CachedFileInfo, HFCacheInfo, constants, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from huggingface_hub.file_download import repo_folder_name
 
 from jitney.errors import ModelError
 from jitney.models import marks
-from jitney.models.files import sha256_of
-from jitney.models.names import Reference, choices, choose
+from jitney.models.names import Reference, choose_model, models_among
 from jitney.models.parts import parts_of
 
 REVISION = constants.DEFAULT_REVISION
 INCOMPLETE = ".jitney.incomplete"
 ELSEWHERE = "set HF_HOME to another folder"
 SHA256 = re.compile("[0-9a-f]{64}")
-NOTICE_BYTES = 1 << 30
-"""Reading more than this takes a while, which is said."""
-
-_log = logging.getLogger("jitney")
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A model in the cache: its name, its files of all revisions, and where the newest begins."""
-
-    name: str
-    path: Path
-    files: frozenset[CachedFileInfo]
-    size: int
 
 
 def folder_of(repository: str) -> Path:
@@ -67,9 +43,9 @@ def find(reference: Reference) -> Path | None:
         return None
     snapshot = folder / "snapshots" / commit
     # A link that leads nowhere is none.
-    files = [each.relative_to(snapshot).as_posix() for each in _ggufs(snapshot) if each.exists()]
+    files = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.exists()]
     try:
-        return snapshot / choose(reference, choices(files)).files[0]
+        return snapshot / choose_model(reference, models_among(files)).files[0]
     except ModelError:
         return None
 
@@ -78,11 +54,7 @@ def check_digests(model: Path, cache: Path) -> None:
     """Look at every byte of a model once. Raises ModelError, and removes what is damaged."""
     for path in parts_of(model):
         digest = path.readlink().name if path.is_symlink() else ""
-        if not SHA256.fullmatch(digest) or marks.is_checked(cache, path):
-            continue
-        if path.stat().st_size > NOTICE_BYTES:
-            _log.warning("%s is being checked, once", path.name)
-        if sha256_of(path) != digest:
+        if SHA256.fullmatch(digest) and not marks.has_digest(cache, path, digest):
             blob = path.resolve()
             path.unlink()
             blob.unlink(missing_ok=True)
@@ -90,30 +62,39 @@ def check_digests(model: Path, cache: Path) -> None:
                 f"{path} was damaged: its digest is not the one it was fetched under; it was "
                 "removed, so run it again to fetch it anew."
             )
-        marks.note_checked(cache, path)
 
 
-def held() -> list[Held]:
-    """Every GGUF model in the cache, by name."""
+def files_by_model() -> dict[str, list[CachedFileInfo]]:
+    """The files of every GGUF model in the cache, of all revisions; the newest begins the list."""
     scanned = _scanned()
-    repositories = [] if scanned is None else scanned.repos
-    return sorted(
-        (each for found in repositories if found.repo_type == "model" for each in _held(found)),
-        key=lambda each: each.name,
-    )
+    models: dict[str, list[CachedFileInfo]] = {}
+    for repository in () if scanned is None else scanned.repos:
+        if repository.repo_type != "model":
+            continue
+        for revision in sorted(repository.revisions, key=lambda each: REVISION not in each.refs):
+            files = {
+                each.file_path.relative_to(revision.snapshot_path).as_posix(): each
+                for each in revision.files
+            }
+            found = models_among(files)
+            labels = [each.label for each in found]
+            for model in found:
+                # Two models of one quant can only be told apart by their files.
+                is_alone = labels.count(model.label) == 1
+                name = f":{model.label}" if is_alone else f"/{model.files[0]}"
+                known = models.setdefault(repository.repo_id + name, [])
+                known += [files[each] for each in model.files]
+    return models
 
 
-def remove(models: list[Held]) -> int:
-    """Take models out of the cache, through its own way to do so; the bytes that are free now."""
+def remove(name: str) -> None:
+    """Take a model out of the cache, through the library's own way to do so."""
     scanned = _scanned()
-    if scanned is None:
-        return 0
-    strategy = scanned.delete_files(*(file for each in models for file in each.files))
-    strategy.execute()
-    return strategy.expected_freed_size
+    if scanned is not None:
+        scanned.delete_files(*files_by_model().get(name, ())).execute()
 
 
-def beginnings() -> list[Path]:
+def unfinished_files() -> list[Path]:
     """What is left of fetches of ours that were interrupted; the digest begins each name."""
     return sorted(Path(constants.HF_HUB_CACHE).glob(f"*/blobs/*{INCOMPLETE}"))
 
@@ -123,34 +104,3 @@ def _scanned() -> HFCacheInfo | None:
         return scan_cache_dir()
     except (CacheNotFound, ValueError):
         return None  # nothing was ever fetched
-
-
-def _held(repository: CachedRepoInfo) -> Iterator[Held]:
-    """Its models, each with its files over all revisions."""
-    models: dict[str, Held] = {}
-    # The revision that names lead to comes last, and so decides where a model begins.
-    for revision in sorted(repository.revisions, key=lambda each: REVISION in each.refs):
-        files = {
-            each.file_path.relative_to(revision.snapshot_path).as_posix(): each
-            for each in revision.files
-        }
-        found = choices(files)
-        for choice in found:
-            # Two models of one quant can only be told apart by their files.
-            is_alone = [each.label for each in found].count(choice.label) == 1
-            name = f":{choice.label}" if is_alone else f"/{choice.files[0]}"
-            mine = frozenset(files[each] for each in choice.files)
-            before = models[name].files if name in models else frozenset()
-            everything = before | mine
-            blobs = {each.blob_path: each.size_on_disk for each in everything}
-            models[name] = Held(
-                repository.repo_id + name,
-                files[choice.files[0]].file_path,
-                everything,
-                sum(blobs.values()),
-            )
-    yield from models.values()
-
-
-def _ggufs(snapshot: Path) -> Iterator[Path]:
-    return (each for each in snapshot.rglob("*") if each.name.lower().endswith(".gguf"))

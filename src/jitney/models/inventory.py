@@ -1,7 +1,8 @@
-"""What jitney's own cache folder holds: the embedded model, conversions, and what is of no use.
+"""The models on this machine: which there are, which can go, and removing them.
 
-Models of the hub are in `hub_cache`. Whatever another process holds locked is left alone. Any
-thread.
+Three kinds: the embedded model and conversions, in jitney's own cache folder, and models of the
+hub, in the hub's cache. Without the hub's library, that cache is not looked at. Whatever another
+process holds locked is left alone. Any thread.
 """
 
 import os
@@ -13,17 +14,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from jitney.errors import MissingDependency
 from jitney.models import cache as model_cache
 from jitney.models import embedded, marks
-from jitney.models.files import disk_errors, locked_if_free
+from jitney.models.files import bytes_under, disk_errors, locked_if_free
+from jitney.models.names import hub_module
 
-EMBEDDED, CONVERTED = "embedded", "converted"
+EMBEDDED, HUB, CONVERTED = "embedded", "hub", "converted"
 _FOLDERS = ("models", "probes", "marks/used", "marks/checked")
 _OF_PROCESS = re.compile(r".+\.([0-9]+)\.partial")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredModel:
     """A model on this machine."""
 
     name: str
@@ -36,26 +39,23 @@ class Stored:
     state: str = model_cache.SourceState.READY.value
 
 
-def stored(cache: Path) -> list[Stored]:
-    """The embedded model, if it is there, and every conversion."""
-    found = [_conversion(cache, folder) for folder in model_cache.folders(cache)]
-    path = embedded.path_in(cache)
-    if path.exists():
-        used_at = marks.last_use(cache, path, [path])
-        size = size_of(path)
-        found.insert(
-            0, Stored(name=embedded.NAME, kind=EMBEDDED, path=path, size=size, used_at=used_at)
-        )
-    return found
+def stored_models(cache: Path) -> list[StoredModel]:
+    """The embedded model, if it is there, those of the hub, and every conversion."""
+    conversions = [_conversion(cache, folder) for folder in model_cache.folders(cache)]
+    return [*_embedded(cache), *_of_hub(cache), *conversions]
 
 
-def remove(model: Stored) -> bool:
-    """Remove one of the stored; false when another process is making it. Raises ModelError."""
+def remove(model: StoredModel) -> bool:
+    """Remove a model; false when another process is making it. Raises ModelError."""
+    if model.kind == HUB:
+        hub_module("hub_cache").remove(model.name)
+        return True
     with disk_errors(f"{model.path} could not be removed"):
         if model.kind == CONVERTED:
-            return remove_if_free(model_cache.lock_of(model.path), model.path) > 0
-        lock = model.path.with_suffix(".lock")
-        return remove_if_free(lock, model.path, model.path.with_suffix(".sha256")) > 0
+            return _remove_if_free(model_cache.lock_of(model.path), model.path) > 0
+        # Earlier versions kept the digest beside the model.
+        lock, digest = model.path.with_suffix(".lock"), model.path.with_suffix(".sha256")
+        return _remove_if_free(lock, model.path, digest) > 0
 
 
 def prune(cache: Path, kinds: Collection[str]) -> int:
@@ -67,69 +67,80 @@ def prune(cache: Path, kinds: Collection[str]) -> int:
     for folder in model_cache.folders(cache):
         is_ready = model_cache.source_state(folder) is model_cache.SourceState.READY
         if not is_ready or folder.suffix.removeprefix(".") not in kinds:
-            freed += remove_if_free(model_cache.lock_of(folder), folder)
-    for path in _leftovers(cache):
-        freed += remove_if_free(path.with_suffix(".lock"), path)
-    for folder in (cache / each for each in _FOLDERS):
-        for path in list(folder.glob("*.partial")):
-            owner = _OF_PROCESS.fullmatch(path.name)
-            if owner is not None and not _is_alive(int(owner[1])):
-                freed += _remove(path)
+            freed += _remove_if_free(model_cache.lock_of(folder), folder)
+    freed += sum(_remove_if_free(lock, path) for lock, path in _leftovers(cache))
+    for path in (each for folder in _FOLDERS for each in list((cache / folder).glob("*.partial"))):
+        owner = _OF_PROCESS.fullmatch(path.name)
+        if owner is not None and not _is_alive(int(owner[1])):
+            freed += _remove(path)
     for note in marks.notes(cache):
         if not note.about.exists():
             freed += _remove(note.file)
     for lock in _locks(cache):
-        remove_if_free(lock)
+        _remove_if_free(lock)
     return freed
 
 
-def remove_if_free(lock: Path, *paths: Path) -> int:
-    """Remove what a lock protects, and the lock; the bytes that are free now, 0 if it is held."""
-    with locked_if_free(lock) as is_held:
-        if not is_held:
-            return 0
-        freed = sum(_remove(path) for path in paths)
-        # Only who holds a lock may remove it.
-        return freed + _remove(lock)
+def _embedded(cache: Path) -> Iterator[StoredModel]:
+    path = embedded.path_in(cache)
+    if path.exists():
+        yield StoredModel(
+            name=embedded.NAME,
+            kind=EMBEDDED,
+            path=path,
+            size=bytes_under(path),
+            used_at=marks.last_use(cache, path, [path]),
+        )
 
 
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of a folder and what is in it."""
-    files = [path, *path.rglob("*")] if path.is_dir() else [path]
-    total = 0
-    for each in files:
-        with suppress(FileNotFoundError):
-            total += each.stat().st_size if each.is_file() else 0
-    return total
+def _of_hub(cache: Path) -> Iterator[StoredModel]:
+    with suppress(MissingDependency):
+        for name, files in sorted(hub_module("hub_cache").files_by_model().items()):
+            path = files[0].file_path
+            yield StoredModel(
+                name=name,
+                kind=HUB,
+                path=path,
+                # Two revisions may share a blob.
+                size=sum({each.blob_path: each.size_on_disk for each in files}.values()),
+                used_at=marks.last_use(cache, path, [path]),
+            )
 
 
-def _conversion(cache: Path, folder: Path) -> Stored:
+def _conversion(cache: Path, folder: Path) -> StoredModel:
     files = [each for each in folder.iterdir() if each.name != model_cache.RECORD_NAME]
-    return Stored(
+    return StoredModel(
         name=folder.name,
         kind=CONVERTED,
         path=folder,
-        size=size_of(folder),
+        size=bytes_under(folder),
         used_at=marks.last_use(cache, folder, files),
         source=model_cache.source_of(folder),
         state=model_cache.source_state(folder).value,
     )
 
 
-def _leftovers(cache: Path) -> Iterator[Path]:
-    """What processes that died were making; the lock of each has its name but for the end."""
-    yield from (cache / "converted").glob("*.partial")
-    yield from (cache / "models").glob("*.download")
-    for path in (cache / "models").glob("*.partial"):
-        if _OF_PROCESS.fullmatch(path.name) is None:
-            yield path
+def _leftovers(cache: Path) -> Iterator[tuple[Path, Path]]:
+    """What processes that died were making, each after its lock."""
+    with suppress(MissingDependency):
+        for path in hub_module("hub_cache").unfinished_files():
+            lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            yield lock, path
+    of_models = (
+        each for each in cache.glob("models/*.partial") if not _OF_PROCESS.fullmatch(each.name)
+    )
+    for path in (*cache.glob("converted/*.partial"), *cache.glob("models/*.download"), *of_models):
+        yield path.with_suffix(".lock"), path
 
 
 def _locks(cache: Path) -> list[Path]:
     """Files of locks, by the names that we give them: the folder may be shared with others."""
-    own = [embedded.path_in(cache).with_suffix(".lock"), *(cache / "probes").glob("*.lock")]
-    found = [each for each in own if each.exists()]
-    return [*found, *(cache / "converted").glob("*.lock"), *(cache / "hub").glob("*.lock")]
+    found = [
+        lock for each in ("probes", "converted", "hub") for lock in cache.glob(f"{each}/*.lock")
+    ]
+    own = embedded.lock_in(cache)
+    return [own, *found] if own.exists() else found
 
 
 def _is_alive(process: int) -> bool:
@@ -142,9 +153,19 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+def _remove_if_free(lock: Path, *paths: Path) -> int:
+    """Remove what a lock protects, and the lock; the bytes that are free now, 0 if it is held."""
+    with locked_if_free(lock) as is_held:
+        if not is_held:
+            return 0
+        freed = sum(_remove(path) for path in paths)
+        # Only who holds a lock may remove it.
+        return freed + _remove(lock)
+
+
 def _remove(path: Path) -> int:
     """Remove a file or a folder; the bytes that are free now. Raises OSError."""
-    size = size_of(path)
+    size = bytes_under(path)
     if path.is_dir():
         shutil.rmtree(path)
     else:

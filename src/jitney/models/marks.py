@@ -5,6 +5,7 @@ again, or its last use is what the file system says. Any thread, any number of p
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,11 +13,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jitney.models.files import write_text
+from jitney.models.files import Stamp, sha256_of, write_text
 
 FOLDER = "marks"
 NOTE_BYTES_MAX = 16_384
+NOTICE_BYTES = 1 << 30
+"""Reading more than this takes a while, which is said."""
 _USED, _CHECKED = "used", "checked"
+
+_log = logging.getLogger("jitney")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,18 @@ def note_checked(cache: Path, path: Path) -> None:
     """Remember that every byte of a file was looked at, as it is now."""
     with suppress(OSError):
         _write(cache, _CHECKED, path, _stamp(path))
+
+
+def has_digest(cache: Path, path: Path, sha256: str) -> bool:
+    """Whether a file is what it should be. Every byte is read, once. Raises OSError."""
+    if is_checked(cache, path):
+        return True
+    if path.stat().st_size > NOTICE_BYTES:
+        _log.warning("%s is being checked, once", path.name)
+    if sha256_of(path) != sha256:
+        return False
+    note_checked(cache, path)
+    return True
 
 
 def is_checked(cache: Path, path: Path) -> bool:
@@ -87,5 +104,5 @@ def _real(path: Path) -> Path:
 
 
 def _stamp(path: Path) -> str:
-    status = path.stat()
-    return f"{status.st_size} {status.st_mtime_ns}"
+    stamp = Stamp.of(path)
+    return f"{stamp.size} {stamp.changed_ns}"

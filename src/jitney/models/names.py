@@ -4,12 +4,14 @@ What a name means, and which of a model's files it stands for. Pure but for one 
 path exists; any thread; imports nothing heavy.
 """
 
+import importlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from jitney.errors import ModelError
+from jitney.errors import MissingDependency, ModelError
 from jitney.models.parts import part_name
 
 PREFERRED = ("Q4_K_M", "Q8_0")
@@ -43,7 +45,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedModel:
+class ModelFiles:
     """A model among the files of a repository: one GGUF, or its parts in their order."""
 
     label: str
@@ -51,7 +53,7 @@ class ListedModel:
     files: tuple[str, ...]
 
 
-def parse(text: str) -> Reference | None:
+def parse_reference(text: str) -> Reference | None:
     """The reference that a text is; None for what can only be a path."""
     matched = _BY_FILE.fullmatch(text)
     if matched is not None and ".." not in PurePosixPath(text).parts:
@@ -67,16 +69,16 @@ def reference_of(model: Path | None) -> Reference | None:
     """The name that a `model` setting is; None for a path, and whatever exists is a path."""
     if model is None or model.is_absolute():
         return None
-    reference = parse(str(model))
+    reference = parse_reference(str(model))
     try:
         return None if reference is None or model.exists() else reference
     except OSError:
         return None  # reading it will say what is wrong with such a path
 
 
-def choices(files: Iterable[str]) -> list[ListedModel]:
+def models_among(files: Iterable[str]) -> list[ModelFiles]:
     """The models among the files of a repository, parts together, by name."""
-    whole: list[ListedModel] = []
+    whole: list[ModelFiles] = []
     parts: dict[tuple[str, int], dict[int, str]] = {}
     for file in sorted(files):
         name = PurePosixPath(file).name
@@ -84,23 +86,23 @@ def choices(files: Iterable[str]) -> list[ListedModel]:
             continue
         part = part_name(file)
         if part is None:
-            whole.append(ListedModel(_label(file.removesuffix(name[-5:])), (file,)))
+            whole.append(ModelFiles(_label(file.removesuffix(name[-5:])), (file,)))
         else:
             parts.setdefault((part.stem, part.count), {})[part.number] = file
     for (stem, count), found in parts.items():
         if len(found) == count:
-            whole.append(ListedModel(_label(stem), tuple(found[at] for at in sorted(found))))
+            whole.append(ModelFiles(_label(stem), tuple(found[at] for at in sorted(found))))
     return sorted(whole, key=lambda each: each.files)
 
 
-def choose(reference: Reference, among: Sequence[ListedModel]) -> ListedModel:
+def choose_model(reference: Reference, among: Sequence[ModelFiles]) -> ModelFiles:
     """The one that is meant. Raises ModelError with a list to choose from."""
     if not among:
         raise ModelError(
             f"{reference.repository} has no GGUF file; take a repository that has some, often the "
             "same name with -GGUF."
         )
-    found: Sequence[ListedModel]
+    found: Sequence[ModelFiles]
     if reference.file is not None:
         found = [each for each in among if reference.file in each.files]
     elif reference.quant is not None:
@@ -112,7 +114,20 @@ def choose(reference: Reference, among: Sequence[ListedModel]) -> ListedModel:
     raise ModelError(_ask(reference, found, among))
 
 
-def _preferred(among: Sequence[ListedModel]) -> Sequence[ListedModel]:
+def hub_module(name: str) -> Any:  # Any: a module
+    """A module of `jitney.models` that needs the hub's library. Raises MissingDependency."""
+    try:
+        return importlib.import_module(f"jitney.models.{name}")
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("huggingface_hub", "httpx2"):
+            raise
+        raise MissingDependency(
+            "models by name need huggingface_hub 2.4 or newer, which is not installed: install "
+            "jitney with the extra `hub`, or name a GGUF file."
+        ) from error
+
+
+def _preferred(among: Sequence[ModelFiles]) -> Sequence[ModelFiles]:
     for quant in PREFERRED:
         found = [each for each in among if each.label.upper() == quant]
         if found:
@@ -120,7 +135,7 @@ def _preferred(among: Sequence[ListedModel]) -> Sequence[ListedModel]:
     return among
 
 
-def _of_quant(quant: str, among: Sequence[ListedModel]) -> list[ListedModel]:
+def _of_quant(quant: str, among: Sequence[ModelFiles]) -> list[ModelFiles]:
     exact = [each for each in among if each.label.upper() == quant.upper()]
     if exact:
         return exact
@@ -128,7 +143,7 @@ def _of_quant(quant: str, among: Sequence[ListedModel]) -> list[ListedModel]:
     return [each for each in among if word.search(each.files[0])]
 
 
-def _ask(reference: Reference, found: Sequence[ListedModel], among: Sequence[ListedModel]) -> str:
+def _ask(reference: Reference, found: Sequence[ModelFiles], among: Sequence[ModelFiles]) -> str:
     """What there is, and how to say which."""
     labels = list(dict.fromkeys(each.label for each in found or among))
     of = reference.repository

@@ -12,7 +12,7 @@ import pytest
 from jitney.backends.trials import remembered
 from jitney.models import embedded, files, inventory, marks
 from jitney.models.cache import Conversion, converted, lock_of
-from jitney.models.inventory import Stored
+from jitney.models.inventory import StoredModel
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 KINDS = ("copy",)
@@ -40,8 +40,8 @@ def convert(cache: Path, source: Path) -> Path:
     return converted(cache, source, conversion)
 
 
-def only(cache: Path) -> Stored:
-    [model] = inventory.stored(cache)
+def only(cache: Path) -> StoredModel:
+    [model] = inventory.stored_models(cache)
     return model
 
 
@@ -113,11 +113,11 @@ def test_prune_takes_what_is_of_none(cache: Path, source: Path) -> None:
     dead.touch()
     living = cache / "marks" / "used" / f"x.txt.{os.getpid()}.partial"
     living.touch()
-    expected = inventory.size_of(folder) + 1000
+    expected = files.bytes_under(folder) + 1000
     source.unlink()
     assert inventory.prune(cache, KINDS) >= expected
     assert [path for path in cache.rglob("*") if path.is_file()] == [living]
-    assert inventory.stored(cache) == []
+    assert inventory.stored_models(cache) == []
 
 
 def test_what_another_process_holds_is_left_alone(cache: Path, source: Path) -> None:

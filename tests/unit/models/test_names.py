@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from jitney.errors import ModelError
-from jitney.models.names import ListedModel, Reference, choices, choose, parse, reference_of
+from jitney.models.names import (
+    ModelFiles,
+    Reference,
+    choose_model,
+    models_among,
+    parse_reference,
+    reference_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +26,7 @@ from jitney.models.names import ListedModel, Reference, choices, choose, parse, 
 )
 def test_a_name_is_read_and_written_the_same(text: str, reference: Reference | None) -> None:
     """Guards every form that the reference page promises."""
-    found = parse(text)
+    found = parse_reference(text)
     assert found is not None
     assert str(found) == text
     assert reference is None or found == reference
@@ -44,7 +51,7 @@ def test_a_name_is_read_and_written_the_same(text: str, reference: Reference | N
 )
 def test_what_can_only_be_a_path_is_no_name(text: str) -> None:
     """Guards the hub against questions about paths, and the cache against names that climb."""
-    assert parse(text) is None
+    assert parse_reference(text) is None
 
 
 def test_whatever_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,29 +79,29 @@ def test_whatever_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_a_quant_is_found_in_names_as_people_write_them(file: str, label: str) -> None:
     """Guards the list to choose from."""
-    assert [each.label for each in choices([file])] == [label]
+    assert [each.label for each in models_among([file])] == [label]
 
 
 def test_parts_are_one_model_and_only_when_all_are_there() -> None:
     """Guards against a model of which a part is missing."""
     parts = [f"Q8_0/m-Q8_0-0000{number}-of-00003.gguf" for number in (3, 1, 2)]
-    assert choices([*parts, "mmproj-F16.gguf", "m-imatrix.gguf", "README.md"]) == [
-        ListedModel("Q8_0", tuple(sorted(parts)))
+    assert models_among([*parts, "mmproj-F16.gguf", "m-imatrix.gguf", "README.md"]) == [
+        ModelFiles("Q8_0", tuple(sorted(parts)))
     ]
-    assert choices(parts[:2]) == []
+    assert models_among(parts[:2]) == []
 
 
 def test_a_quant_is_a_whole_word() -> None:
     """Guards Q4_K against Q4_K_M, and Q4_0 against IQ4_0."""
-    among = choices(["m-Q4_K_M.gguf", "m-IQ4_NL.gguf", "m-UD-Q2_K_XL.gguf"])
-    assert choose(Reference("a/b", quant="q2_k_xl"), among).files == ("m-UD-Q2_K_XL.gguf",)
+    among = models_among(["m-Q4_K_M.gguf", "m-IQ4_NL.gguf", "m-UD-Q2_K_XL.gguf"])
+    assert choose_model(Reference("a/b", quant="q2_k_xl"), among).files == ("m-UD-Q2_K_XL.gguf",)
     for quant in ("Q4_K", "Q4_NL", "K_M2"):
         with pytest.raises(ModelError, match=f"has no {quant}; it has"):
-            choose(Reference("a/b", quant=quant), among)
+            choose_model(Reference("a/b", quant=quant), among)
 
 
 def test_a_long_list_is_cut() -> None:
     """Guards the terminal against a repository of hundreds of files."""
-    among = choices([f"model{number}.gguf" for number in range(100)])
+    among = models_among([f"model{number}.gguf" for number in range(100)])
     with pytest.raises(ModelError, match=r"and 60 more; choose one"):
-        choose(Reference("a/b"), among)
+        choose_model(Reference("a/b"), among)
