@@ -13,7 +13,7 @@ from typing import Any
 
 from jitney.backends.fake.backend import FakeBackend
 from jitney.core.backend import Text, Traits, Vocabulary
-from jitney.core.batch import Batch, Open, Outcome, Sample
+from jitney.core.batch import Batch, Fault, Open, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed
 from tests.simulation.marks import Marks
@@ -152,7 +152,7 @@ class FaultyBackend:
             at = self._random.randrange(len(batch.entries))
             self._tell(Injected("entry", batch, batch.entries[at].slot))
             samples = list(outcome.samples)
-            samples[at] = Sample(fault="the logits are not numbers.")
+            samples[at] = Sample(fault=Fault("the logits are not numbers."))
             outcome = replace(outcome, samples=tuple(samples))
         if self._happens(self.rates.count):
             self._tell(Injected("count", batch))

@@ -6,6 +6,7 @@ pass over the entries, then samples for every entry that wants a token.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from jitney.core.params import Constraint
 
@@ -143,6 +144,25 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class FaultKind(StrEnum):
+    """Whose turn it is after a fault."""
+
+    BACKEND = "backend"
+    """The model or the backend failed."""
+    REQUEST = "request"
+    """The caller's constraint cannot be followed: some are found out only on the way."""
+    CAPACITY = "capacity"
+    """Nobody's mistake: the compiled constraint was given up for others. It may work later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why no token could be chosen, in a sentence for people."""
+
+    message: str
+    kind: FaultKind = FaultKind.BACKEND
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What came back for one entry.
@@ -155,7 +175,7 @@ class Sample:
     token: int | None = None
     logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    fault: str | None = None
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)

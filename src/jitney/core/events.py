@@ -6,7 +6,7 @@ A sequence is named by its request and its index among the request's completions
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jitney.core.batch import TokenLogprob
+from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.request import RequestId
 
 
@@ -90,7 +90,7 @@ class FinishEvent:
 
     `stop_reason` is the token that ended it when that is not the model's own end token.
     `completion_count` counts every sampled token, an end token included. `message` says why it
-    failed, in a sentence for people.
+    failed, in a sentence for people, and `fault_kind` whose turn it is then.
     """
 
     request_id: RequestId
@@ -103,6 +103,7 @@ class FinishEvent:
     preempted_count: int
     stop_reason: int | None = None
     message: str | None = None
+    fault_kind: FaultKind = FaultKind.BACKEND
 
 
 Event = StartEvent | PromptEvent | TokenEvent | PreemptEvent | FinishEvent

@@ -29,14 +29,6 @@ class ConstraintKind(StrEnum):
     GBNF = "gbnf"
 
 
-CONSTRAINT_REFUSED = "The constraint is refused"
-"""Begins every sentence that says so. Some constraints are found out only when they are followed,
-where a sample carries a sentence and nothing else: it is the caller's mistake all the same."""
-
-CONSTRAINT_GIVEN_UP = "The compiled constraint was given up for others"
-"""The same for one that waited so long that it was not kept: nobody's mistake."""
-
-
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A language that the completion must belong to. `text` is the source; choices are JSON."""

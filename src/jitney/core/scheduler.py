@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Entry, Outcome, Sample
+from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample
 from jitney.core.bounds import check_room
 from jitney.core.composition import Composer
 from jitney.core.cost import CostModel
@@ -319,8 +319,11 @@ class Scheduler:
         self.counters.add(f"computed_{kind}_tokens", entry.length)
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
-            message = sample.fault or "the backend returned no token."
-            events.append(live.end(sequence, FinishReason.FAILED, now, message))
+            fault = sample.fault or Fault("the backend returned no token.")
+            event = live.end(
+                sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind
+            )
+            events.append(event)
             return
         if sample.prompt_logprobs:
             self._score(sequence, entry, sample, events)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Set
 
 from jitney.core import limits
 from jitney.core.backend import Traits
+from jitney.core.batch import FaultKind
 from jitney.core.counters import Counters
 from jitney.core.events import (
     Event,
@@ -178,6 +179,7 @@ class LiveSequences:
         now: float,
         message: str | None = None,
         stop_reason: int | None = None,
+        fault_kind: FaultKind = FaultKind.BACKEND,
     ) -> FinishEvent:
         """The end of a sequence, from wherever it is; told exactly once (invariant 1)."""
         if sequence.state is SequenceState.RUNNING:
@@ -210,6 +212,7 @@ class LiveSequences:
             sequence.history.preempted_count,
             stop_reason,
             message,
+            fault_kind,
         )
 
     def lose_memory(self) -> None:

@@ -7,7 +7,7 @@ Frozen values, made by the collector on the engine thread and read by anyone. `t
 
 from dataclasses import dataclass
 
-from jitney.core.batch import TokenLogprob
+from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
 from jitney.errors import JitneyError
@@ -55,6 +55,7 @@ class Timing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """One finished sequence. `message` says in a sentence why it failed or was cut, when it was.
+    `fault_kind` is for those that failed.
 
     `logprobs` are None where none were asked for, and where they were passed on as they came, to a
     reader with a bound on what may lie unread.
@@ -71,6 +72,7 @@ class Completion:
     timing: Timing
     preempted_count: int
     message: str | None = None
+    fault_kind: FaultKind = FaultKind.BACKEND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.batch import TokenLogprob
+from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import (
     Event,
     FinishEvent,
@@ -21,7 +21,6 @@ from jitney.core.events import (
     StartEvent,
     TokenEvent,
 )
-from jitney.core.params import CONSTRAINT_GIVEN_UP, CONSTRAINT_REFUSED
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
@@ -283,6 +282,7 @@ class Collector:
             ),
             preempted_count=event.preempted_count,
             message=NEGLECTED if self._is_neglected else event.message,
+            fault_kind=event.fault_kind,
         )
 
 
@@ -306,11 +306,12 @@ def _error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
     by_reason = {each.finish_reason: each for each in reversed(completions)}
     failed = by_reason.get(FinishReason.FAILED)
     if failed is not None:
-        if failed.message is not None and failed.message.startswith(CONSTRAINT_REFUSED):
-            return InvalidRequest(failed.message, "structured_outputs")
-        if failed.message is not None and failed.message.startswith(CONSTRAINT_GIVEN_UP):
-            return QueueFull(failed.message, limits.CONSTRAINT_COMPILE_S_MAX)
-        return BackendFailed(failed.message or "The backend failed while it ran this request.")
+        message = failed.message or "The backend failed while it ran this request."
+        if failed.fault_kind is FaultKind.REQUEST:
+            return InvalidRequest(message, "structured_outputs")
+        if failed.fault_kind is FaultKind.CAPACITY:
+            return QueueFull(message, limits.CONSTRAINT_COMPILE_S_MAX)
+        return BackendFailed(message)
     late = by_reason.get(FinishReason.DEADLINE)
     if late is not None:
         return DeadlineExceeded(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.params import CONSTRAINT_GIVEN_UP, Constraint
+from jitney.core.params import Constraint
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.sampling.grammar import (
     STACK_BYTES,
@@ -241,13 +241,13 @@ class ConstraintCompiler:
         # Built once in a process, and not this constraint's time.
         self._built_tokenizer()
         if self._again_left_s <= 0.0:
-            raise _given_up("")
+            raise _given_up()
         started_at = perf_counter()
         self._again = self._begin(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
         try:
             return self._again.result(self._again_left_s)
         except TimeoutError:
-            raise _given_up("") from None
+            raise _given_up() from None
         finally:
             self._again_left_s -= perf_counter() - started_at
 
@@ -317,9 +317,10 @@ class ConstraintCompiler:
             return self._tokenizer
 
 
-def _given_up(why: str) -> QueueFull:
+def _given_up(why: str = "") -> QueueFull:
     return QueueFull(
-        f"{CONSTRAINT_GIVEN_UP}{why}; try again later.", limits.CONSTRAINT_COMPILE_S_MAX
+        f"The compiled constraint was given up for others{why}; try again later.",
+        limits.CONSTRAINT_COMPILE_S_MAX,
     )
 
 

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from jitney.core.backend import Vocabulary
-from jitney.core.params import CONSTRAINT_REFUSED, Constraint, ConstraintKind
+from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from jitney.sampling.closed_schema import closed_schema
 from jitney.sandbox.peak_memory import most_bytes
@@ -185,7 +185,7 @@ def _grammar(constraint: Constraint) -> str:
 
 def refusal(reason: str) -> InvalidRequest:
     """The error that says why a constraint is refused."""
-    return InvalidRequest(f"{CONSTRAINT_REFUSED}: {reason}.", "structured_outputs")
+    return InvalidRequest(f"The constraint is refused: {reason}.", "structured_outputs")
 
 
 def stopped(error: str, otherwise: str) -> InvalidRequest:

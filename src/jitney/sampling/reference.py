@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import Sample, Sampling, TokenLogprob
+from jitney.core.batch import Fault, Sample, Sampling, TokenLogprob
 from jitney.sampling.draw import uniform
 
 TEMPERATURE_MIN = 1e-5
@@ -42,8 +42,10 @@ TEMPERATURE_MIN = 1e-5
 LOGPROB_MIN = -9999.0
 """Stands for minus infinity, which JSON cannot carry; the value that OpenAI's API gives."""
 
-FAULT_NOT_A_NUMBER = "the model produced logits that are not numbers at this position"
-FAULT_NOTHING_LEFT = "no token is left to choose: bias, constraint and model exclude them all"
+FAULT_NOT_A_NUMBER = Fault("the model produced logits that are not numbers at this position")
+FAULT_NOTHING_LEFT = Fault(
+    "no token is left to choose: bias, constraint and model exclude them all"
+)
 
 
 def sample(

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import Sample, Sampling
-from jitney.errors import RequestError
+from jitney.core.batch import Fault, FaultKind, Sample, Sampling
+from jitney.errors import CapacityError, RequestError
 from jitney.sampling.choose import choose_token
 from jitney.sampling.draw import uniform
 from jitney.sampling.logprobs import token_logprob
@@ -34,6 +34,12 @@ class TokenMatcher(Protocol):
     def mask(self) -> NDArray[np.bool_]:
         """True for each token that may follow. Raises InvalidRequest when it cannot say."""
         ...
+
+
+def fault_of(error: RequestError | CapacityError) -> Fault:
+    """The fault of a slot whose constraint cannot be used; the others in the batch go on."""
+    kind = FaultKind.REQUEST if isinstance(error, RequestError) else FaultKind.CAPACITY
+    return Fault(str(error), kind)
 
 
 class _Tally:
@@ -103,7 +109,7 @@ class SlotSampler:
             try:
                 adjusted = self._adjusted(tokens, row)
             except RequestError as error:
-                return Sample(fault=str(error))
+                return Sample(fault=fault_of(error))
             token = int(adjusted.argmax())
             if not math.isfinite(adjusted[token]):
                 impossible = adjusted[token] == -math.inf

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from jitney.core.batch import TokenLogprob
+from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
-from jitney.core.params import CONSTRAINT_GIVEN_UP, SamplingParams, StructuredOutputsParams
+from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
 from jitney.core.sequence import make_sequences
 from jitney.core.stops import StopTable
 from jitney.engine.answer import Delta, Ending, Usage
 from jitney.engine.collector import NEGLECTED, Collector, NotRead, StopFound
 from jitney.engine.mailbox import Mailbox
-from jitney.errors import BackendFailed, DeadlineExceeded, QueueFull
+from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, QueueFull
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 MakeRequest = Callable[..., Request]
@@ -41,9 +41,13 @@ class Story:
         index: int = 0,
         stop_reason: int | None = None,
         message: str | None = None,
+        fault_kind: FaultKind = FaultKind.BACKEND,
     ) -> None:
+        counts = (3, 9, 2, 1)
         self.collector.push(
-            FinishEvent(RequestId("0"), index, 15.0, reason, 3, 9, 2, 1, stop_reason, message)
+            FinishEvent(
+                RequestId("0"), index, 15.0, reason, *counts, stop_reason, message, fault_kind
+            )
         )
 
     def deltas(self) -> list[Delta]:
@@ -203,10 +207,21 @@ def test_a_failure_weighs_more_than_a_deadline_and_keeps_its_sentence(
 def test_a_constraint_that_was_given_up_is_to_be_tried_again(make_request: MakeRequest) -> None:
     """Guards retries: neither the caller nor the model did anything wrong."""
     story = Story(make_request())
-    story.finish(FinishReason.FAILED, message=f"{CONSTRAINT_GIVEN_UP}; try again later.")
+    story.finish(FinishReason.FAILED, message="given up.", fault_kind=FaultKind.CAPACITY)
     ending = story.collector.ending(15.0)
     assert isinstance(ending.error, QueueFull)
     assert ending.error.retry_after_s > 0
+
+
+def test_a_constraint_that_cannot_be_followed_is_the_callers_mistake(
+    make_request: MakeRequest,
+) -> None:
+    """Guards callers who would try again in vain: some constraints are found out on the way."""
+    story = Story(make_request())
+    story.finish(FinishReason.FAILED, message="it is refused.", fault_kind=FaultKind.REQUEST)
+    ending = story.collector.ending(15.0)
+    assert isinstance(ending.error, InvalidRequest)
+    assert ending.error.parameter == "structured_outputs"
 
 
 def test_a_deadline_is_an_error_that_keeps_what_was_made(make_request: MakeRequest) -> None:

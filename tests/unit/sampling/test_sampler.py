@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitney.core.batch import Sample, Sampling
+from jitney.core.batch import Fault, FaultKind, Sample, Sampling
 from jitney.errors import InvalidRequest
 from jitney.sampling import reference
 from jitney.sampling.logprobs import prompt_logprobs, token_logprob
@@ -69,7 +69,9 @@ def test_a_mask_shorter_than_the_row_excludes_the_rest() -> None:
 def test_a_constraint_that_fails_is_a_fault_with_its_sentence() -> None:
     """Guards the engine thread: a matcher's error is an answer, not an exception."""
     sampler = SlotSampler(GREEDY, EvenTokens(4))
-    assert sampler.sample([0] * 5, logits_of([0, 5, 1, 5])[0]) == Sample(fault="too long")
+    assert sampler.sample([0] * 5, logits_of([0, 5, 1, 5])[0]) == Sample(
+        fault=Fault("too long", FaultKind.REQUEST)
+    )
 
 
 def test_penalties_follow_the_tokens_when_some_are_taken_back() -> None:

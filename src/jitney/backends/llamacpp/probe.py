@@ -31,7 +31,7 @@ def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
     finally:
         backend.close()
     if fault is not None:
-        reason = fault.rstrip(".")
+        reason = fault.message.rstrip(".")
         raise ModelError(f"{settings.model} cannot be used: {reason}; its weights are damaged.")
     return {}
 

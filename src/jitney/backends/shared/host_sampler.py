@@ -15,6 +15,7 @@ from jitney.backends.shared.layout import EntryRows
 from jitney.core.batch import (
     Copy,
     Discard,
+    Fault,
     MemoryOperation,
     Open,
     Release,
@@ -28,7 +29,7 @@ from jitney.core.batch import (
 from jitney.core.params import Constraint
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.sampling.logprobs import prompt_logprobs
-from jitney.sampling.sampler import SlotSampler, TokenMatcher
+from jitney.sampling.sampler import SlotSampler, TokenMatcher, fault_of
 
 Rows = npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]
 """Rows of logits, in one piece or one by one."""
@@ -47,7 +48,7 @@ class SlotChoice:
     """How the tokens of one slot are chosen."""
 
     sampler: SlotSampler | None = None
-    fault: str | None = None
+    fault: Fault | None = None
     """Why this slot cannot be sampled (any more): such as a constraint that cannot go on."""
     token_last: int | None = None
     """The token chosen last, as long as it would stand right after what the slot holds."""
@@ -117,7 +118,7 @@ class HostSampler:
                 matcher = self._compile(sampling.constraint)
             except (InvalidRequest, QueueFull) as error:
                 # It compiled when it was prepared; the others in the batch are not to blame.
-                choice.fault = str(error)
+                choice.fault = fault_of(error)
         choice.sampler = SlotSampler(sampling, matcher)
 
 

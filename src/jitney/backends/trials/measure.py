@@ -138,7 +138,7 @@ class Course:
         seconds = perf_counter() - start
         for sample in outcome.samples:
             if sample.fault is not None:
-                raise ModelError(f"{sample.fault.rstrip('.')}; its weights are damaged.")
+                raise ModelError(f"{sample.fault.message.rstrip('.')}; its weights are damaged.")
         return seconds
 
     def _open(self, slot: int) -> Open:
