@@ -27,6 +27,8 @@ from jitney.core.batch import (
     Copy,
     Discard,
     Entry,
+    Fault,
+    FaultKind,
     Open,
     Outcome,
     Release,
@@ -87,7 +89,7 @@ samples = st.builds(
     st.none() | count,
     st.none() | logprobs,
     st.lists(logprobs, max_size=2).map(tuple),
-    st.none() | texts,
+    st.none() | st.builds(Fault, texts, st.sampled_from(FaultKind)),
 )
 outcomes = st.builds(Outcome, whole, st.lists(samples, max_size=4).map(tuple), number)
 traits = st.builds(
