@@ -9,6 +9,8 @@ from jitney.backends.shared.slots import SlotContents
 from jitney.core.batch import (
     Discard,
     Entry,
+    Fault,
+    FaultKind,
     MemoryOperation,
     Open,
     Release,
@@ -81,7 +83,8 @@ def test_a_constraint_that_is_refused_is_a_fault_of_its_slot() -> None:
     bad = Sampling(seed=1, prompt_count=2, constraint=constraint)
     one = sampler(Open(0, bad), Open(1, GREEDY))
     samples = one.sample([fed(0, range(1)), fed(1, range(1, 2))], LOGITS)
-    assert [sample.fault for sample in samples] == ["it is refused.", None]
+    fault = Fault("it is refused.", FaultKind.REQUEST)
+    assert [sample.fault for sample in samples] == [fault, None]
     assert one.last_tokens(0) == (1,), "any token will do"
 
 
