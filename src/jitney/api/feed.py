@@ -3,6 +3,8 @@
 Called on the caller's thread by `jitney.api.llm`. Requests beyond what may wait are handed in as
 room appears, so that a long list never meets QueueFull. If one fails, or the caller interrupts, the
 rest is cancelled.
+
+Tests: tests/unit/api/test_llm.py.
 """
 
 import threading

@@ -2,6 +2,8 @@
 
 Plain values, made by `jitney.api.llm` from an answer. Unlike vLLM, `token_ids` and `logprobs` leave
 out the end token that closed a completion.
+
+Tests: tests/unit/api/test_llm.py.
 """
 
 from dataclasses import dataclass

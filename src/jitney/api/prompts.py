@@ -2,6 +2,8 @@
 
 The forms are those of vLLM's offline API: a text, a mapping with `prompt` or `prompt_token_ids`,
 a list of tokens, or a list of any of these.
+
+Tests: tests/unit/api/test_llm.py.
 """
 
 from collections.abc import Mapping, Sequence

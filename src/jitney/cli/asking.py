@@ -2,6 +2,8 @@
 
 The first ones are submitted together, so that they share ticks from the start; the others follow
 as earlier ones end. Main thread.
+
+Tests: tests/e2e/test_cli.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 Answers go to standard output, everything else to standard error, so that a conversation can be
 piped in and its answers out.
+
+Tests: tests/e2e/test_cli.py.
 """
 
 import sys

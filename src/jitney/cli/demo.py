@@ -1,4 +1,7 @@
-"""`jitney demo`: eight prompts answered side by side, live. Main thread."""
+"""`jitney demo`: eight prompts answered side by side, live. Main thread.
+
+Tests: tests/e2e/test_cli.py.
+"""
 
 import sys
 from statistics import median

@@ -1,6 +1,8 @@
 """`jitney models`: lists and removes the models on this machine. Main thread.
 
 Fetches nothing.
+
+Tests: tests/e2e/test_hub.py.
 """
 
 import json

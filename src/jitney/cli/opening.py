@@ -1,6 +1,8 @@
 """Loads the model that the command line names, and shows that it is being loaded.
 
 Main thread.
+
+Tests: tests/e2e/test_cli_model.py.
 """
 
 from collections.abc import Iterator

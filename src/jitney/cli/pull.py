@@ -1,4 +1,7 @@
-"""`jitney pull`: fetch a model by name, or the embedded one, with a progress bar. Main thread."""
+"""`jitney pull`: fetch a model by name, or the embedded one, with a progress bar. Main thread.
+
+Tests: tests/e2e/test_hub.py.
+"""
 
 import logging
 import sys

@@ -2,6 +2,8 @@
 
 Only answers go to standard output. One prompt streams; several come in their order, each under a
 heading; on a terminal a few are watched side by side first.
+
+Tests: tests/e2e/test_cli.py.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""`jitney config show`: every setting in force, and where it came from. Main thread."""
+"""`jitney config show`: every setting in force, and where it came from. Main thread.
+
+Tests: tests/e2e/test_cli.py.
+"""
 
 import json
 import sys

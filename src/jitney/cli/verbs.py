@@ -2,6 +2,8 @@
 
 Only definitions; what a command does stands in the module of its name, which is loaded when it
 is called. Imports nothing heavy.
+
+Tests: tests/unit/cli/test_flags.py and test_help.py.
 """
 
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 one takes the other's effect away.
 
 Pure; any thread.
+
+Tests: tests/unit/config/test_resolve.py.
 """
 
 from collections.abc import Mapping, Set

@@ -2,6 +2,8 @@
 
 Refuses what is not such a file in one sentence; knows nothing of the settings. Called at
 start-up, from one thread.
+
+Tests: tests/unit/config/test_resolve.py.
 """
 
 import tomllib
