@@ -26,7 +26,7 @@ from jitney.backends.openvino.convert import write_model
 from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.loading import backend_failure, ready_model
-from jitney.models.cache import RECORD_NAME
+from jitney.models.conversions import RECORD_NAME
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 WAIT_S = 120.0

@@ -18,7 +18,7 @@ from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
 from jitney.loading import takes_model
 from jitney.models import embedded
-from jitney.models.names import reference_of
+from jitney.models.hub_reference import reference_of
 
 
 @contextmanager

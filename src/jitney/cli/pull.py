@@ -18,7 +18,7 @@ from jitney.config import Settings
 from jitney.errors import ConfigError
 from jitney.loading import located, ready_model, takes_model
 from jitney.models import embedded
-from jitney.models.names import hub_module, parse_reference
+from jitney.models.hub_reference import hub_module, parse_reference
 from jitney.models.parts import size_of
 
 MIB = 2**20

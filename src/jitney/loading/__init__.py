@@ -14,7 +14,7 @@ from jitney.loading.model_source import foreseen, located, source_of, takes_mode
 from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
 from jitney.loading.speed import SpeedTrial
 from jitney.loading.values import check_settings, values_of
-from jitney.models import embedded, marks
+from jitney.models import embedded, notes
 
 __all__ = [
     "backend_failure",
@@ -121,6 +121,6 @@ def _speed_trial(source: Path, settings: Settings, candidates: list[BackendState
 def _note_use(model: Path, settings: Settings) -> None:
     """For `jitney models`: both the model as it was published and what was made of it are used."""
     cache = settings.cache_dir
-    marks.note_use(cache, settings.model or embedded.path_in(cache))
+    notes.note_use(cache, settings.model or embedded.path_in(cache))
     if model.is_relative_to(cache):
-        marks.note_use(cache, model if model.is_dir() else model.parent)
+        notes.note_use(cache, model if model.is_dir() else model.parent)

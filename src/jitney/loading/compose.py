@@ -21,7 +21,7 @@ from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError
 from jitney.loading import load_backend, located, takes_model
 from jitney.models import embedded
-from jitney.models.names import reference_of
+from jitney.models.hub_reference import reference_of
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from jitney.backends.kinds import kind_of
 from jitney.config import Settings
 from jitney.models import embedded
-from jitney.models.names import hub_module, reference_of
+from jitney.models.hub_reference import hub_module, reference_of
 
 _log = logging.getLogger("jitney")
 

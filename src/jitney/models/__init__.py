@@ -1,1 +1,1 @@
-"""Model files: reading their headers, fetching the embedded one, keeping converted ones."""
+"""Model files: reading, fetching, converting, listing and removing them. Nothing that runs one."""

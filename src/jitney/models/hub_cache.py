@@ -13,8 +13,8 @@ from huggingface_hub.errors import CacheNotFound
 from huggingface_hub.file_download import repo_folder_name
 
 from jitney.errors import ModelError
-from jitney.models import marks
-from jitney.models.names import Reference, choose_model, models_among
+from jitney.models import notes
+from jitney.models.hub_reference import Reference, choose_model, models_among
 from jitney.models.parts import parts_of
 
 REVISION = constants.DEFAULT_REVISION
@@ -54,7 +54,7 @@ def check_digests(model: Path, cache: Path) -> None:
     """Look at every byte of a model once. Raises ModelError, and removes what is damaged."""
     for path in parts_of(model):
         digest = path.readlink().name if path.is_symlink() else ""
-        if SHA256.fullmatch(digest) and not marks.has_digest(cache, path, digest):
+        if SHA256.fullmatch(digest) and not notes.has_digest(cache, path, digest):
             blob = path.resolve()
             path.unlink()
             blob.unlink(missing_ok=True)

@@ -15,10 +15,9 @@ from datetime import datetime
 from pathlib import Path
 
 from jitney.errors import MissingDependency
-from jitney.models import cache as model_cache
-from jitney.models import embedded, marks
+from jitney.models import conversions, embedded, notes
 from jitney.models.files import bytes_under, disk_errors, locked_if_free
-from jitney.models.names import hub_module
+from jitney.models.hub_reference import hub_module
 
 EMBEDDED, HUB, CONVERTED = "embedded", "hub", "converted"
 _FOLDERS = ("models", "probes", "marks/used", "marks/checked")
@@ -36,13 +35,13 @@ class StoredModel:
     used_at: datetime | None
     source: str | None = None
     """What it was converted from."""
-    state: str = model_cache.SourceState.READY.value
+    state: str = conversions.SourceState.READY.value
 
 
 def stored_models(cache: Path) -> list[StoredModel]:
     """The embedded model, if it is there, those of the hub, and every conversion."""
-    conversions = [_conversion(cache, folder) for folder in model_cache.folders(cache)]
-    return [*_embedded(cache), *_of_hub(cache), *conversions]
+    converted = [_conversion(cache, folder) for folder in conversions.folders(cache)]
+    return [*_embedded(cache), *_of_hub(cache), *converted]
 
 
 def remove(model: StoredModel) -> bool:
@@ -52,7 +51,7 @@ def remove(model: StoredModel) -> bool:
         return True
     with disk_errors(f"{model.path} could not be removed"):
         if model.kind == CONVERTED:
-            return _remove_if_free(model_cache.lock_of(model.path), model.path) > 0
+            return _remove_if_free(conversions.lock_of(model.path), model.path) > 0
         # Earlier versions kept the digest beside the model.
         lock, digest = model.path.with_suffix(".lock"), model.path.with_suffix(".sha256")
         return _remove_if_free(lock, model.path, digest) > 0
@@ -64,16 +63,16 @@ def prune(cache: Path, kinds: Collection[str]) -> int:
     Conversions of other kinds than the given are of no use. Raises OSError.
     """
     freed = 0
-    for folder in model_cache.folders(cache):
-        is_ready = model_cache.source_state(folder) is model_cache.SourceState.READY
+    for folder in conversions.folders(cache):
+        is_ready = conversions.source_state(folder) is conversions.SourceState.READY
         if not is_ready or folder.suffix.removeprefix(".") not in kinds:
-            freed += _remove_if_free(model_cache.lock_of(folder), folder)
+            freed += _remove_if_free(conversions.lock_of(folder), folder)
     freed += sum(_remove_if_free(lock, path) for lock, path in _leftovers(cache))
     for path in (each for folder in _FOLDERS for each in list((cache / folder).glob("*.partial"))):
         owner = _OF_PROCESS.fullmatch(path.name)
         if owner is not None and not _is_alive(int(owner[1])):
             freed += _remove(path)
-    for note in marks.notes(cache):
+    for note in notes.all_notes(cache):
         if not note.about.exists():
             freed += _remove(note.file)
     for lock in _locks(cache):
@@ -89,7 +88,7 @@ def _embedded(cache: Path) -> Iterator[StoredModel]:
             kind=EMBEDDED,
             path=path,
             size=bytes_under(path),
-            used_at=marks.last_use(cache, path, [path]),
+            used_at=notes.last_use(cache, path, [path]),
         )
 
 
@@ -103,20 +102,20 @@ def _of_hub(cache: Path) -> Iterator[StoredModel]:
                 path=path,
                 # Two revisions may share a blob.
                 size=sum({each.blob_path: each.size_on_disk for each in files}.values()),
-                used_at=marks.last_use(cache, path, [path]),
+                used_at=notes.last_use(cache, path, [path]),
             )
 
 
 def _conversion(cache: Path, folder: Path) -> StoredModel:
-    files = [each for each in folder.iterdir() if each.name != model_cache.RECORD_NAME]
+    files = [each for each in folder.iterdir() if each.name != conversions.RECORD_NAME]
     return StoredModel(
         name=folder.name,
         kind=CONVERTED,
         path=folder,
         size=bytes_under(folder),
-        used_at=marks.last_use(cache, folder, files),
-        source=model_cache.source_of(folder),
-        state=model_cache.source_state(folder).value,
+        used_at=notes.last_use(cache, folder, files),
+        source=conversions.source_of(folder),
+        state=conversions.source_state(folder).value,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jitney.errors import ModelError
-from jitney.models import embedded, marks
+from jitney.models import embedded, notes
 
 
 def no_progress(_: int, __: int) -> None:
@@ -32,7 +32,7 @@ def test_a_file_of_the_wrong_size_is_not_it(tmp_path: Path) -> None:
     path = embedded.path_in(tmp_path)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")
-    marks.note_checked(tmp_path, path)
+    notes.note_checked(tmp_path, path)
     assert not embedded.is_there(tmp_path)
 
 

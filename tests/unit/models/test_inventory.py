@@ -4,14 +4,13 @@ import fcntl
 import json
 import os
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from jitney.backends.trials import remembered
-from jitney.models import embedded, files, inventory, marks
-from jitney.models.cache import Conversion, converted, lock_of
+from jitney.models import embedded, files, inventory, notes
+from jitney.models.conversions import Conversion, converted, lock_of
 from jitney.models.inventory import StoredModel
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -58,36 +57,16 @@ def test_a_conversion_says_how_its_source_is(cache: Path, source: Path) -> None:
     assert only(cache).state == "its source is gone"
 
 
-def test_last_use_is_noted(cache: Path, source: Path) -> None:
-    """Guards file systems that do not say when a file was read."""
-    os.utime(source, (1000, 1000))
-    assert marks.last_use(cache, source, [source]) == datetime.fromtimestamp(1000, tz=UTC)
-    marks.note_use(cache, source)
-    noted = marks.last_use(cache, source, [source])
-    assert noted is not None
-    assert noted.year > 2000
-    assert [note.about for note in marks.notes(cache)] == [source]
-
-
-def test_what_was_checked_is_checked_again_when_it_changed(cache: Path, source: Path) -> None:
-    """Guards against damage that came after the first look."""
-    assert not marks.is_checked(cache, source)
-    marks.note_checked(cache, source)
-    assert marks.is_checked(cache, source)
-    source.write_bytes(b"other")
-    assert not marks.is_checked(cache, source)
-
-
 def test_prune_keeps_what_is_of_use(cache: Path, source: Path) -> None:
     """Guards models, and whatever else lies in a folder that is shared with others."""
     folder = convert(cache, source)
-    marks.note_use(cache, source)
+    notes.note_use(cache, source)
     (cache / "foreign.lock").touch()
     (cache / "models").mkdir()
     (cache / "models" / "foreign.lock").touch()
     assert inventory.prune(cache, KINDS) == 0
     assert folder.exists()
-    assert [note.about for note in marks.notes(cache)] == [source]
+    assert [note.about for note in notes.all_notes(cache)] == [source]
     assert (cache / "foreign.lock").exists()
     assert (cache / "models" / "foreign.lock").exists()
     # The lock of the conversion is of no use, and has no bytes.
@@ -105,7 +84,7 @@ def test_prune_takes_conversions_of_an_earlier_kind(cache: Path, source: Path) -
 def test_prune_takes_what_is_of_none(cache: Path, source: Path) -> None:
     """Guards room on the disk: conversions without a source, leftovers, notes about nothing."""
     folder = convert(cache, source)
-    marks.note_use(cache, source)
+    notes.note_use(cache, source)
     left = cache / "converted" / "other-1.copy.partial"
     left.mkdir()
     (left / "weights").write_bytes(b"\0" * 1000)

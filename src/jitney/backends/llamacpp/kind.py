@@ -20,7 +20,7 @@ from jitney.backends.trials.selftest import try_backend
 from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory
 from jitney.config import Settings
 from jitney.errors import ConfigError, SetupError
-from jitney.models import cache as model_cache
+from jitney.models import conversions
 from jitney.models.gguf import read_header
 
 _log = logging.getLogger("jitney")
@@ -89,10 +89,10 @@ def ready(source: Path, settings: Settings) -> Path:
         read_header(target)
 
     # Its own weights have no batched kernel in llama.cpp on most processors.
-    conversion = model_cache.Conversion(
+    conversion = conversions.Conversion(
         kind=Q8_KIND, files=(Q8_FILE,), bytes_per_weight=Q8_BYTES_PER_WEIGHT, make=quantize
     )
-    return model_cache.converted(settings.cache_dir, source, conversion) / Q8_FILE
+    return conversions.converted(settings.cache_dir, source, conversion) / Q8_FILE
 
 
 def values(settings: Settings, source: Path | None) -> Values:

@@ -23,7 +23,7 @@ from jitney.backends.trials.selftest import try_backend
 from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory, ShapeTrial, try_shapes
 from jitney.config import Settings
 from jitney.errors import ConfigError, ModelError
-from jitney.models import cache as model_cache
+from jitney.models import conversions
 from jitney.models.gguf import read_header
 
 _log = logging.getLogger("jitney")
@@ -130,13 +130,13 @@ def ready(source: Path, settings: Settings) -> Path:
         )
         KIND.module("convert").write_model(source, folder, weights=weights)
 
-    conversion = model_cache.Conversion(
+    conversion = conversions.Conversion(
         kind=f"{CONVERSION}-{weights}",
         files=families.FILES,
         bytes_per_weight=FLOAT16_BYTES_PER_WEIGHT if is_wide else PACKED_BYTES_PER_WEIGHT,
         make=convert,
     )
-    return model_cache.converted(settings.cache_dir, source, conversion)
+    return conversions.converted(settings.cache_dir, source, conversion)
 
 
 def values(settings: Settings, source: Path | None) -> Values:

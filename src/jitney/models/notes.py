@@ -16,6 +16,7 @@ from pathlib import Path
 from jitney.models.files import Stamp, sha256_of, write_text
 
 FOLDER = "marks"
+"""In the cache folder; the name stays, so that notes of earlier versions are found."""
 NOTE_BYTES_MAX = 16_384
 NOTICE_BYTES = 1 << 30
 """Reading more than this takes a while, which is said."""
@@ -78,7 +79,7 @@ def is_checked(cache: Path, path: Path) -> bool:
         return False
 
 
-def notes(cache: Path) -> Iterator[Note]:
+def all_notes(cache: Path) -> Iterator[Note]:
     """Every note that can be read."""
     for file in sorted((cache / FOLDER).glob("*/*.txt")):
         with suppress(OSError, ValueError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jitney.errors import ModelError
-from jitney.models.cache import RECORD_NAME, Conversion, converted
+from jitney.models.conversions import RECORD_NAME, Conversion, converted
 from jitney.models.files import locked
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 

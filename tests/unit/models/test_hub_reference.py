@@ -1,11 +1,11 @@
-"""Tests of `jitney.models.names`: what is a name, and which file it means."""
+"""Tests of `jitney.models.hub_reference`: what is a name, and which file it means."""
 
 from pathlib import Path
 
 import pytest
 
 from jitney.errors import ModelError
-from jitney.models.names import (
+from jitney.models.hub_reference import (
     ModelFiles,
     Reference,
     choose_model,
