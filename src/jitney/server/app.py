@@ -14,8 +14,6 @@ from jitney.server.admission import steering
 from jitney.server.call import Call
 from jitney.server.http.cors import Cors
 from jitney.server.http.middleware import AccessCheck, ErrorResponse, RequestContext, refusal_for
-from jitney.server.http.shared import Shared
-from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.replies import VERSION
@@ -67,39 +65,20 @@ def create_app(
             RequestValidationError: _invalid,
         },
     )
-    own = (make_state_router(service), make_router(service), steering.make_router(service))
-    watched = [] if monitor is None else _watching_routers(service, monitor)
-    for router in (*own, *watched, *routers):
-        app.include_router(router)
+    own = [make_state_router(service), make_router(service), steering.make_router(service)]
     if monitor is not None:
+        state = PageState(service, monitor)
+        own.append(inspection.make_router(service, monitor, state))
+        own.append(page.make_router(service, monitor, state))
         monitor.metrics.attach(service)
+    for router in (*own, *routers):
+        app.include_router(router)
     open_paths = STATE_PATHS | (page.OPEN_PATHS if monitor is not None else frozenset())
     app.add_middleware(AccessCheck, service=service, open_paths=open_paths)
     if service.settings.cors_origin:
         app.add_middleware(Cors, origins=service.settings.cors_origin)
     app.add_middleware(RequestContext, service=service)
     return app
-
-
-def _watching_routers(service: Service, monitor: Monitor) -> list[APIRouter]:
-    state = PageState(service, monitor)
-    return [
-        _metrics_router(monitor),
-        inspection.make_router(service, monitor, state),
-        page.make_router(service, monitor, state),
-    ]
-
-
-def _metrics_router(monitor: Monitor) -> APIRouter:
-    router = APIRouter()
-    rendered = Shared(monitor.metrics.render)
-
-    @router.get("/metrics", response_class=Response)
-    async def metrics() -> Response:
-        """Everything that is counted, in Prometheus' format."""
-        return Response(await rendered.get(), media_type=CONTENT_TYPE)
-
-    return router
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -1,10 +1,9 @@
-"""Routes for programs that watch: `/stats`, and `/slots` in llama-server's shape. Event loop.
+"""Routes for programs that watch: `/metrics`, `/stats`, and `/slots` as llama-server has it.
 
-Behind the keys. Statistics are of the whole server, as the metrics are. Slots come from a look at
-the engine that all viewers share with the page: as many rows as sequences may run at once, each
-with the number of a slot of the backend's memory, which has a few more for cached prefixes. Of a
-request that is another's there are numbers and no name. Fields that llama-server has and nobody
-here knows are left out; `jitney` holds what it has no word for.
+Event loop, behind the keys. Metrics and statistics are of the whole server. `/slots` has as many
+rows as sequences may run at once, each with the number of a slot of the backend's memory, which
+has a few more for cached prefixes. Of the requests of others there are numbers and no name. Fields
+of llama-server that are not known here are left out; `jitney` holds what it has no word for.
 """
 
 from dataclasses import fields
@@ -17,6 +16,8 @@ from jitney.core.request import RequestId
 from jitney.core.settings import SchedulerSettings
 from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.engine.stats import Stats
+from jitney.server.http.shared import Shared
+from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Recorder, Viewer
 from jitney.server.openai.error_object import Refusal
@@ -29,8 +30,14 @@ NOBODY = -1
 
 
 def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
-    """`/stats` and `/slots`."""
+    """`/metrics`, `/stats` and `/slots`."""
     router = APIRouter()
+    rendered = Shared(monitor.metrics.render)
+
+    @router.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Everything that is counted, in Prometheus' format."""
+        return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
     @router.get("/stats")
     async def stats() -> Response:
