@@ -4,8 +4,11 @@ To add a backend, write a package `jitney.backends.NAME` and add NAME to `Backen
 `jitney.config.settings`: that line is the list of backends, and everything else loops over it. The
 package has two modules that jitney looks for:
 
-- `backend.py` has a class that implements `jitney.core.backend.Backend`, and a frozen dataclass of
-  its settings with plain values in it, because they may go to another process.
+- `backend.py` has a frozen dataclass of settings, and a function that makes a backend of them.
+  Where the model computes logits and the host samples, that is a `ModelBackend` of
+  `jitney.backends.shared.model_backend`; else any `jitney.core.backend.Backend`. Settings are plain
+  values, because they may go to another process. Those named `slots`, `kv_tokens` and
+  `max_num_batched_tokens` must be among them: trials and the conformance tests set them.
 - `kind.py` has `KIND`, a `Kind`. It is asked on machines without the library, so it must not import
   the library, nor anything that does.
 
@@ -69,6 +72,8 @@ class Kind:
     folder for what is made of it, and values to be tried. Sizes are added by the caller."""
 
     takes_model: bool = True
+    is_automatic: bool = True
+    """Whether it may be chosen where nobody named a backend."""
     extra: str | None = None
     """The extra of jitney that installs its library; None where there is nothing to install."""
     libraries: tuple[str, ...] = ()
@@ -89,7 +94,8 @@ class Kind:
     check: Callable[[Settings], None] = lambda settings: None
     """Refuses other settings that have no meaning here. Raises ConfigError."""
     failure: Callable[[Settings], str | None] = lambda settings: None
-    """Why it does not work on this machine, as a clause; None when it was seen to."""
+    """Why it does not work on this machine, as a clause; None when it was seen to.
+    `jitney.backends.trials.selftest` tries a backend in a child process, and remembers that."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None
     """Why it cannot run this model, with sequences of this length; None when it can."""
     ready: Callable[[Path, Settings], Path] = lambda source, settings: source

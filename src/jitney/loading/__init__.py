@@ -100,7 +100,7 @@ def _candidates(settings: Settings) -> list[BackendState]:
     """The backends to choose from; none where one was asked for."""
     if settings.backend != "auto":
         return []
-    return [backend_state(kind, settings) for kind in all_kinds() if kind.takes_model]
+    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
 
 
 def _selected(settings: Settings, candidates: list[BackendState]) -> Selection | None:

@@ -126,8 +126,8 @@ def _nothing(candidates: Sequence[BackendState], knowing: Sequence[BackendState]
     refusing_first = sorted(candidates, key=lambda each: each.refusal is None)
     obstacles = ", and ".join(each.obstacle or "" for each in refusing_first)
     # The least preferred one runs what no other does.
-    advice = f"; {knowing[-1].kind.instead}" if knowing else ""
-    return f"nothing here can run the model: {obstacles}{advice}."
+    advice = [each.kind.instead for each in knowing if each.kind.instead][-1:]
+    return f"nothing here can run the model: {'; '.join([obstacles, *advice])}."
 
 
 def _figure(name: str, trial: TrialResult, *, is_first: bool) -> str:

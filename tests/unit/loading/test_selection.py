@@ -40,7 +40,7 @@ def facts(
             refusals[kind.name],
         )
         for kind in all_kinds()
-        if kind.takes_model
+        if kind.is_automatic
     ]
 
 

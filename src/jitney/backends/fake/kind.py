@@ -52,6 +52,7 @@ KIND = Kind(
     block_tokens=1,
     texts=SAME_TEXTS,
     takes_model=False,
+    is_automatic=False,
     lacks=("dtype", "kv_cache_dtype"),
     check=check,
     values=values,

@@ -17,6 +17,7 @@ from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult, answ
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Release, Sampling
 from jitney.errors import ModelError
+from jitney.models.files import bytes_under
 from jitney.models.parts import size_of
 
 PROMPT_TOKENS = 128
@@ -163,11 +164,7 @@ def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
 def model_bytes(model: Path) -> int:
     """What a model takes on the disk, a file or a folder."""
     try:
-        return (
-            sum(file.stat().st_size for file in model.iterdir())
-            if model.is_dir()
-            else size_of(model)
-        )
+        return bytes_under(model) if model.is_dir() else size_of(model)
     except OSError:
         return 0  # the child will say what is wrong with it
 
