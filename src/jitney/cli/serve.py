@@ -28,7 +28,7 @@ from jitney.loading.compose import Assembly, assemble
 from jitney.server import limits
 from jitney.server.app import create_app
 from jitney.server.http.accepting import listen
-from jitney.server.http.outlet import STDOUT, Outlet, OutletLog
+from jitney.server.http.line_writer import STDOUT, LineWriter, LogWriter
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.observe.monitor import Monitor
 from jitney.server.service import Service
@@ -66,7 +66,7 @@ def serve(
     serving: ServeSettings,
     keys: tuple[Key, ...],
     listener: socket.socket,
-    log: OutletLog,
+    log: LogWriter,
 ) -> None:
     """Serve on this socket until told to stop. Raises EngineStopped when the engine gave up."""
     settings = replace(
@@ -78,7 +78,7 @@ def serve(
     monitor = Monitor(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
     monitor.metrics.attach_log(lambda: log.dropped_count)
     # Nobody has to read what is said here either.
-    output = Outlet(STDOUT, "{} lines were dropped".format)
+    output = LineWriter(STDOUT, "{} lines were dropped".format)
     try:
         app = create_app(service, monitor)
         Lifecycle(service, app).run(listener, partial(announce, service, listener, output.put))
@@ -169,9 +169,9 @@ def curl_line(address: str, service: Service) -> str:
     return f"curl {address}{path} {key}{kind} -d '{json.dumps(body)}'"
 
 
-def show_log() -> OutletLog:
+def show_log() -> LogWriter:
     """Send the log to standard error, one line for each request, whether or not it is read."""
-    log = OutletLog()
+    log = LogWriter()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[log]
     )

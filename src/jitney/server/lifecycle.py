@@ -1,13 +1,12 @@
-"""Serves an app on a socket until it is told to stop: signals, drain, the end. Main thread.
+"""Serves an app on a socket until a signal asks it to stop: drain, then the end. Main thread.
 
     signal   -> /ready says 503, new work is refused, what runs goes on
-    nothing runs any more, or the time for it is over -> what is left is told, once
-    everybody was told -> the socket is closed, the engine ended, and the process may leave
+    nothing runs any more, or the time for it is over -> the engine ends, what is left gets an error
+    all callers have their answers, or a few seconds passed -> the socket is closed
 
 A second signal skips the waiting, unless it is SIGHUP: a terminal that closes sends two. Under
-nohup SIGHUP is not for us. An engine that stops by itself ends the server as well, once
-its callers were told: a server that can serve nothing is worth less than one that is started
-again.
+nohup SIGHUP is ignored. An engine that stops by itself ends the server as well, once its callers
+have their errors: a server that can serve nothing should be started again.
 """
 
 import asyncio
@@ -33,9 +32,9 @@ from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
 
-TOLD_S_MAX = 5.0
-"""For those whose requests were cut short to be told."""
-TOLD_HURRIED_S = 0.5
+LAST_ANSWERS_S_MAX = 5.0
+"""For callers whose requests were cut short to get their errors."""
+LAST_ANSWERS_HURRIED_S = 0.5
 """The same after a second signal."""
 
 _LOOK_S = 0.02
@@ -46,7 +45,7 @@ _GARBAGE_COUNT = 5000
 themselves; at Python's 700 the search took a third of the time of a server under load."""
 
 _NICER = 5
-"""What HTTP stands back by: 16 streams were 4 % faster with it on two cores (docs/log.md)."""
+"""Niceness of the HTTP thread: 16 streams were 4 % faster with it on two cores (docs/log.md)."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -66,13 +65,13 @@ class Lifecycle:
         self._server: HttpServer | None = None
 
     def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
-        """Serve until told to stop. The main thread's server has the signals and the process.
+        """Serve until asked to stop. In the main thread it handles the signals of the process.
 
         Raises EngineStopped when the engine gave up.
         """
         if threading.current_thread() is threading.main_thread():
-            _calm_collector()
-            _step_back()
+            _tune_collector()
+            _lower_priority()
             allow_files()
         # A fifth cheaper than asyncio's own loop for each event of a stream.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -92,13 +91,15 @@ class Lifecycle:
         self._loop = asyncio.get_running_loop()
         self._asked, self._hurried = asyncio.Event(), asyncio.Event()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            self._hear_signals(self._loop)
+            self._handle_signals(self._loop)
         listen(listener, self._unsent_bytes_max)
-        server = self._server = HttpServer(self._app, listener, self._service, int(TOLD_S_MAX))
+        server = self._server = HttpServer(
+            self._app, listener, self._service, int(LAST_ANSWERS_S_MAX)
+        )
         serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())
         failing = asyncio.create_task(self._wait_failure())
-        watch = asyncio.create_task(_tell_started(server, started))
+        watch = asyncio.create_task(_call_when_started(server, started))
         ends = {serving, asked, failing}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         watch.cancel()
@@ -108,14 +109,14 @@ class Lifecycle:
         # Looked at before we end the engine ourselves.
         failure = self._service.engine.failure
         await self._end()
-        await self._wait_idle(TOLD_S_MAX, TOLD_HURRIED_S)
+        await self._wait_idle(LAST_ANSWERS_S_MAX, LAST_ANSWERS_HURRIED_S)
         server.should_exit = True
         asked.cancel()
         await serving
         if failure is not None:
             raise EngineStopped(str(failure))
 
-    def _hear_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises where there are none, or this is not their thread."""
         for number in SIGNALS:
             loop.add_signal_handler(number, self._ask)
@@ -123,7 +124,7 @@ class Lifecycle:
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
 
     def _hang_up(self) -> None:
-        """The terminal is gone, which is told by its shell and by the system, one after another."""
+        """The terminal is gone: its shell and the system each send a signal."""
         assert self._asked is not None
         if not self._asked.is_set():
             self._ask()
@@ -178,14 +179,14 @@ class Lifecycle:
             await asyncio.sleep(_LOOK_S)
 
 
-def _calm_collector() -> None:
+def _tune_collector() -> None:
     """Look for cycles less often, and never among what was there before the first request."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE_COUNT, *gc.get_threshold()[1:])
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """Let the threads of the forward pass go first: all of them wait for one that is pushed aside.
 
     Linux has a niceness for each thread, and only this one and those it starts get it.
@@ -196,7 +197,7 @@ def _step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(usual + _NICER, 19))
 
 
-async def _tell_started(server: HttpServer, started: Callable[[], None] | None) -> None:
+async def _call_when_started(server: HttpServer, started: Callable[[], None] | None) -> None:
     while not server.started:  # noqa: ASYNC110, because uvicorn has no event for it
         await asyncio.sleep(_LOOK_S)
     if started is not None:

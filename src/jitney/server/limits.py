@@ -69,8 +69,8 @@ CHUNKS_PER_PIECE = 256
 
 CHUNKS_MAX = 32_768
 CHUNK_BYTES_USUAL = 1024
-"""Chunks of one body, and one more for each so many bytes in them: whoever writes a body in parts
-writes larger ones, and single bytes are as good as an attack."""
+"""Chunks of one body, and one more for each so many bytes in them: clients that write a body in
+parts write larger ones, and chunks of single bytes are an attack."""
 
 CHUNK_LINE_BYTES_MAX = 256
 """The line before a chunk, with an extension that nobody reads."""
@@ -80,7 +80,7 @@ TRAILER_BYTES_MAX = 4096
 
 STEPS_PER_ROUND = 256
 """Steps of reading in one round of the event loop, over all connections. A step takes some 15 us,
-so that whoever streams waits for that of others no longer than a token takes."""
+so that a stream waits for it no longer than a token takes."""
 
 STEPS_PER_SHARE = 16
 """Steps for one connection until others have their turn: enough for an ordinary request."""
@@ -90,7 +90,7 @@ HEAD_BYTES_USUAL = 4096
 
 READS_BYTES_MAX = 67_108_864
 """What was taken from connections and waits for its turn to be read, of all together; each may have
-up to 256 KB of it. Beyond it, whoever brings more than a short request is told to come back."""
+up to 256 KB of it. Beyond it, all but short requests are refused, to be sent again later."""
 
 STEPS_PER_REQUEST = 10
 """What a request counts for, because it is answered too."""
@@ -108,14 +108,14 @@ BODY_S_MAX = 60.0
 
 BODIES_READ_MAX = 4096
 """Bodies on their way in at once; for one more, the one that has been so the longest gives way.
-Whoever sends slowly, in whatever number, keeps no place from those who do not."""
+However many clients send slowly, they keep no place from those who do not."""
 
 BODY_BYTES_SPARED = 16_384
 """The beginning of each body, which does not count among the bytes that are held: what the large
 ones take up is no reason to refuse an ordinary request. Bounded by the number of bodies."""
 
 BODY_UNREAD_BYTES_MAX = 1_048_576
-"""Of one body, between its connection and whoever reads it. No more is taken from 64 KB on, so that
+"""Of one body, between its connection and its reader. No more is taken from 64 KB on, so that
 it is less than half of this by itself."""
 
 KEEP_ALIVE_S = 30
@@ -137,11 +137,11 @@ ACCEPT_S_MAX = 60.0
 
 DEADLINE_GRACE_S = 0.5
 """The engine ends a request that is past its deadline, between two batches; when it has not done
-so after this, the caller is told without it."""
+so after this, the caller gets its error without it."""
 
 LINGER_S_MAX = 2.0
 """A client that was answered before its body was there may finish sending for so long, so that it
-reads the answer: whoever is cut while sending may lose it."""
+reads the answer: a client that is cut while sending may lose it."""
 
 REST_BYTES_MAX = 65_536
 """A body that is not longer, and answered before it is there, is read over, and its connection
@@ -169,25 +169,25 @@ BODIES_BYTES_MIN = 160_000_000
 are far smaller."""
 
 CONNECTIONS_MAX = 8192
-"""Connections at once, idle ones included; the next one is told so and closed. Fewer where the
+"""Connections at once, idle ones included; the next one is refused and closed. Fewer where the
 limit on open files is lower: see `jitney.server.http.open_files`."""
 
 ACCEPTS_PER_ROUND = 64
-"""Connections taken in one round of the event loop; whoever streams waits for that long."""
+"""Connections accepted in one round of the event loop; streams wait for that long."""
 
 FILES_KEPT = 128
-"""Open files that are not connections: the model, the backend's pipes, the log, and those whom a
-connection too many is told through."""
+"""Open files that are not connections: the model, the backend's pipes, the log, and those that a
+connection beyond the limit is refused through."""
 
 WORKER_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""
 
 LOG_BYTES_MAX = 1_048_576
 """Lines of the log that wait to be written: some 8,000 of requests, more than connections there
-are. A reader who is slower than that for long loses some, and is told how many."""
+are. For a reader who is slower than that, lines are dropped, and one line says how many."""
 
 LOG_END_S_MAX = 0.5
-"""For what waits to be written when the process ends. Whoever reads has done so by then."""
+"""For what waits to be written when the process ends. A reader that is there has read by then."""
 
 TRACE_EVENTS = 4096
 """Events of ticks in a trace, unless all are asked for: a megabyte, and the last seconds."""

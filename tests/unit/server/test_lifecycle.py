@@ -15,13 +15,13 @@ def niceness_after(monkeypatch: pytest.MonkeyPatch, platform: str) -> int:
     """How much nicer a thread of its own is after it stepped back."""
     found: list[int] = []
 
-    def step_back() -> None:
+    def lower_priority() -> None:
         before = os.getpriority(os.PRIO_PROCESS, 0)
-        lifecycle._step_back()
+        lifecycle._lower_priority()
         found.append(os.getpriority(os.PRIO_PROCESS, 0) - before)
 
     monkeypatch.setattr(sys, "platform", platform)
-    thread = threading.Thread(target=step_back)
+    thread = threading.Thread(target=lower_priority)
     thread.start()
     thread.join(WAIT_S)
     return found[0]

@@ -34,14 +34,14 @@ def make_router(service: Service) -> APIRouter:
         _check_room(service)
         for handle in handles:
             handle.pause()
-        return _told(reply_id, "pausing")
+        return _status(reply_id, "pausing")
 
     @router.post("/v1/requests/{reply_id}/resume")
     async def resume(request: Request, reply_id: str) -> Response:
         """Let a paused call go on."""
         for handle in _find(service, request, reply_id):
             handle.resume()
-        return _told(reply_id, "resuming")
+        return _status(reply_id, "resuming")
 
     @router.post("/v1/requests/{reply_id}/priority")
     async def reprioritise(
@@ -63,7 +63,7 @@ def make_router(service: Service) -> APIRouter:
             )
         for handle in _find(service, request, reply_id):
             handle.reprioritise(chosen)
-        return _told(reply_id, chosen.name.lower())
+        return _status(reply_id, chosen.name.lower())
 
     return router
 
@@ -95,5 +95,5 @@ def _check_room(service: Service) -> None:
         )
 
 
-def _told(reply_id: str, state: str) -> Response:
+def _status(reply_id: str, state: str) -> Response:
     return JSONResponse({"id": reply_id, "object": "request", "status": state})

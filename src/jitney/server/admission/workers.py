@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """Something to make, and the future of whoever waits for it."""
+    """Something to make, and the future of its caller."""
 
     line: Line
     make: Callable[[], Any]  # Any: whatever it makes
@@ -70,7 +70,7 @@ class Workers:
         return work.result
 
     def close(self) -> None:
-        """Begin nothing more; whoever waits is cancelled."""
+        """Begin nothing more, and cancel what waits."""
         self._is_closed = True
         for work in self._queue.waiting:
             work.result.cancel()

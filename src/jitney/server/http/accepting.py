@@ -1,7 +1,7 @@
 """Takes new connections from a listening socket: as many as wait, each time. Event loop.
 
 uvloop by itself takes one in each round of its loop. Where many stream, rounds are long, and those
-who come meanwhile would stand in the kernel's line for seconds, health checks among them.
+who come meanwhile would wait in the kernel for seconds, health checks among them.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ RETRY_S = 0.1
 
 
 def listen(listener: socket.socket, unsent_bytes_max: int) -> None:
-    """Let people connect; they wait until they are taken. May be called again. Raises OSError.
+    """Let clients connect; they wait until they are accepted. May be called again.
 
-    Connections take the size of their buffer over from the socket that they come through.
+    A connection has the size of its buffer from this socket. Raises OSError.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes_max)
     listener.listen(BACKLOG)
 
 
 class Acceptor:
-    """One listening socket, from `open` to `close`; `connections` is everyone who is there."""
+    """One listening socket, from `open` to `close`; `connections` are those that are open."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class Acceptor:
         self._connections = connections
         self._arriving: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        """There from the first connection that could not be taken until the next one that is."""
+        """Set from the first connection that could not be accepted to the next one that is."""
 
     @property
     def arriving_count(self) -> int:
-        """Connections that were taken and are not among those who are there yet."""
+        """Connections that were accepted and have no protocol yet."""
         return len(self._arriving)
 
     def open(self) -> None:
-        """Take those who come; the socket listens by now."""
+        """Accept those who come; the socket listens by now."""
         self._listener.setblocking(False)
         self._watch()
 
     async def close(self) -> None:
-        """Take no more and give the address back. Whoever was taken is there afterwards."""
+        """Accept no more and close the socket; what was accepted is a connection afterwards."""
         asyncio.get_running_loop().remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -64,10 +64,10 @@ class Acceptor:
             await asyncio.wait(self._arriving)
 
     def _watch(self) -> None:
-        asyncio.get_running_loop().add_reader(self._listener, self._take)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _take(self) -> None:
-        # Whoever is one too many is told so, which takes a file for a moment: one at a time.
+    def _accept(self) -> None:
+        # A connection beyond the limit is refused, and needs an open file for that: one at a time.
         room = connections_max() - len(self._connections) - self.arriving_count
         for _ in range(max(1, min(limits.ACCEPTS_PER_ROUND, room))):
             try:
@@ -80,9 +80,9 @@ class Acceptor:
                 self._pause(error)
                 return
             self._retry = None
-            self._greet(connection)
+            self._begin(connection)
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _begin(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         arrival = asyncio.create_task(self._hand_over(connection))
         self._arriving.add(arrival)
@@ -97,7 +97,7 @@ class Acceptor:
             connection.close()
 
     def _pause(self, error: OSError) -> None:
-        """Nothing changes by asking again at once, and the line would be there all the time."""
+        """To try again at once would change nothing, and fill the log."""
         if self._retry is None:
             _log.warning("no connection can be taken at the moment: %s", error.strerror)
         loop = asyncio.get_running_loop()

@@ -39,10 +39,10 @@ class _Arrival:
 
 
 class BodyReader:
-    """The bodies that are on their way in, the oldest first; then, if they are large, in a line.
+    """Reads bodies, and has large ones parsed one at a time in a thread.
 
-    All threads of Python wait for one that parses. So large bodies are parsed one at a time, and
-    in between others have their turn.
+    All threads of Python wait for one that parses, so that one is enough; between two bodies
+    others have their turn.
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -1,4 +1,4 @@
-"""The chunks of one body, taken apart strictly: `Chunks`. Pure; event loop.
+"""Reads the chunks of one body, strictly: `Chunks`. Pure; event loop.
 
 Each chunk costs about a microsecond here, which is a tenth of what h11 takes, and no line is ever
 looked at for longer than it is long. Extensions and trailers are read over: nobody asked for them.
@@ -14,7 +14,7 @@ _DIGITS_MAX = 15
 
 
 class BadChunk(Exception):
-    """This is no chunked body, or one that nobody would send who means well."""
+    """This is no chunked body, or one made to be expensive."""
 
 
 def are_lines(text: bytearray) -> bool:

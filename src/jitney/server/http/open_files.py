@@ -1,4 +1,4 @@
-"""Open files: as many as the connections need, and as many connections as there are files.
+"""Open files: as many as the connections need, or as many connections as there may be files.
 
 Every connection is an open file, and shells and service managers often allow a process 1,024.
 `allow_files` is called once, at the start; `connections_max` may be called at any time.

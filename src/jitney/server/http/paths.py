@@ -37,7 +37,7 @@ _INSTEAD = {
 
 
 def instead_of(path: str) -> str | None:
-    """What whoever asked for this path should do; part of a sentence that repeats nothing of it."""
+    """What to use instead of this path; part of a sentence that repeats nothing of the path."""
     if path.startswith("/models/"):
         return f"{_MODELS}/NAME"
     return _INSTEAD.get(path.rstrip("/"))

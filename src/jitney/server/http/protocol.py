@@ -11,10 +11,10 @@ A connection is always in one of these states, and each has an end:
     IDLE     the next request                          KEEP_ALIVE_S               being closed
     LINGER   the client to read that it was the last   LINGER_S_MAX               being closed
 
-Bytes do not prolong a state: each is given its time once, when it begins. What arrives in LINGER
-is thrown away and not read. What arrives in ANSWER is kept for later, up to a bound, so that the
-connection's end is noticed. What no request can be made of is refused in the shape of all other
-errors, and a response can write to its connection without the layers in between.
+The time of a state starts once, when the state begins: more bytes do not prolong it. What arrives
+in LINGER is thrown away. What arrives in ANSWER is kept for later, up to a bound, so that the
+connection's end is noticed. What is no HTTP is refused in the shape of all other errors. A response
+can write to its connection without the layers in between.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class GuardedProtocol(H11Protocol):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._note = note
-        self.app = _with_shortcuts(self.app, self)
+        self.app = _with_extensions(self.app, self)
         self.conn = StrictConnection(rounds)
         self.state: ConnectionState | None = None
         self._rounds = rounds
@@ -87,20 +87,20 @@ class GuardedProtocol(H11Protocol):
         self._taken_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody called; the headers are awaited."""
+        """A client has connected; its headers are awaited."""
         super().connection_made(transport)
         self.flow = _Flow(transport)
         transport.set_write_buffer_limits(limits.UNWRITTEN_BYTES_MAX)
         if len(self.connections) > connections_max():
             message = "The server has as many connections as it may; try again later."
             self._write_refusal(_crowded(message, code="too_many_connections"))
-            # At once: it has sent nothing yet, and there is no room for it to stay.
+            # At once: it has sent nothing yet, and there is no room for it.
             transport.close()
             return
         self._enter_state()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """The connection is closed."""
         self._stop_timer()
         self._rounds.leave(self.handle_events)
         super().connection_lost(exc)
@@ -118,18 +118,18 @@ class GuardedProtocol(H11Protocol):
             self.handle_events()
 
     def handle_events(self) -> None:
-        """Read on, for a share of this round of the event loop; the rest has the next one's."""
+        """Read on, for a share of this round of the event loop; the rest is read in the next."""
         if self._is_lingering or self.transport.is_closing():
             return
         if self.flow.is_held and _has_left(self.transport.get_extra_info("socket")):
-            # While nothing is taken from it, nobody hears of its end.
+            # While nothing is read from it, its end is not noticed otherwise.
             self.transport.abort()
             return
         self.conn.begin()
         super().handle_events()
         if self.cycle is not None and self.cycle.transport is self.transport:
-            # The cycle would close it while its client still sends.
-            self.cycle.transport = _Parting(self.transport, self)  # type: ignore[assignment]
+            # uvicorn would close it while the client still sends.
+            self.cycle.transport = _LingeringTransport(self.transport, self)  # type: ignore[assignment]
         if self._has_too_much:
             self.transport.abort()
             return
@@ -140,7 +140,7 @@ class GuardedProtocol(H11Protocol):
         self._enter_state()
 
     def _wait_round(self) -> None:
-        """Let others have their turn; what comes meanwhile is left to the system."""
+        """Let others have their turn; what comes meanwhile stays in the system's buffer."""
         held_bytes = self.conn.held_count
         if self._rounds.is_crowded and held_bytes > limits.BODY_BYTES_SPARED:
             message = "The server reads as many large bodies as it may; try again later."
@@ -148,14 +148,14 @@ class GuardedProtocol(H11Protocol):
             self.send_400_response("")
             return
         self.flow.hold()
-        # Whoever brings much waits with those who have had some of it read.
+        # A large request waits with those of which some was read.
         is_begun = self.conn.has_begun or held_bytes > limits.HEAD_BYTES_USUAL
         self._rounds.wait(self.handle_events, is_begun=is_begun, held_bytes=held_bytes)
 
     def on_response_complete(self) -> None:
         """The next request may have come already."""
         self.server_state.total_requests += 1
-        # Nobody asks for the body any more, and an idle connection would keep it.
+        # An idle connection would keep the body, which nobody needs any more.
         self.cycle.body.clear()
         if self._is_lingering or self.transport.is_closing():
             return
@@ -169,7 +169,7 @@ class GuardedProtocol(H11Protocol):
             self.handle_events()
 
     def shutdown(self) -> None:
-        """The server ends: whoever was answered goes, others when they are."""
+        """The server ends: close the connection, after its answer if one is under way."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
         else:
@@ -186,7 +186,7 @@ class GuardedProtocol(H11Protocol):
         self._is_lingering = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            # Nobody reads what it has to say.
+            # Nobody reads the rest of its answer.
             cycle.disconnected = True
             cycle.waiting_for_100_continue = False
             cycle.message_event.set()
@@ -201,7 +201,7 @@ class GuardedProtocol(H11Protocol):
         """Send one more piece of a chunked body; False when the client is behind: await it then.
 
         Each layer that a response passes on its way out costs as much as the write itself.
-        Raises ClientLeft: whoever did not read for long may have left a lot, not to be made now.
+        Raises ClientLeft, so that nothing more is made for a client that has left.
         """
         assert piece, "an empty piece would be the end of the body"
         if self.transport.is_closing():
@@ -213,7 +213,7 @@ class GuardedProtocol(H11Protocol):
         return True
 
     def _unsupported_upgrade_warning(self) -> None:
-        """uvicorn's would tell the operator to install something, because some client asked."""
+        """uvicorn's own warning asks the operator to install something, because of some client."""
         _log.debug("a client wanted another protocol; it is answered in HTTP/1.1")
 
     def cut_if_stalled(self, limit_s: float) -> None:
@@ -311,7 +311,7 @@ class GuardedProtocol(H11Protocol):
         self._stop_timer()
         limit_s = _limit_s(state)
         if limit_s is not None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(limit_s, self._be_late)
+            self._timer = self.loop.call_later(limit_s, self._time_out)
 
     def _stop_timer(self) -> None:
         self._rounds.leave(self._give_up)
@@ -319,8 +319,8 @@ class GuardedProtocol(H11Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _be_late(self) -> None:
-        """The time is over, perhaps for thousands at once: they are seen off in turns."""
+    def _time_out(self) -> None:
+        """The time is over, perhaps for thousands at once: they are closed in turns."""
         self._timer = None
         self._rounds.wait(self._give_up, is_begun=True)
 
@@ -329,15 +329,15 @@ class GuardedProtocol(H11Protocol):
             return
         self._rounds.take(limits.STEPS_PER_END)
         if self.state is ConnectionState.HEAD and self.flow.is_held:
-            # It waits for us, in a line that is short enough to end.
-            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._be_late)
+            # It waits for its turn to be read, which comes soon.
+            self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._time_out)
         elif self.state is ConnectionState.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
             self._rounds.take(limits.STEPS_PER_REQUEST)
             self._write_refusal(Refusal("request_timeout", message))
             self.linger()
         else:
-            # It was answered, or never said anything.
+            # It was answered, or has sent nothing.
             self.transport.close()
 
 
@@ -346,34 +346,34 @@ def _crowded(message: str, *, code: str) -> Refusal:
 
 
 class _Flow(FlowControl):
-    """uvicorn's, which stops when a body is not read (`read_paused`), beside a line of our own
-    (`is_held`): nothing is taken from the connection while either is so."""
+    """uvicorn's flow control, which pauses when a body is not read (`read_paused`), with a pause of
+    our own (`is_held`): nothing is read from the connection during either."""
 
     is_held = False
 
     def hold(self) -> None:
-        """Take nothing more from the connection until it is released."""
+        """Read nothing more from the connection until it is released."""
         self.is_held = True
-        # Whatever is noted: uvicorn reads on behind its back when a request has ended.
+        # Whatever `read_paused` says: uvicorn resumes the transport itself when a request ends.
         self._transport.pause_reading()
 
     def release(self) -> None:
-        """Take more again, if it was held, and its body is read."""
+        """Read again, if it was held, and its body is read."""
         if self.is_held:
             self.is_held = False
             if not self.read_paused:
                 self._transport.resume_reading()
 
     def resume_reading(self) -> None:
-        """The body is read: take more, unless it is held."""
+        """The body is read: go on reading, unless it is held."""
         if self.is_held:
             self.read_paused = False
         else:
             super().resume_reading()
 
 
-class _Parting:
-    """What a response takes for its connection: it is closed when the client can have read it."""
+class _LingeringTransport:
+    """What a response takes for its connection: closed only when the client can have read it."""
 
     def __init__(self, transport: asyncio.Transport, protocol: GuardedProtocol) -> None:
         self.write = transport.write
@@ -393,7 +393,7 @@ def _limit_s(state: ConnectionState) -> float | None:
     """How long a connection may be in this state; None where something else ends it."""
     return {
         ConnectionState.HEAD: limits.HEADER_S_MAX,
-        # Whoever reads it gives up a little earlier, and says so.
+        # The reader of the body gives up a little earlier, and says so.
         ConnectionState.BODY: limits.BODY_S_MAX + limits.LINGER_S_MAX,
         ConnectionState.REST: limits.LINGER_S_MAX,
         ConnectionState.IDLE: limits.KEEP_ALIVE_S,
@@ -428,7 +428,7 @@ def _has_left(connection: socket.socket | None) -> bool:
         return True
 
 
-def _with_shortcuts(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
+def _with_extensions(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             offered = scope.setdefault("extensions", {})

@@ -1,8 +1,8 @@
 """Shares each round of the event loop among the connections that have sent something: `Rounds`.
 
-Whoever sends much, in whatever small parts, has it read a little in each round; in between are
-everybody else's streams, and those who have come meanwhile: there is a line for those who begin
-and one for those who go on, and each has half of what is done. Event loop.
+Of a connection that has sent much, a little is read in each round; between two rounds, streams are
+served and new connections are accepted. There are two queues, one for connections that begin and
+one for those that go on, and each gets half of the work. Event loop.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ class Rounds:
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
         self._left = limits.STEPS_PER_ROUND
-        # With the bytes that each keeps in memory meanwhile.
+        # With the bytes that each holds in memory meanwhile.
         self._first: dict[Callable[[], None], int] = {}
         self._again: dict[Callable[[], None], int] = {}
         self._held_bytes = 0
         self._ahead = 0
-        """Steps that those who begin had more than those who go on, since both wait."""
+        """Steps by which those who begin are ahead of those who go on, while both wait."""
         self._is_called = False
 
     @property
@@ -35,13 +35,13 @@ class Rounds:
         return self._left <= 0
 
     def take(self, steps: int) -> None:
-        """So much was done; what was done beyond the end of a round is missing in the next."""
+        """So much was done. What was done beyond the end of a round is taken from the next."""
         self._left -= steps
         self._call()
 
     @property
     def is_crowded(self) -> bool:
-        """Whether those who wait keep as much in memory as they may."""
+        """Whether those who wait hold as much memory as they may."""
         return self._held_bytes >= limits.READS_BYTES_MAX
 
     def wait(self, read: Callable[[], None], *, is_begun: bool, held_bytes: int = 0) -> None:
@@ -53,8 +53,8 @@ class Rounds:
 
     def leave(self, read: Callable[[], None]) -> None:
         """Do not call it any more."""
-        for line in (self._first, self._again):
-            self._held_bytes -= line.pop(read, 0)
+        for waiting in (self._first, self._again):
+            self._held_bytes -= waiting.pop(read, 0)
 
     def _call(self) -> None:
         if not self._is_called:
@@ -73,13 +73,13 @@ class Rounds:
                 self._call()
 
     def _call_next(self) -> None:
-        """One of those who wait, of the line that has had less."""
+        """One of those who wait, from the queue that has had less."""
         if not (self._first and self._again):
             self._ahead = 0
         is_first = bool(self._first) and (self._ahead <= 0 or not self._again)
         read, left = next(iter(self._first if is_first else self._again)), self._left
         self.leave(read)
         read()
-        # Whoever does nothing in its turn has had it too.
+        # A turn in which nothing was read counts as well.
         steps = max(1, left - self._left)
         self._ahead += steps if is_first else -steps

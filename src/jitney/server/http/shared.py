@@ -1,8 +1,8 @@
-"""Something that takes a while and is the same for everyone: made once at a time. Event loop.
+"""A value that takes a while to make and is the same for everyone: `Shared`. Event loop.
 
-However many ask, one thread makes it, and rests as long as that took before it makes another one
-for those who came meanwhile: half of the time belongs to others. They all get the same one, and
-never one that was begun before they asked.
+However many ask, it is made once at a time, in a thread. Before it is made again for those who came
+meanwhile, there is a pause of the same length: half of the time belongs to others. All who waited
+get the same value, and never one that was begun before they asked.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """What one connection sends, checked before h11 reads it: `StrictConnection`. Event loop.
 
-h11 gets whole headers that it reads in time that follows from their length, pieces of bodies, and
-chunks that were taken apart before; never anything that comes after the end of a request. What
-cannot be understood in one way only is refused, and so is what takes far more to read than to send.
+h11 gets whole headers, which it then reads in a time that follows from their length, and pieces of
+bodies, of which the chunks were checked before; never what comes after the end of a request. What
+can be understood in two ways is refused, and so is what takes far longer to read than to send.
 """
 
 import h11
@@ -99,7 +99,7 @@ class StrictConnection(h11.Connection):
         self._length_left = 0
         if self._chunks is None:
             self._length_left = int(headers.get(b"content-length", b"0"))
-        # Whoever waits for a word before it sends may send nothing after another one.
+        # A client that expects `100 Continue` may send nothing after another answer.
         is_known = self._chunks is None and b"expect" not in headers
         self.is_short = is_known and self._length_left <= limits.REST_BYTES_MAX
 
@@ -114,7 +114,7 @@ class StrictConnection(h11.Connection):
             raise self._refused(self.refusal)
         is_long = end < 0 and len(held) >= limits.HEADER_BYTES_MAX
         line_end = head.find(b"\r\n")
-        # A line that is too long already is not waited for.
+        # There is no need to wait for the end of a line that is too long already.
         if (line_end if line_end >= 0 else len(head)) > limits.ADDRESS_BYTES_MAX + _LINE_BYTES:
             raise self._refused(Refusal("uri_too_long", "The address is too long."))
         is_wide = head.count(b"\n") - 2 > limits.HEADERS_MAX

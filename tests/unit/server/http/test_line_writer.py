@@ -1,4 +1,4 @@
-"""The outlet on real pipes: in order, within its bound, and every line written or counted."""
+"""The lines on real pipes: in order, within its bound, and every line written or counted."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jitney.server import limits
-from jitney.server.http.outlet import Outlet, OutletLog
+from jitney.server.http.line_writer import LineWriter, LogWriter
 
 WAIT_S = 20.0
 LINE = "x" * 999
@@ -49,18 +49,18 @@ def test_lines_are_written_in_order_or_counted(
             while True:
                 filled_bytes += os.write(writer, b"x" * 4096)
         os.set_blocking(writer, blocks)
-        outlet = Outlet(writer, "{} were dropped".format)
+        lines = LineWriter(writer, "{} were dropped".format)
         for number in range(100):
-            outlet.put(f"{number:03} {LINE}")
-        assert outlet.dropped_count == 91, "nine fit"
+            lines.put(f"{number:03} {LINE}")
+        assert lines.dropped_count == 91, "nine fit"
         while filled_bytes:
             filled_bytes -= len(os.read(reader, filled_bytes))
         *kept, told = read(reader, 10)
         assert told == "91 were dropped"
         assert [line[:3] for line in kept] == [f"{number:03}" for number in range(9)]
-        outlet.put("after")
+        lines.put("after")
         assert read(reader, 1) == ["after"]
-        outlet.wait_written(WAIT_S)
+        lines.wait_written(WAIT_S)
 
 
 def test_what_cannot_be_written_is_counted_and_told_when_it_can_be_again() -> None:
@@ -68,13 +68,13 @@ def test_what_cannot_be_written_is_counted_and_told_when_it_can_be_again() -> No
     with pipe() as (reader, writer), pipe() as (elsewhere, broken):
         os.close(elsewhere)
         file = os.dup(broken)
-        outlet = Outlet(file, "{} were dropped".format)
+        lines = LineWriter(file, "{} were dropped".format)
         for _ in range(3):
-            outlet.put("lost")
-            outlet.wait_written(WAIT_S)
-        assert outlet.dropped_count == 3
+            lines.put("lost")
+            lines.wait_written(WAIT_S)
+        assert lines.dropped_count == 3
         os.dup2(writer, file)
-        outlet.put("back")
+        lines.put("back")
         assert read(reader, 2) == ["back", "3 were dropped"]
 
 
@@ -84,7 +84,7 @@ def test_records_have_their_form_and_so_has_the_line_about_those_dropped(
     """Guards those who parse the log; and its end: what waits is written by a flush."""
     monkeypatch.setattr(limits, "LOG_BYTES_MAX", 100)
     with pipe() as (reader, writer):
-        log = OutletLog(writer)
+        log = LogWriter(writer)
         log.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
         for text in ("short", LINE, "lost"):
             log.handle(logging.makeLogRecord({"msg": text, "levelname": "INFO"}))

@@ -1,9 +1,9 @@
-"""The way out for lines: the log, and what is said on standard output. Any thread.
+"""Writes lines of the log and of standard output on a thread of its own. Any thread may call.
 
-Whoever has a line never waits and never fails, whatever is at the other end: a pipe that nobody
-reads, a terminal that is held or gone, a full disk. A thread writes; lines that find no room are
-dropped, counted, and told in one line once everything before them is written. It writes to the
-file itself: Python's own stream has a lock, which the interpreter wants when it ends.
+A caller never waits and never fails, whatever is at the other end: a pipe that nobody reads, a
+terminal that is paused or gone, a full disk. Lines that find no room are dropped and counted, and
+one line says how many, once everything before them is written. It writes to the file itself:
+Python's own stream has a lock, which the interpreter needs when it ends.
 """
 
 import logging
@@ -18,7 +18,7 @@ from jitney.server import limits
 STDOUT, STDERR = 1, 2
 
 
-class Outlet:
+class LineWriter:
     """One file, and the lines that wait for it; `tell` makes the line about those dropped."""
 
     def __init__(self, file: int, tell: Callable[[int], str]) -> None:
@@ -31,8 +31,8 @@ class Outlet:
         self._is_full = False
         self._dropped_count = 0
         self._told_count = 0
-        # A daemon: whoever does not read must not keep the process.
-        threading.Thread(target=self._run, name="jitney-outlet", daemon=True).start()
+        # A daemon: a reader that does not read must not keep the process.
+        threading.Thread(target=self._run, name="jitney-lines", daemon=True).start()
 
     @property
     def dropped_count(self) -> int:
@@ -43,8 +43,8 @@ class Outlet:
         """Have a line written, if there is room for it."""
         content = _bytes_of(line)
         with self._changed:
-            # One gap, told once: after the first that finds no room, all are dropped until
-            # nothing waits.
+            # One gap, and one line about it: after the first line that finds no room, all are
+            # dropped until nothing waits.
             if self._is_full or self._held_bytes + len(content) > limits.LOG_BYTES_MAX:
                 self._is_full = True
                 self._dropped_count += 1
@@ -91,28 +91,28 @@ class Outlet:
         return True
 
 
-class OutletLog(logging.Handler):
+class LogWriter(logging.Handler):
     """Records of the log, written out on the thread that logs; the interpreter flushes it last."""
 
     def __init__(self, file: int = STDERR) -> None:
         super().__init__()
-        self._outlet = Outlet(file, self._tell)
+        self._writer = LineWriter(file, self._tell)
 
     @property
     def dropped_count(self) -> int:
         """Lines of the log that were never written."""
-        return self._outlet.dropped_count
+        return self._writer.dropped_count
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record."""
         try:
-            self._outlet.put(self.format(record))
+            self._writer.put(self.format(record))
         except Exception:  # As the standard library does it: a bad record is no failure of ours.
             self.handleError(record)
 
     def flush(self) -> None:
         """Have what waits written, unless nobody reads."""
-        self._outlet.wait_written(limits.LOG_END_S_MAX)
+        self._writer.wait_written(limits.LOG_END_S_MAX)
 
     def _tell(self, count: int) -> str:
         said = {"msg": "%d lines of the log were dropped: they found no room", "args": (count,)}

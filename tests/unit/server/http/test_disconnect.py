@@ -1,0 +1,94 @@
+"""Tests of `disconnect`: work goes on while its client is there, and no longer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from starlette.types import Message
+
+from jitney.errors import DeadlineExceeded, Draining
+from jitney.server.http.disconnect import unless_left, wait_disconnect
+from jitney.server.openai.error_object import ClientLeft
+
+LIMIT_S = 20.0
+LEFT: Message = {"type": "http.disconnect"}
+MORE: Message = {"type": "http.request", "body": b"x"}
+
+
+def receiving(*messages: Message) -> Callable[[], Awaitable[Message]]:
+    """What gives these messages, and then none."""
+    left = list(messages)
+
+    async def receive() -> Message:
+        if left:
+            return left.pop(0)
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    return receive
+
+
+def outcome(
+    prepare: Callable[["asyncio.Future[str]"], object],
+    *messages: Message,
+    left_s: float | None = None,
+) -> tuple[object, bool]:
+    """What comes of work after `prepare`, an error too; and whether the work was cancelled."""
+
+    async def run() -> tuple[object, bool]:
+        work: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        prepare(work)
+        async with asyncio.timeout(LIMIT_S):
+            try:
+                return await unless_left(work, receiving(*messages), left_s), work.cancelled()
+            except Exception as error:
+                return type(error), work.cancelled()
+
+    return asyncio.run(run())
+
+
+def nothing(work: object) -> None:
+    """It is never done."""
+
+
+def test_what_is_made_is_given() -> None:
+    """Guards the ordinary call, whose client sends nothing more or a little."""
+    assert outcome(lambda work: work.set_result("made"), MORE) == ("made", False)
+
+
+@pytest.mark.parametrize(
+    ("messages", "left_s", "expected"),
+    [((MORE, LEFT), None, ClientLeft), ((), 0.01, DeadlineExceeded)],
+)
+def test_work_for_nobody_is_cancelled(
+    messages: tuple[Message, ...], left_s: float | None, expected: type[Exception]
+) -> None:
+    """Guards the threads: what waits for its turn is not begun."""
+    assert outcome(nothing, *messages, left_s=left_s) == (expected, True)
+
+
+def test_work_that_a_shutdown_cancelled_says_so() -> None:
+    """Guards callers who wait when the server ends: they get an error, not a closed connection."""
+    assert outcome(lambda work: work.cancel()) == (Draining, True)
+
+
+def test_a_client_that_is_silent_is_pinged_until_it_leaves() -> None:
+    """Guards proxies that close what is silent, and the wait itself against their pings."""
+    pings: list[bool] = []
+    gone = asyncio.Event()
+
+    async def receive() -> Message:
+        await gone.wait()
+        return LEFT
+
+    async def ping() -> None:
+        pings.append(True)
+        if len(pings) == 3:
+            gone.set()
+
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await wait_disconnect(receive, 0.001, ping)
+
+    asyncio.run(run())
+    assert len(pings) >= 3
