@@ -1,4 +1,7 @@
-"""Puts the application together: `create_app`. Called once at start-up, before the event loop."""
+"""Puts the application together: `create_app`. Called once at start-up, before the event loop.
+
+Tests: tests/e2e/server/test_service.py and test_rows_http.py.
+"""
 
 from collections.abc import Sequence
 from typing import Any

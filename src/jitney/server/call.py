@@ -1,6 +1,8 @@
 """What the layers of the server know of one HTTP request: `Call`. Event loop.
 
 Made by the outermost layer, and handed on in the scope: each layer adds what it finds out.
+
+Tests: tests/e2e/server/test_deadlines.py and test_log.py.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 When the client leaves, the requests are cancelled, and their slots are free within two ticks,
 whether they ran or waited. Several prompts are one call: when the engine refuses one, the others
 are given up at once. Event loop.
+
+Tests: tests/e2e/server/test_streaming.py, test_calls_as_one.py and test_deadlines.py.
 """
 
 import asyncio

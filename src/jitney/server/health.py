@@ -1,4 +1,7 @@
-"""Whether the server can do its work: `Health`. Any thread."""
+"""Whether the server can do its work: `Health`. Any thread.
+
+Tests: tests/unit/server/test_service.py and tests/e2e/server/test_service.py.
+"""
 
 from dataclasses import dataclass
 

@@ -2,6 +2,8 @@
 
 A stream's status line waits for the first token or a moment, so that an early failure is an HTTP
 status; after it, a failure of any kind is one event, and no `[DONE]`.
+
+Tests: tests/e2e/server/test_streaming.py and test_rows_clients.py.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The endpoints, one short function each. Event loop."""
+"""The endpoints, one short function each. Event loop.
+
+Tests: tests/e2e/server/test_service.py.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,8 @@
 """Tokens of a key that are set aside for its requests, until these have ended: `Billing`.
 
 `reserve` and `release` are called on the event loop, `take` on the engine thread for every record.
+
+Tests: tests/e2e/server/test_rates.py.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """The calls that are being answered: how their callers find them, and how long they waited.
 
 Event loop; `take` is called on the engine thread for every record, and writes a few fields.
+
+Tests: tests/e2e/server/test_steering.py.
 """
 
 from collections.abc import Iterator, Sequence

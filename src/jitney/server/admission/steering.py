@@ -2,6 +2,8 @@
 
 Each caller reaches its own calls only; where there are no keys, everyone is one caller. What is
 asked takes effect between two ticks.
+
+Tests: tests/e2e/server/test_steering.py.
 """
 
 import re

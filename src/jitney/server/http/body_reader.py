@@ -2,6 +2,8 @@
 
 Refusals come as early as they can: a body that is too long is not read to its end, and nothing
 of it is kept. A call is counted among those that are served once its body is there.
+
+Tests: tests/e2e/server/test_slow_bodies.py and test_large_bodies.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 An origin that was allowed may send any header, because clients send many of their own. Starlette
 refuses in plain text; here a refused preflight gets an error like all others.
+
+Tests: tests/e2e/server/test_rows_http.py (row 39).
 """
 
 from starlette.datastructures import Headers

@@ -2,6 +2,8 @@
 
 What touches the insides of uvicorn and h11 is in this folder and nowhere else; pyproject.toml
 bounds their versions.
+
+Tests: tests/e2e/server/test_readers.py and test_early_answers.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 Plain ASGI, because anything that wraps responses would hide that a client has left. Decisions are
 made on `scope["path"]`, never on an address put together from headers a caller controls.
+
+Tests: tests/e2e/server/test_rows_http.py and test_log.py.
 """
 
 import logging

@@ -1,6 +1,8 @@
 """Paths that other servers have, and what to use here instead. Pure.
 
 Most callers who find nothing have set their base address without `/v1`, or with it twice.
+
+Tests: tests/e2e/server/test_other_clients.py.
 """
 
 SERVED = ("/v1/chat/completions", "/v1/completions", "/v1/models")

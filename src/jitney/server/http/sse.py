@@ -1,4 +1,7 @@
-"""Server-sent events: framing only. Pure; any thread."""
+"""Server-sent events: framing only. Pure; any thread.
+
+Tests: tests/unit/server/openai/test_read_body.py.
+"""
 
 import json
 from typing import Any

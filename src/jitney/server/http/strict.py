@@ -3,6 +3,8 @@
 h11 gets whole headers, which it then reads in a time that follows from their length, and pieces of
 bodies, of which the chunks were checked before; never what comes after the end of a request. What
 can be understood in two ways is refused, and so is what takes far longer to read than to send.
+
+Tests: tests/unit/server/http/test_states.py and tests/e2e/server/test_hostile_heads.py.
 """
 
 import h11
