@@ -15,10 +15,10 @@ from jitney.server.openai.bodies import PASSED_ON, CompletionBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.error_object import CODES, Refusal
 from jitney.server.openai.read_body import check_body
-from jitney.server.openai.reference_page import api_reference
+from scripts.api_page import api_reference
 
 BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody)
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 SOURCE = ROOT / "src" / "jitney" / "server"
 
