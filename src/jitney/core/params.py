@@ -52,16 +52,12 @@ class StructuredOutputsParams:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
-        given = [
-            name
-            for name in ("json", "regex", "choice", "grammar")
-            if getattr(self, name) is not None
-        ]
+        names = ("json", "regex", "choice", "grammar")
+        given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
-            raise InvalidRequest(
+            raise _unusable(
                 "structured_outputs takes exactly one of json, regex, choice and grammar, "
-                f"and got {' and '.join(given) or 'none'}.",
-                "structured_outputs",
+                f"and got {' and '.join(given) or 'none'}."
             )
         self.constraint()
 
@@ -84,20 +80,15 @@ def _as_json(schema: object) -> str:
     try:
         return json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(
-            f"the JSON schema cannot be written as JSON ({error}).", "structured_outputs"
-        ) from None
+        raise _unusable(f"the JSON schema cannot be written as JSON ({error}).") from None
 
 
 def _choices(choices: Iterable[str]) -> Constraint:
     listed = list(choices)
     if not listed or len(listed) > limits.CHOICES_MAX:
-        raise InvalidRequest(
-            f"choice takes 1 to {limits.CHOICES_MAX} strings, and got {len(listed)}.",
-            "structured_outputs",
-        )
+        raise _unusable(f"choice takes 1 to {limits.CHOICES_MAX} strings, and got {len(listed)}.")
     if not all(isinstance(choice, str) and choice for choice in listed):
-        raise InvalidRequest("choice takes non-empty strings.", "structured_outputs")
+        raise _unusable("choice takes non-empty strings.")
     return _sized(ConstraintKind.CHOICE, json.dumps(listed))
 
 
@@ -105,15 +96,18 @@ def _sized(kind: ConstraintKind, text: str) -> Constraint:
     is_grammar = kind in (ConstraintKind.LARK, ConstraintKind.GBNF)
     name = "grammar" if is_grammar else kind.value
     if not isinstance(text, str) or not text:
-        raise InvalidRequest(f"{name} takes a non-empty string.", "structured_outputs")
+        raise _unusable(f"{name} takes a non-empty string.")
     is_regex = kind is ConstraintKind.REGEX
     length_max = limits.REGEX_CHARACTERS_MAX if is_regex else limits.CONSTRAINT_CHARACTERS_MAX
     if len(text) > length_max:
-        raise InvalidRequest(
-            f"the {name} constraint has {len(text)} characters; the limit is {length_max}.",
-            "structured_outputs",
+        raise _unusable(
+            f"the {name} constraint has {len(text)} characters; the limit is {length_max}."
         )
     return Constraint(kind, text)
+
+
+def _unusable(message: str) -> InvalidRequest:
+    return InvalidRequest(message, "structured_outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +242,11 @@ class SamplingParams:
 
     def _check_structured(self) -> None:
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
-            raise InvalidRequest(
-                "structured_outputs takes a StructuredOutputsParams.", "structured_outputs"
-            )
+            raise _unusable("structured_outputs takes a StructuredOutputsParams.")
         if self.structured_outputs is not None and (self.min_tokens or self.ignore_eos):
-            raise InvalidRequest(
+            raise _unusable(
                 "structured_outputs decides where the completion ends, so it does not go "
-                "together with min_tokens or ignore_eos.",
-                "structured_outputs",
+                "together with min_tokens or ignore_eos."
             )
 
     def _check_lists(self) -> None:

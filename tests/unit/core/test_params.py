@@ -2,12 +2,18 @@
 
 import json
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from jitney.core import limits
-from jitney.core.params import ConstraintKind, SamplingParams, StructuredOutputsParams
+from jitney.core.params import (
+    PARAMETERS,
+    ConstraintKind,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from jitney.errors import InvalidRequest
 
 # Any: values of every wrong type, as a caller might send them.
@@ -84,6 +90,19 @@ def test_the_edges_are_allowed(name: str, value: object) -> None:
     """Guards against a bound that is off by one."""
     params = SamplingParams(**{name: value})  # type: ignore[arg-type]
     assert getattr(params, name) == value
+
+
+def test_the_table_has_every_parameter() -> None:
+    """Guards those who go through the table: a parameter without a row is in no body and no page.
+
+    Numbers and switches have their own type there, because bodies take it from the table.
+    """
+    given = {each.name: each for each in fields(SamplingParams) if each.init}
+    assert set(PARAMETERS) == set(given)
+    for name, row in PARAMETERS.items():
+        assert row.about.endswith("."), name
+        if row.lowest is not None or row.type is bool:
+            assert row.type == given[name].type, name
 
 
 def test_stop_strings_have_one_form() -> None:
