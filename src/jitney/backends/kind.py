@@ -66,7 +66,8 @@ class Kind:
 
     values: Callable[[Settings, Path | None], Values]
     """The values for its settings, and how much memory it takes. The second argument is the model
-    as it was published, which is made ready first; None where it takes no model."""
+    as it was published, which is made ready first; None where it takes no model. Where it does,
+    the value `model` is the path of what it reads."""
     trial_values: Callable[[Path, Path, Mapping[str, Any]], Values]
     """The values with which it runs a tiny GGUF, for its trial and for the tests: the file, a
     folder for what is made of it, and values to be tried. Sizes are added by the caller."""
