@@ -147,7 +147,10 @@ def refusal_for(error: Exception, http_id: str) -> Refusal:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether the system refused memory: for a value, or for the stack of a thread."""
+    """Whether the system refused memory: for a value, or for the stack of a thread.
+
+    For the second Python has no class of its own, so that its words must be compared.
+    """
     is_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
     return isinstance(error, MemoryError) or is_thread
 
