@@ -57,7 +57,7 @@ class Pauses:
             self._counters.add("pauses_refused")
             return
         self._pauses[sequence] = PauseTimes(now, now + left_s)
-        self._queue.shares.pauses(sequence)
+        self._queue.shares.count(sequence, paused=1)
         self._counters.add("paused")
         if sequence.state is SequenceState.WAITING:
             self.leave_queue(sequence)
@@ -92,4 +92,4 @@ class Pauses:
     def forget(self, sequence: Sequence) -> None:
         """The sequence is paused no more, or has ended."""
         if self._pauses.pop(sequence, None) is not None:
-            self._queue.shares.pauses_no_more(sequence)
+            self._queue.shares.count(sequence, paused=-1)

@@ -206,7 +206,7 @@ class WaitQueue:
         self._arrivals.add(sequence)
         if not sequence.has_started:
             self._newcomers.add(sequence)
-        self.shares.waits(sequence)
+        self.shares.count(sequence, waiting=1)
         self.count += 1
         self.token_count += sequence.known_count
         self.work_count += sequence.known_max
@@ -217,7 +217,7 @@ class WaitQueue:
         self._arrivals.remove(sequence)
         if not sequence.has_started:
             self._newcomers.remove(sequence)
-        self.shares.waits_no_more(sequence)
+        self.shares.count(sequence, waiting=-1)
         self.count -= 1
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max

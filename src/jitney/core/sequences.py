@@ -349,7 +349,7 @@ class LiveSequences:
         history.admitted_known = sequence.known_count
         self._place_among_running(sequence)
         self.gate.joined(sequence)
-        self.queue.shares.runs(sequence)
+        self.queue.shares.count(sequence, running=1)
         if self.queue.fair is not None:
             self.queue.fair.admit(sequence)
             # Charged at once, or one tenant would take all places of this very tick.
@@ -420,6 +420,6 @@ class LiveSequences:
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self.queue.shares.runs_no_more(sequence)
+        self.queue.shares.count(sequence, running=-1)
         if self.queue.fair is not None:
             self.queue.fair.leave(sequence)

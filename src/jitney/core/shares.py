@@ -38,11 +38,6 @@ class Shares:
         """Tenants that run as many as they may: nothing else of theirs is admitted."""
         return self._full
 
-    @property
-    def held_back_count(self) -> int:
-        """Sequences that wait because their tenant is full."""
-        return self.waiting_count(self._full)
-
     def waiting_count(self, tenants: Set[str]) -> int:
         """Sequences of these tenants that wait."""
         return sum(self.held(tenant).waiting_count for tenant in tenants)
@@ -70,45 +65,10 @@ class Shares:
             return True
         return self.held(sequence.request.tenant).paused_count < paused_max(share.waiting_max)
 
-    def waits(self, sequence: Sequence) -> None:
-        """The sequence joined the queue."""
-        self._add(sequence, waiting=1)
-
-    def waits_no_more(self, sequence: Sequence) -> None:
-        """The sequence left the queue."""
-        self._add(sequence, waiting=-1)
-
-    def pauses(self, sequence: Sequence) -> None:
-        """The sequence is paused."""
-        self._add(sequence, paused=1)
-
-    def pauses_no_more(self, sequence: Sequence) -> None:
-        """The sequence is paused no more."""
-        self._add(sequence, paused=-1)
-
-    def runs(self, sequence: Sequence) -> None:
-        """The sequence has a place."""
-        self._add(sequence, running=1)
-
-    def runs_no_more(self, sequence: Sequence) -> None:
-        """The sequence gave its place back."""
-        self._add(sequence, running=-1)
-
-    def check(
-        self, waiting: list[Sequence], paused: list[Sequence], running: list[Sequence]
+    def count(
+        self, sequence: Sequence, *, waiting: int = 0, paused: int = 0, running: int = 0
     ) -> None:
-        """Compare with a recount."""
-        again = Shares()
-        for sequence in waiting:
-            again.waits(sequence)
-        for sequence in paused:
-            again.pauses(sequence)
-        for sequence in running:
-            again.runs(sequence)
-        assert again._held == self._held, (again._held, self._held)
-        assert again._full == self._full, (again._full, self._full)
-
-    def _add(self, sequence: Sequence, waiting: int = 0, paused: int = 0, running: int = 0) -> None:
+        """The sequence waits, is paused or runs from here on (1), or no more (-1)."""
         request = sequence.request
         if request.share is None:
             return
@@ -125,3 +85,17 @@ class Shares:
             self._full.discard(request.tenant)
         if held == TenantCounts():
             del self._held[request.tenant]
+
+    def check(
+        self, waiting: list[Sequence], paused: list[Sequence], running: list[Sequence]
+    ) -> None:
+        """Compare with a recount."""
+        again = Shares()
+        for sequence in waiting:
+            again.count(sequence, waiting=1)
+        for sequence in paused:
+            again.count(sequence, paused=1)
+        for sequence in running:
+            again.count(sequence, running=1)
+        assert again._held == self._held, (again._held, self._held)
+        assert again._full == self._full, (again._full, self._full)

@@ -20,7 +20,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
-from jitney.engine.inbox import Call, Inbox, Stop, Submit
+from jitney.engine.inbox import Inbox, Stop, Submit, TickCall
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
@@ -150,24 +150,24 @@ class Engine:
 
         A handle gives its mailbox: an id that was refused because it lives is another's.
         """
-        self._inbox.cancel(request_id, mailbox, Call(Tick.cancel, (request_id, mailbox)))
+        self._inbox.cancel(request_id, mailbox, TickCall(Tick.cancel, (request_id, mailbox)))
 
     def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Ask that a request do nothing until it is resumed; unknown ids are ignored."""
         key = (request_id, mailbox, "pause")
-        self._inbox.send_last(key, Call(Tick.pause, (request_id, mailbox)))
+        self._inbox.send_last(key, TickCall(Tick.pause, (request_id, mailbox)))
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Ask that a paused request go on; unknown ids are ignored."""
         key = (request_id, mailbox, "pause")
-        self._inbox.send_last(key, Call(Tick.resume, (request_id, mailbox)))
+        self._inbox.send_last(key, TickCall(Tick.resume, (request_id, mailbox)))
 
     def reprioritise(
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
         """Ask that a request be of another class; unknown ids are ignored."""
         key = (request_id, mailbox, "priority")
-        self._inbox.send_last(key, Call(Tick.reprioritise, (request_id, priority, mailbox)))
+        self._inbox.send_last(key, TickCall(Tick.reprioritise, (request_id, priority, mailbox)))
 
     @property
     def still_s(self) -> float:
@@ -205,20 +205,20 @@ class Engine:
         Answered between ticks, never by an engine that is stuck or has stopped: bound the wait.
         """
         answer: Future[Detail] = Future()
-        self._inbox.send(Call(Tick.look, (answer, characters_max)))
+        self._inbox.send(TickCall(Tick.look, (answer, characters_max)))
         return answer
 
     def drain(self) -> None:
         """Take no new requests from here on; returns at once."""
-        self._inbox.send(Call(Tick.drain))
+        self._inbox.send(TickCall(Tick.drain))
 
     def release(self) -> None:
         """Wait for nobody any more: groups depart as they are, and no pause lasts."""
-        self._inbox.send(Call(Tick.release))
+        self._inbox.send(TickCall(Tick.release))
 
     def depart(self) -> None:
         """Let those who wait now depart without waiting for others: nobody else will come."""
-        self._inbox.send(Call(Tick.depart))
+        self._inbox.send(TickCall(Tick.depart))
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Finish what lives for at most `drain_s` seconds, cancel the rest, end. Idempotent."""

@@ -32,8 +32,8 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """Call this method of the tick, between two batches."""
+class TickCall:
+    """TickCall this method of the tick, between two batches."""
 
     method: Callable[..., None]
     arguments: tuple[Any, ...] = ()
@@ -46,7 +46,7 @@ class Stop:
     drains: bool
 
 
-Command = Submit | Call | Stop
+Command = Submit | TickCall | Stop
 
 
 class Inbox:
@@ -59,7 +59,7 @@ class Inbox:
         self._commands: list[Command] = []
         self._submit_count = 0
         self._cancelled: set[tuple[RequestId, Mailbox | None]] = set()
-        self._replaceable: dict[Hashable, Call] = {}
+        self._replaceable: dict[Hashable, TickCall] = {}
         self._closed_by: EngineError | None = None
 
     def submit(self, command: Submit) -> None:
@@ -78,7 +78,7 @@ class Inbox:
             self._cancelled.discard((command.request.id, None))
             self._send(command)
 
-    def cancel(self, request_id: RequestId, mailbox: Mailbox | None, command: Call) -> None:
+    def cancel(self, request_id: RequestId, mailbox: Mailbox | None, command: TickCall) -> None:
         """Any thread. Send a cancel, unless the same one is on its way already."""
         with self._changed:
             is_new = (request_id, mailbox) not in self._cancelled
@@ -86,12 +86,12 @@ class Inbox:
                 self._cancelled.add((request_id, mailbox))
                 self._send(command)
 
-    def send(self, command: Call | Stop) -> None:
+    def send(self, command: TickCall | Stop) -> None:
         """Any thread. Without effect when the engine has stopped: everything ended with it."""
         with self._changed:
             self._send(command)
 
-    def send_last(self, key: Hashable, command: Call) -> None:
+    def send_last(self, key: Hashable, command: TickCall) -> None:
         """Any thread. Of all commands with one key that are on their way, the last one counts:
         however often a request is paused and resumed, little is kept."""
         with self._changed:

@@ -12,7 +12,7 @@ from typing import assert_never
 from jitney.core.backend import Backend
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.inbox import Call, Command, Inbox, Stop, Submit
+from jitney.engine.inbox import Command, Inbox, Stop, Submit, TickCall
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, JitneyError
 
@@ -95,7 +95,7 @@ class Loop:
                     )
                 except JitneyError as error:
                     command.mailbox.end(Ending(None, error))
-            case Call(method, arguments):
+            case TickCall(method, arguments):
                 method(self._tick, *arguments)
             case Stop():
                 self._stop = command

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from jitney.core.request import Request, RequestId
-from jitney.engine.inbox import Call, Inbox, Stop, Submit
+from jitney.engine.inbox import Inbox, Stop, Submit, TickCall
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.tick import Tick
 from jitney.errors import EngineStopped, QueueFull
@@ -19,10 +19,10 @@ def submit(request: Request) -> Submit:
     return Submit(request, Mailbox(), 0.0)
 
 
-def cancel(inbox: Inbox, name: str) -> Call:
+def cancel(inbox: Inbox, name: str) -> TickCall:
     """Send a cancel of this request, whoever has it; what is sent."""
     request_id = RequestId(name)
-    command = Call(Tick.cancel, (request_id, None))
+    command = TickCall(Tick.cancel, (request_id, None))
     inbox.cancel(request_id, None, command)
     return command
 
@@ -33,8 +33,8 @@ def test_commands_are_taken_in_order_of_arrival(make_request: MakeRequest) -> No
     first = submit(make_request())
     inbox.submit(first)
     cancelled = cancel(inbox, first.request.id)
-    inbox.send(Call(Tick.drain))
-    assert inbox.take() == [first, cancelled, Call(Tick.drain)]
+    inbox.send(TickCall(Tick.drain))
+    assert inbox.take() == [first, cancelled, TickCall(Tick.drain)]
     assert inbox.take() == []
 
 
@@ -63,10 +63,10 @@ def test_of_many_pauses_and_resumes_the_last_one_counts() -> None:
     """Guards memory against a client that pauses and resumes faster than ticks run."""
     inbox = Inbox(1)
     for number in range(100):
-        inbox.send_last("pause", Call(Tick.pause, (number,)))
-        inbox.send_last("pause", Call(Tick.resume, (number,)))
-        inbox.send_last("class", Call(Tick.reprioritise, (number,)))
-    assert inbox.take() == [Call(Tick.resume, (99,)), Call(Tick.reprioritise, (99,))]
+        inbox.send_last("pause", TickCall(Tick.pause, (number,)))
+        inbox.send_last("pause", TickCall(Tick.resume, (number,)))
+        inbox.send_last("class", TickCall(Tick.reprioritise, (number,)))
+    assert inbox.take() == [TickCall(Tick.resume, (99,)), TickCall(Tick.reprioritise, (99,))]
     assert inbox.take() == []
 
 
@@ -91,5 +91,5 @@ def test_a_closed_inbox_gives_back_what_is_left_and_refuses_the_rest(
     with pytest.raises(EngineStopped, match="gone"):
         inbox.submit(submit(make_request()))
     cancel(inbox, "a")
-    inbox.send(Call(Tick.drain))
+    inbox.send(TickCall(Tick.drain))
     assert inbox.take() == []
