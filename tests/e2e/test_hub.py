@@ -17,11 +17,12 @@ from tests.models_for_tests import write_tiny_gguf
 
 CONVERT = """
 import sys
+from jitney.backends.kinds import kind_of
 from jitney.config import environment, resolve
-from jitney.loading import located, openvino
+from jitney.loading import located
 settings = resolve({"model": sys.argv[1]}, None, environment()).settings
 found = located(settings)
-openvino.ready(found.model, found)
+kind_of("openvino").ready(found.model, found)
 """
 """Fetches a model and converts it for OpenVINO, wherever its libraries are."""
 
