@@ -7,10 +7,12 @@ if it had come with the model. Everything else is `jitney` itself. FACTS is made
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any  # Any: what the command line calls them with is its own affair
 
+from jitney.backends.fake import kind
 from jitney.cli.main import run
-from jitney.loading import compose, fake
+from jitney.loading import compose
 
 
 def program(
@@ -25,9 +27,11 @@ def program(
 def main() -> None:
     """Tell the fake what it costs, and be `jitney`."""
     facts = json.loads(sys.argv.pop(1))
-    plain = fake.values
+    plain = kind.KIND.values
     # Seconds are no setting of the command line, and pass as they are.
-    fake.values = lambda settings: {**plain(settings), **facts["costs"]}
+    kind.KIND = replace(
+        kind.KIND, values=lambda settings, source: {**plain(settings, source), **facts["costs"]}
+    )
     if facts["template"] is not None:
         _use_template(facts["template"])
     run()
