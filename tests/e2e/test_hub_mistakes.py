@@ -170,7 +170,7 @@ def test_without_the_library_the_extra_is_named(place: Place) -> None:
     done = place.python("-c", program)
     assert done.returncode == 1
     assert done.stderr == (
-        "jitney: models by name need huggingface_hub 2.4 or newer, which is not installed: install "
+        "jitney: Models by name need huggingface_hub 2.4 or newer, which is not installed: install "
         "jitney with the extra `hub`, or name a GGUF file.\n"
     )
 

@@ -153,21 +153,21 @@ async def _warm(port: int) -> tuple[int, str]:
         ("/detokenize", {"tokens": [65] * 200_000}),
         ("/v1/chat/completions", {**question, "logprobs": True, "n": 2}),
         ("/v1/chat/completions", {**question, **_IN_JSON}),
-        # Long enough for a second process to be started for templates.
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x<"}] * 4000}),
+        # Long enough for a second process to be started for templates, where two callers ask.
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x<"}] * 30_000}),
         ("/v1/completions", {"prompt": "x", "max_tokens": 4, "stop": ["zq"], "stream": True}),
     )
     async with asyncio.timeout(WARMING_S_MAX):
         for path, body in asked:
-            await asyncio.gather(*(_once(port, path, body) for _ in range(WARMING)))
+            await asyncio.gather(*(_once(port, path, body, each % 2) for each in range(WARMING)))
         for path in _PAGES:
             await asyncio.gather(*(_once(port, path, None) for _ in range(WARMING)))
         told = (await _once(port, "/tokenizer_info", None)).json()
     return int(told["model_max_length"]), str(told["eos_token"])
 
 
-async def _once(port: int, path: str, body: Json | None) -> Reply:
-    connection = await Connection.open(port, BYSTANDER_KEY)
+async def _once(port: int, path: str, body: Json | None, caller: int = 0) -> Reply:
+    connection = await Connection.open(port, (BYSTANDER_KEY, ATTACKER_KEY)[caller])
     try:
         return await (connection.get(path) if body is None else connection.post(path, body))
     finally:

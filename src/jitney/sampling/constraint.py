@@ -225,11 +225,11 @@ class ConstraintCompiler:
             ) from None
         except Busy:
             raise QueueFull(
-                "other constraints are being compiled; try again later.", limit_s
+                "Other constraints are being compiled; try again later.", limit_s
             ) from None
         except Gone as error:
             raise QueueFull(
-                f"constraints cannot be compiled now ({error}); try again later.", limit_s
+                f"Constraints cannot be compiled now ({error}); try again later.", limit_s
             ) from None
         except SandboxError as error:
             raise refusal(f"the compiler failed ({error}); make it simpler") from None

@@ -148,7 +148,7 @@ def _compiled(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenize
         raise refusal(f"it cannot be enforced to the letter ({reason_in(warnings[0])})")
     # The first mask shows a language without a single text, such as that of `root ::= root`.
     bits = state.compute_bitmask()
-    if state.is_error() and _TOO_MUCH in state.get_error():
+    if state.is_error() and _TOO_MUCH in state.get_error().lower():
         raise stopped(state.get_error(), "")
     if state.is_error() or not any(bits):
         raise refusal("no text satisfies it")
@@ -191,7 +191,7 @@ def refusal(reason: str) -> InvalidRequest:
 def stopped(error: str, otherwise: str) -> InvalidRequest:
     """The error for a constraint that was given up; `otherwise` says what else it means."""
     reason = reason_in(error)
-    if _TOO_MUCH in error:
+    if _TOO_MUCH in error.lower():
         return refusal(f"it is too complex ({reason}); make it simpler")
     return refusal(f"{otherwise} ({reason})")
 

@@ -67,7 +67,7 @@ class Renderer:
                 "another model file or another template."
             ) from None
         raise QueueFull(
-            "the chats before this one take the chat template too long; try again in "
+            "The chats before this one take the chat template too long; try again in "
             f"{limits.TEMPLATE_S_MAX:g} s.",
             limits.TEMPLATE_S_MAX,
         )

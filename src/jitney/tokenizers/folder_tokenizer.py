@@ -129,7 +129,7 @@ class _ConfigFiles:
         self._tokenizer = tokenizer
         config = read_json(folder / "config.json")
         generation = _read_optional(folder / "generation_config.json")
-        settings = _read_optional(folder / "tokenizer_config.json", TOKENIZER_CONFIG_BYTES_MAX)
+        settings = _read_optional(folder / "tokenizer_config.json")
         self.count = _count(folder / "config.json", config, max(names) + 1)
         endings = _ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id"))
         ending = self._named(settings.get("eos_token"))
@@ -206,8 +206,8 @@ def _unknown_token(stored: Json, tokenizer: tokenizers.Tokenizer) -> int | None:
     return tokenizer.token_to_id(name) if isinstance(name, str) else None
 
 
-def _read_optional(path: Path, bytes_max: int = TOKENIZER_CONFIG_BYTES_MAX) -> Json:
-    return read_json(path, bytes_max) if path.exists() else {}
+def _read_optional(path: Path) -> Json:
+    return read_json(path, TOKENIZER_CONFIG_BYTES_MAX) if path.exists() else {}
 
 
 def _count(path: Path, config: Json, count: int) -> int:

@@ -186,7 +186,7 @@ def test_a_lock_that_is_held_is_waited_for_within_a_bound(tmp_path: Path) -> Non
     path = tmp_path / "lock"
     with (
         locked(path),
-        pytest.raises(ModelError, match="another process"),
+        pytest.raises(ModelError, match="Another process"),
         locked(path, wait_s=0.2),
     ):
         pass

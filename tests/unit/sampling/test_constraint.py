@@ -14,7 +14,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from jitney.sampling import constraint
 from jitney.sampling.constraint import ConstraintCompiler, Matcher
-from jitney.sampling.grammar import compile_grammar
+from jitney.sampling.grammar import compile_grammar, stopped
 
 END, END_ALSO, CONTROL = 259, 260, 261
 VOCABULARY = Vocabulary(
@@ -349,3 +349,11 @@ def test_many_threads_compile_many_constraints(compiler: ConstraintCompiler) -> 
         thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
+
+
+def test_a_bound_is_known_however_the_library_spells_it() -> None:
+    """Guards the same author: some of the library's sentences begin with a capital letter."""
+    error = stopped(
+        "parser error: Too many items (limit 20000; ff_tokens)", "the completion left it"
+    )
+    assert "it is too complex" in str(error)
