@@ -2,6 +2,8 @@
 
 Defined by the consumer. Batches, `reset` and `check` are the engine thread's only; `encode` and
 `prepare` may be called from any thread at any time.
+
+Tests: tests/conformance.
 """
 
 from collections.abc import Sequence

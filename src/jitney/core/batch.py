@@ -3,6 +3,8 @@
 A batch is plain integers and floats: it can be printed, recorded, replayed, sent over a pipe and
 checked by a simulator. A backend carries out the memory operations in order, then one forward
 pass over the entries, then samples for every entry that wants a token.
+
+Tests: tests/conformance.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
 """Whether there is room in the queue for a new request: its own bounds, and its tenant's share.
 
 Called by the scheduler only.
+
+Tests: tests/unit/core/test_scheduler.py.
 """
 
 from jitney.core.counters import Counters

@@ -3,6 +3,8 @@
 A key stands for all tokens up to the end of its chunk, so two sequences with equal beginnings have
 equal keys as far as those go. Each key is made once, when it is first asked for. Called by
 `PrefixIndex` only.
+
+Tests: tests/unit/core/test_prefix.py.
 """
 
 from bisect import bisect_left

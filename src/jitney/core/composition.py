@@ -2,6 +2,8 @@
 
 Chosen among those who run; whether there is memory for it is the scheduler's matter. Called by the
 scheduler only.
+
+Tests: tests/unit/core/test_mix.py and tests/simulation.
 """
 
 from dataclasses import replace

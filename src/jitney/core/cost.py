@@ -90,7 +90,7 @@ class CostModel:
 
     @property
     def fit(self) -> Fit | None:
-        """The line of decodes; None while no tick has told.
+        """The line of decodes; None before the first such tick.
 
         While all ticks have one size, the slope is the last that was seen.
         """
@@ -100,7 +100,7 @@ class CostModel:
         return Fit((y - (self._slope or 0.0) * x) / weight, self._slope)
 
     def _decodes_s(self, decode_count: int) -> float:
-        """What so many decodes take by themselves; nothing, while no tick has told."""
+        """What so many decodes take by themselves; 0 before the first such tick."""
         weight, x, _, y, _ = self._sums
         if not weight:
             return 0.0

@@ -2,6 +2,8 @@
 
 Every name is declared here, so that a test can demand that each was visited (invariant 7: they
 only grow).
+
+Tests: tests/simulation/test_seeds.py.
 """
 
 NAMES = (

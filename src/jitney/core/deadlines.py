@@ -1,6 +1,8 @@
 """How long each sequence may wait and may take, and whose time is over (invariant 8).
 
 Called by the scheduler only.
+
+Tests: tests/unit/core/test_scheduler.py.
 """
 
 import heapq

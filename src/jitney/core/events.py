@@ -1,6 +1,8 @@
 """What the scheduler reports about a sequence. Frozen; read by the collector and by observers.
 
 A sequence is named by its request and its index among the request's completions.
+
+Tests: tests/unit/core/test_scheduler.py.
 """
 
 from dataclasses import dataclass

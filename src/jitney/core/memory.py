@@ -6,6 +6,8 @@ written down as a memory operation for the next batch, in the order in which it 
     a slot is   free     on `_free`, holds nothing
                 owned    in `_holdings`, by a running sequence
                 cached   in `_holdings` and `_cached`: kept for its prefix until the room is wanted
+
+Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 import heapq

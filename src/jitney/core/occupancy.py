@@ -4,6 +4,8 @@ Who may run three quarters of the sequences may hold three quarters of the block
 a tenant is always within its share, however long. Growth beyond the share is not stopped while
 memory is free; it is what others take back first when it is not. Called by the scheduler's parts
 only.
+
+Tests: tests/unit/core/test_shares.py.
 """
 
 from collections.abc import Iterable, Set

@@ -3,6 +3,8 @@
 A paused sequence stands beside the queue and keeps its age. All its pauses together last
 PAUSE_S_MAX at most, and no more than a part of the queue's places may be paused, so that nobody
 fills the engine with requests that do nothing. Called by the scheduler's parts only.
+
+Tests: tests/unit/core/test_steering.py.
 """
 
 from collections.abc import Iterator

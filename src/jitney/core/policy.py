@@ -4,6 +4,8 @@ Implemented by whoever runs the engine and called on the engine thread, once eac
 sequence joins the queue. It is told what it may know and answers with a number. It orders the
 waiting and nothing else: who has waited longer than `overtake_s` is next all the same, and places,
 memory and shares are not its matter.
+
+Tests: tests/unit/core/test_queue.py.
 """
 
 from dataclasses import dataclass

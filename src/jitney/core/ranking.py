@@ -3,6 +3,8 @@
 Asked once each time that a sequence joins the queue. A policy that is not ours may raise, or
 answer what is no number: then the sequence stands where it came, among those of rank 0, and that is
 counted and said. Called by the scheduler's parts only.
+
+Tests: tests/unit/core/test_queue.py.
 """
 
 import math

@@ -79,7 +79,7 @@ class Scheduler:
         sequences = list(self._live.by_request.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
-        # What was planned meanwhile comes first: a start must not be told after an end.
+        # What was planned meanwhile comes first: a start must not be reported after an end.
         events = self._live.take_events()
         for sequence in sequences:
             phase = "generating" if sequence.completion_count else "prefilling"

@@ -93,7 +93,7 @@ class Sequence:
     planned: int = 0
     pending: int = 0
     prompt_scored: int = 1
-    """Positions of the prompt whose logprobs were told, or have none."""
+    """Positions of the prompt whose logprobs were reported; the first one has none."""
     chain: Chain | None = None
     strikes: Strikes = field(default_factory=Strikes)
     history: History = field(default_factory=History)

@@ -2,6 +2,8 @@
 
 Admission, displacement, preemption and ending are here; what the running do in a tick is the
 scheduler's matter. Called by the scheduler only.
+
+Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 from bisect import insort
@@ -181,7 +183,7 @@ class LiveSequences:
         stop_reason: int | None = None,
         fault_kind: FaultKind = FaultKind.BACKEND,
     ) -> FinishEvent:
-        """The end of a sequence, from wherever it is; told exactly once (invariant 1)."""
+        """The end of a sequence, whether it runs or waits; reported exactly once (invariant 1)."""
         if sequence.state is SequenceState.RUNNING:
             # Memory that may hold what made it fail is not for others to build on.
             self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)

@@ -3,6 +3,8 @@
 Frozen values, made by the collector on the engine thread and read by anyone. `tokens` and
 `logprobs` leave out the end token that closed a completion: it is no part of the text, though
 `usage.completion_count` counts it, because it was computed.
+
+Tests: tests/unit/engine/test_collector.py.
 """
 
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Only the engine thread calls `run`. It sleeps when there is nothing to do, until a command comes
 or the scheduler wants to be asked again; never for longer than `IDLE_S_MAX`. However it ends,
 every request that it was given is told (invariant 1), and the backend is closed.
+
+Tests: tests/unit/engine/test_engine.py.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""The door: turns what a caller gave into a `Request` that the core can trust.
+"""`RequestFactory`: makes a `Request` that the core can trust from what a caller gave.
 
-Called by whoever faces callers, on their thread, never on the engine's: tokenising a long text
-and compiling a constraint take their time. Everything is checked here that needs the model's
-vocabulary, before it reaches native code (invariant 9).
+Called by the Python API and the server on the caller's thread, never on the engine's: to tokenise
+a long text and to compile a constraint take time. Everything that needs the model's vocabulary is
+checked here, before it reaches native code (invariant 9).
 """
 
 import uuid

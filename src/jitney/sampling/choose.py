@@ -3,6 +3,8 @@
 Pure functions, called from the backend's thread. No full sort and hardly any float64: a float32
 pass over the row bounds the mass, float64 is for the few tokens that can matter. Where rounding
 in float32 could decide the choice, the row is done again in float64.
+
+Tests: tests/property/test_sampling.py.
 """
 
 import math

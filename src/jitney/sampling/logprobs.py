@@ -2,6 +2,8 @@
 
 Pure functions, called from the backend's thread. One row at a time, so that a long prompt needs
 no more memory than a short one.
+
+Tests: tests/unit/sampling/test_sampler.py.
 """
 
 import math

@@ -2,6 +2,8 @@
 
 Called by `jitney.backends.fake.backend` on the engine thread only. Blocks are counted as a backend
 with real ones counts them, by `jitney.backends.shared.paging`.
+
+Tests: tests/unit/backends/fake/test_backend.py.
 """
 
 from collections.abc import Sequence

@@ -3,6 +3,8 @@
 The next token is a hash of all tokens before it, so a wrong slot, a gap, a stale token or a
 missed release changes the answer. `expected_completion` computes the same answer for one request
 alone. Pure, and therefore safe on any thread.
+
+Tests: tests/unit/backends/fake/test_backend.py.
 """
 
 import numpy as np

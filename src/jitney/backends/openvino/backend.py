@@ -3,6 +3,8 @@
 A slot's memory is a list of blocks. What is not special to this library is in `ModelBackend`.
 Kernels are chosen by the size of a pass, so a small one is filled up, and no token of a prompt is
 computed by itself (invariant 4).
+
+Tests: tests/conformance.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,6 +2,8 @@
 
 Called by `backend` on the engine thread only. The pool says which blocks; here they are copied,
 saved to RAM and brought back, over every layer's keys and values.
+
+Tests: tests/conformance/test_memory.py.
 """
 
 from collections.abc import Iterable

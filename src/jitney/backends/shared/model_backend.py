@@ -4,6 +4,8 @@ What all such backends have in common is here: memory operations, checks, sampli
 `execute` and `reset` run on the engine thread; `encode` and `prepare` on any. Promises
 BackendFailed on every violated precondition, before the model sees it, and one fault per row that
 cannot be sampled.
+
+Tests: tests/conformance.
 """
 
 from collections.abc import Callable, Mapping, Sequence

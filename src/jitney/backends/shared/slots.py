@@ -4,6 +4,8 @@ Called by backends on the engine thread only. Each memory operation is checked a
 before the cells see it, so that a mistake of the scheduler is a BackendFailed and not a wrong
 answer. How tokens are chosen is not known here: a sampler (`layout.TokenSampler`) sees the same
 operations.
+
+Tests: tests/conformance/test_memory.py and tests/unit/backends/shared/test_layout.py.
 """
 
 from collections.abc import Sequence
