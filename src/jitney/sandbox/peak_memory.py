@@ -1,4 +1,7 @@
-"""The most memory that a process ever took. Any thread."""
+"""The most memory that a process ever took. Any thread.
+
+Tests: tests/unit/sandbox/test_owner.py.
+"""
 
 import resource
 import sys

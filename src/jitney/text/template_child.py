@@ -12,6 +12,8 @@ start a thread.
     ["invalid", text]     a sentence for whoever wrote the messages
     ["failed", kind]      the template failed on the messages; the kind of its error
     ["model", text]       a sentence for whoever chose the model
+
+Tests: tests/unit/text/test_chat_template.py and test_renderer.py.
 """
 
 import json

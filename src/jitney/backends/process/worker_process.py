@@ -3,6 +3,7 @@
 Made by `jitney.backends.process.client`. Any thread may end it; each channel is used by one thread
 at a time. Whoever speaks to a process that is gone, is stuck or sends what is no message gets
 BackendCrashed, and the process is ended.
+Tests: tests/unit/backends/process/test_client.py.
 """
 
 import contextlib
