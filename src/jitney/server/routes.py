@@ -18,9 +18,9 @@ from jitney.server.health import Health
 from jitney.server.http.paths import instead_of
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
+from jitney.server.openai.check_body import check_body
 from jitney.server.openai.conversation import chat_segments
 from jitney.server.openai.error_object import Error, Refusal
-from jitney.server.openai.read_body import check_body
 from jitney.server.openai.replies import VERSION, ChatChoices, CompletionChoices, Reply
 from jitney.server.openai.translate import (
     PreparedCall,

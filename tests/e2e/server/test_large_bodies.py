@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jitney.server import limits, routes
-from jitney.server.openai.read_body import check_body
+from jitney.server.openai.check_body import check_body
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     WAIT_S,

@@ -1,6 +1,6 @@
 """Server-sent events: framing only. Pure; any thread.
 
-Tests: tests/unit/server/openai/test_read_body.py.
+Tests: tests/unit/server/openai/test_check_body.py.
 """
 
 import json

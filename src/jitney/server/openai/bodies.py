@@ -4,7 +4,9 @@ Strict: no value is turned into another type, every range is checked, and a fiel
 here is refused. A body says all there is to say of its fields: type, range, a note for the
 reference page, which of them change nothing, and which are refused by name. Sampling parameters
 come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
-are this one, `chat_body` and `read_body`.
+are this one, `chat_body` and `check_body`.
+
+Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_fields_told.py.
 """
 
 from collections.abc import Mapping
@@ -63,7 +65,7 @@ def note(text: str) -> Any:  # Any: what pydantic makes a field from
 
 
 class Strict(BaseModel):
-    """The manners of every body."""
+    """What every body has in common."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 

@@ -1,6 +1,8 @@
 """Bodies of /v1/chat/completions and /tokenize: messages, tools, formats of the answer.
 
 Pure; any thread. Rules that tie fields together are in `jitney.server.openai.translate`.
+
+Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_fields_told.py.
 """
 
 from typing import Annotated, Any, Literal, Self

@@ -59,7 +59,7 @@ def chat_segments(
 
 
 def switches_of(body: ChatBody) -> dict[str, bool | str]:
-    """What the chat template is told by name: words of ours, of which the caller chose one."""
+    """The switches that the chat template is given by name. Their values are words of ours."""
     switches: dict[str, bool | str] = {}
     if body.reasoning_effort is not None:
         switches["reasoning_effort"] = body.reasoning_effort
@@ -115,15 +115,15 @@ def as_text(
     messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
     """The same conversation for a template that knows no tools: all of it as text."""
-    told = [_as_text(message) for message in messages]
+    written = [_as_text(message) for message in messages]
     if not tools:
-        return told
+        return written
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     introduction = _INTRODUCTION.format(tools=listed)
-    if told[0]["role"] == "system":
-        first = {**told[0], "content": f"{told[0]['content']}\n\n{introduction}"}
-        return [first, *told[1:]]
-    return [{"role": "system", "content": introduction}, *told]
+    if written[0]["role"] == "system":
+        first = {**written[0], "content": f"{written[0]['content']}\n\n{introduction}"}
+        return [first, *written[1:]]
+    return [{"role": "system", "content": introduction}, *written]
 
 
 def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:

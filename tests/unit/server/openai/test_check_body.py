@@ -1,4 +1,4 @@
-"""Tests of `read_body` and `sse`: what a caller is told, and what it can read back."""
+"""Tests of `check_body` and `sse`: what a caller is told, and what it can read back."""
 
 import json
 from typing import Any
@@ -12,8 +12,8 @@ from jitney.server.http import sse
 from jitney.server.limits import TOKENS_LISTED_MAX
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
+from jitney.server.openai.check_body import check_body
 from jitney.server.openai.error_object import Refusal
-from jitney.server.openai.read_body import check_body
 
 MESSAGES = [{"role": "user", "content": "x"}]
 

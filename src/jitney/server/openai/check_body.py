@@ -59,29 +59,26 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     top = str(names[0]) if names else None
     param = _path(names)
     if is_extra:
-        known = _known_names(kind) if len(names) == 1 else []
+        fields = kind.model_fields if len(names) == 1 else {}
+        known = [each.alias or name for name, each in fields.items()]
         close = difflib.get_close_matches(str(names[-1]), known, n=1, cutoff=CLOSE_MIN)
         hint = f"; did you mean {close[0]}?" if close else "."
-        return _refusal(f"There is no field {param}{hint}", "unknown_parameter", param)
+        return Refusal("unknown_parameter", f"There is no field {param}{hint}", param=param)
     if found["type"] == "missing":
-        return _refusal(f"{param} is missing.", "missing_required_parameter", param)
+        return Refusal("missing_required_parameter", f"{param} is missing.", param=param)
     message = _message(found)
     if found["type"] in _OBJECT_TYPES and param is not None and len(names) > 1:
-        return _refusal(f"{param} must be an object.", "invalid_type", param)
+        return Refusal("invalid_type", f"{param} must be an object.", param=param)
     if found["type"] == "string_type" and len(places) == 1:
         # A text and nothing else; of a field of several forms, the place names the form as well.
-        return _refusal(f"{param} must be a string.", "invalid_type", param)
-    is_told = top != "response_format" or len(names) == 1
-    if top in _EXPECTED and is_told and found["type"] != "value_error":
-        return _refusal(f"{top} must be {_EXPECTED[top]}.", "invalid_value", top)
+        return Refusal("invalid_type", f"{param} must be a string.", param=param)
+    is_whole = top != "response_format" or len(names) == 1
+    if top in _EXPECTED and is_whole and found["type"] != "value_error":
+        return Refusal("invalid_value", f"{top} must be {_EXPECTED[top]}.", param=top)
     if param is None:
-        return _refusal(f"The body is wrong: {message}.", "invalid_value", None)
-    is_type = found["type"].endswith("_type")
-    return _refusal(f"{param}: {message}.", "invalid_type" if is_type else "invalid_value", param)
-
-
-def _refusal(message: str, code: str, param: str | None) -> Refusal:
-    return Refusal(code, message, param=param)
+        return Refusal("invalid_value", f"The body is wrong: {message}.")
+    code = "invalid_type" if found["type"].endswith("_type") else "invalid_value"
+    return Refusal(code, f"{param}: {message}.", param=param)
 
 
 def _message(found: ErrorDetails) -> str:
@@ -107,7 +104,3 @@ def _path(names: list[Any]) -> str | None:  # Any: keys and indices
         else:
             path += f".{name}" if path else str(name)
     return path[:200] or None
-
-
-def _known_names(kind: type[Strict]) -> list[str]:
-    return [each.alias or name for name, each in kind.model_fields.items()]
