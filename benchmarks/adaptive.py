@@ -19,7 +19,7 @@ from jitney.core.events import StartEvent
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 
 SEQUENCES_MAX = 16
 TICK_S_TARGET = 0.05

@@ -49,7 +49,7 @@ from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 
 
 def bare() -> Figures:

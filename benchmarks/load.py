@@ -18,7 +18,7 @@ from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
 from jitney.loading import ready_model

@@ -21,7 +21,7 @@ from benchmarks.load import (
 )
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Outcome
-from jitney.core.settings import Mix
+from jitney.core.scheduler_settings import Mix
 
 LENGTH_MAX = 1536
 PROMPT_COUNTS = (24, 24, 24, 100, 100, 400, 1400)

@@ -20,6 +20,8 @@
        `- EngineStopped          the engine ended before the request did
 
 Messages are one sentence or two for people: what, why, what to do. They carry no addresses.
+
+Tests: tests/unit/server/openai/test_error_object.py.
 """
 
 

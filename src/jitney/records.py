@@ -2,6 +2,8 @@
 
 Frozen, with ids and numbers and never text. Made by the tick, read by the statistics and by
 observers; nothing here acts. docs/reference/records.md lists every field.
+
+Tests: tests/unit/engine/test_tick.py and tests/unit/scripts/test_records_page.py.
 """
 
 from collections.abc import Callable

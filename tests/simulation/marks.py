@@ -9,7 +9,7 @@ from jitney.core import counters
 from jitney.core.batch import Copy, Discard, Restore, Save, Truncate
 from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.limits import STOP_STRINGS_MAX
-from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import QueueFull
 from tests.simulation.alone import cut

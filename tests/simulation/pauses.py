@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jitney.core.events import FinishEvent
 from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.request import Request, RequestId
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.seen import Happened, Name, Seen, Steered, Submitted
 
 PART = 4

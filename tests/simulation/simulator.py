@@ -21,7 +21,7 @@ from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import Policy, Strategy
+from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.engine.answer import Ending
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers

@@ -9,7 +9,7 @@ from random import Random
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.core.request import Share
-from jitney.core.settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
 from tests.simulation.policies import KINDS, HostilePolicy
 
 LONG_CHANCE = 0.05

@@ -1,4 +1,4 @@
-"""Tests that things are found: one meaning for each name, and for each module where it is tested."""
+"""Tests that things are found: a name has one meaning, and a module has tests."""
 
 import ast
 import re
@@ -7,8 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "jitney"
-CONVENTIONAL = frozenset({"__init__.py", "__main__.py", "backend.py", "kind.py"})
-"""Names that a file may share: a package's own, and those that every backend's package has."""
+CONVENTIONAL = frozenset({"__init__.py", "__main__.py", "backend.py", "kind.py", "limits.py"})
+"""Names that a file may share: a package's own, those that every backend's package has, and the
+bounds of the core and of the server."""
 
 TESTED = re.compile(r"^Tests: (tests/.+)\.$", re.MULTILINE)
 """The last line of a module's docstring, where its tests stand elsewhere than its name says."""

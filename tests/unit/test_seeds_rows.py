@@ -17,7 +17,7 @@ from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded, QueueFull
 from jitney.loading.compose import scheduler_settings

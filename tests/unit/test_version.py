@@ -56,7 +56,7 @@ def test_the_server_of_a_source_tree_without_metadata_is_made(uninstalled: Path)
         "from jitney.server.openai import replies\n"
         "from jitney.server.observe.monitor import Monitor\n"
         "from jitney.backends.fake.backend import FakeBackend, FakeSettings\n"
-        "from jitney.core.settings import SchedulerSettings\n"
+        "from jitney.core.scheduler_settings import SchedulerSettings\n"
         "from jitney.engine.engine import Engine\n"
         "engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))\n"
         "text = Monitor(engine, 'tiny').metrics.render().decode()\n"

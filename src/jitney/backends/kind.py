@@ -16,6 +16,8 @@ The order of the list matters: where several backends can run a model, an earlie
 Functions of a kind are called at start-up and by the command line, from any thread. They get
 `Settings` as they are, and `backends` stands above `config` in the layers for that: to hand over
 each number apart would take a second type with the same fields.
+
+Tests: tests/unit/backends/test_kinds.py.
 """
 
 import importlib

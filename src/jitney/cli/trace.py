@@ -1,4 +1,7 @@
-"""`jitney trace`: saves what a running server has recorded. Main thread."""
+"""`jitney trace`: saves what a running server has recorded. Main thread.
+
+Tests: tests/e2e/page/test_routes.py.
+"""
 
 import json
 import sys

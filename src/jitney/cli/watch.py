@@ -2,6 +2,8 @@
 
 One event loop in the main thread reads all handles and paints; the engine has its own thread.
 When the output is no terminal nothing is painted, and the answers come back all the same.
+
+Tests: tests/unit/cli/test_board.py and tests/e2e/test_cli_terminal.py.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from jitney.core.settings import GroupAnswers, Mix, Strategy
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Strategy
 
 EFFECTIVE = (
     ("window_size", "strategy", (Strategy.CONTINUOUS,)),

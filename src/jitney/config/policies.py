@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jitney.config.forms import OneOf, Refused
 from jitney.config.words import SYNONYMS
 from jitney.core.policy import SchedulingPolicy
-from jitney.core.settings import Policy
+from jitney.core.scheduler_settings import Policy
 
 REASON_CHARACTERS_MAX = 200
 

@@ -29,7 +29,7 @@ from jitney.config.policies import PolicyForm
 from jitney.config.words import SYNONYMS
 from jitney.core import limits
 from jitney.core.policy import SchedulingPolicy
-from jitney.core.settings import GroupAnswers, Mix, Policy, Strategy
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
 BackendName = Literal["auto", "openvino", "llamacpp", "fake"]

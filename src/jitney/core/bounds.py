@@ -7,8 +7,8 @@ Tests: tests/unit/core/test_scheduler.py.
 
 from jitney.core.counters import Counters
 from jitney.core.queue import WaitQueue
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
-from jitney.core.settings import SchedulerSettings
 from jitney.errors import QueueFull
 
 

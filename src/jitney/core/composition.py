@@ -12,9 +12,9 @@ from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.cost import CostModel
 from jitney.core.mix import Budget, PrefillWanted, share_budget, within_stall
+from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LiveSequences
-from jitney.core.settings import Mix, SchedulerSettings
 
 
 class Composer:

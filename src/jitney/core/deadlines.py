@@ -8,8 +8,8 @@ Tests: tests/unit/core/test_scheduler.py.
 import heapq
 from collections.abc import Iterator
 
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.settings import SchedulerSettings
 
 ENDED_KEPT = 256
 """Deadlines of ended sequences that may lie about before they are cleared away."""

@@ -2,6 +2,8 @@
 
 Checked on entry, before anything reaches native code (invariant 9). Settings have their own
 bounds beside their definition in `jitney.config`.
+
+Tests: tests/unit/core/test_params.py and tests/unit/engine/test_engine.py.
 """
 
 COMPLETIONS_MAX = 16

@@ -28,8 +28,8 @@ from jitney.core.chain import Chain
 from jitney.core.counters import Counters
 from jitney.core.ledger import Ledger
 from jitney.core.prefix import NO_MATCH, Holding, Match, PrefixIndex
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
-from jitney.core.settings import SchedulerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from jitney.core.cost import CostModel
-from jitney.core.settings import Mix
+from jitney.core.scheduler_settings import Mix
 
 PREFILL_MIN = 16
 """`bounded-stall` lets prefill go on by this much, and by as many tokens as there are decodes, even

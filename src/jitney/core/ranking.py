@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from jitney.core.counters import Counters
 from jitney.core.policy import Candidate, SchedulingPolicy
+from jitney.core.scheduler_settings import Policy
 from jitney.core.sequence import Sequence
-from jitney.core.settings import Policy
 
 Ranking = Callable[[Sequence], float]
 

@@ -2,6 +2,8 @@
 
 Made by whoever faces the caller (`jitney.api.llm`, the server), read by the core. Nothing here
 knows text, threads or time other than the moment of arrival, which it is told.
+
+Tests: tests/unit/core/test_scheduler.py.
 """
 
 from dataclasses import dataclass

@@ -23,9 +23,9 @@ from jitney.core.counters import Counters
 from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
 from jitney.core.sequences import LiveSequences
-from jitney.core.settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot, describe
 from jitney.errors import Draining, InvalidRequest
 

@@ -28,8 +28,8 @@ from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
 from jitney.core.ranking import ranking_of
 from jitney.core.request import Priority, RequestId
+from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.settings import Policy, SchedulerSettings
 from jitney.core.shares import paused_max
 from jitney.core.strategy import Line, make_gate
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority

@@ -15,9 +15,9 @@ from jitney.core import limits
 from jitney.core.cost import Fit
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
+from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LiveSequences
-from jitney.core.settings import SchedulerSettings, Strategy
 
 WAITING_SHOWN_MAX = 256
 

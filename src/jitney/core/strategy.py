@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jitney.core.counters import Counters
+from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence
-from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
 
 LATENCY_WEIGHT = 0.2
 """What the last tick counts for in the mean that `adaptive` steers by."""

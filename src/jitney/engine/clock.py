@@ -2,6 +2,8 @@
 
 The tick takes its `now` from a `Clock` and hands it down, so that a simulator can drive the whole
 engine with a clock of its own.
+
+Tests: tests/unit/engine/test_engine.py.
 """
 
 import time

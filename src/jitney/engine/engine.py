@@ -15,7 +15,7 @@ from enum import StrEnum
 from jitney.core.backend import Backend
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock

@@ -1,4 +1,7 @@
-"""Makes records of what the tick knows: of a request, a batch and its outcome, an answer."""
+"""Makes records of what the tick knows: of a request, a batch and its outcome, an answer.
+
+Tests: tests/unit/engine/test_tick.py and test_stats.py.
+"""
 
 from dataclasses import dataclass
 

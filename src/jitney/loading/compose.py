@@ -3,6 +3,8 @@
 Called once per `LLM` or server, on the caller's thread; this is the only place that knows every
 part. Limits that depend on the model are decided here, and an impossible one is refused, never
 lowered in silence.
+
+Tests: tests/unit/api/test_llm_compose.py.
 """
 
 import random
@@ -14,7 +16,7 @@ from dataclasses import dataclass, fields
 from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
 from jitney.config import Settings
 from jitney.core.backend import Traits, Vocabulary
-from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.observe import log_batch_composition
 from jitney.engine.request_factory import RequestFactory

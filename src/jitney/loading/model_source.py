@@ -1,6 +1,8 @@
 """The model as it was published: where it is on this machine, fetched first if need be.
 
 A model is named by a path, by a name on the hub, or not at all: then it is the embedded one.
+
+Tests: tests/unit/loading/test_loading.py.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""The choice between backends by speed: all measured on this machine, once, and remembered."""
+"""The choice between backends by speed: all measured on this machine, once, and remembered.
+
+Tests: tests/unit/loading/test_loading_measured.py.
+"""
 
 import logging
 from pathlib import Path

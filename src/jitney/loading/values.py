@@ -1,4 +1,7 @@
-"""What a backend is given for these settings, and which settings it refuses."""
+"""What a backend is given for these settings, and which settings it refuses.
+
+Tests: tests/unit/loading/test_loading.py.
+"""
 
 from jitney.backends.kind import Kind, Values
 from jitney.backends.kinds import all_kinds

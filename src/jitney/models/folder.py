@@ -1,4 +1,7 @@
-"""The text files of an exported folder, read within bounds. Any thread."""
+"""The text files of an exported folder, read within bounds. Any thread.
+
+Tests: tests/unit/backends/openvino/test_families.py.
+"""
 
 import json
 from pathlib import Path

@@ -4,6 +4,8 @@ Pure file reading, any thread, no native code. Every count and length is checked
 of the file before it is used, so that a damaged or hostile file costs a ModelError of one sentence
 and nothing else. The reader of the package `gguf` checks none of that and takes some 40 times as
 long for a vocabulary. What a value means is for `gguf` and `gguf_vocabulary` to say.
+
+Tests: tests/unit/models/test_gguf.py.
 """
 
 import struct

@@ -5,6 +5,8 @@ and HF_HUB_OFFLINE itself, when it is loaded. Files are taken over HTTP and not 
 download, which throws away what it has when it is interrupted: here a later call goes on from
 there. A file enters the shared cache only when its digest is right. Any thread; any number of
 processes may fetch at once: one does, the others wait. Every failure is a ModelError of a sentence.
+
+Tests: tests/e2e/test_hub.py and test_hub_mistakes.py.
 """
 
 import logging

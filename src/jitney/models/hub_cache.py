@@ -3,6 +3,8 @@
 It is shared with other tools and laid out by `huggingface_hub`: `blobs` by digest, and `snapshots`
 of names that point at them. Nothing of our own is kept in it but the beginnings of files that are
 being fetched. Asks nobody on the network. Any thread.
+
+Tests: tests/e2e/test_hub.py.
 """
 
 import re

@@ -4,6 +4,8 @@ Any thread. Compiling what a stranger wrote may take any time and memory, so it 
 process with limits (`jitney.sandbox`), which `set_up` makes ready. This module and what it imports
 start no thread, since that process forks. The only module that imports llguidance; the rest of the
 package works without it.
+
+Tests: tests/unit/sampling/test_constraint.py and test_constraint_limits.py.
 """
 
 import json

@@ -1,6 +1,8 @@
 """Every upper bound of the HTTP side that is not a setting, with the reason for its value.
 
 Those of the engine are in `jitney.core.limits`; both are checked on entry (invariant 9).
+
+Tests: tests/unit/server/test_deploy.py and tests/e2e/server/test_rows_bodies.py.
 """
 
 DEPTH_MAX = 64

@@ -2,6 +2,8 @@
 
 Owns the native tokenizer, which may be called from any thread. Tokens are those of llama.cpp, which
 looks a merged word up by its name only at the end: a merge may make what is no token.
+
+Tests: tests/conformance/test_tokenizer.py.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,6 +2,8 @@
 
 Made by `tokenizer`; any thread may call `encode`. Special tokens are found by name in the text
 before anything is merged: the longest names first, each from left to right, as llama.cpp does.
+
+Tests: tests/unit/tokenizers/test_tokenizer.py and tests/conformance/test_tokenizer.py.
 """
 
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 Pure Python, any thread: merging by rank cannot say that of equal scores the leftmost goes first.
 What is no token in the end becomes the tokens of its bytes.
+
+Tests: tests/unit/tokenizers/test_tokenizer.py.
 """
 
 from functools import lru_cache

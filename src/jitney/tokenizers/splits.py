@@ -2,6 +2,8 @@
 
 Values only. The expressions describe what llama.cpp does, in Oniguruma's syntax. Repeats are
 possessive wherever giving back could not help: a run of ten million spaces then takes no stack.
+
+Tests: tests/unit/tokenizers/test_tokenizer.py.
 """
 
 from collections.abc import Mapping

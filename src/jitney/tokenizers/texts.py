@@ -1,4 +1,7 @@
-"""A text before native code sees it: bounded, and whole. Called by backends, on any thread."""
+"""A text before native code sees it: bounded, and whole. Called by backends, on any thread.
+
+Tests: tests/conformance/test_tokenizer.py.
+"""
 
 from jitney.core import limits
 from jitney.core.utf8 import utf8_bytes

@@ -2,6 +2,8 @@
 
 Pure functions on plain values, any thread. The rules are those of llama.cpp, which judges some
 tokens by their names because many files say nothing, or the wrong thing, about them.
+
+Tests: tests/unit/tokenizers/test_tokenizer.py.
 """
 
 from collections.abc import Callable, Mapping

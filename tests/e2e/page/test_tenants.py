@@ -9,7 +9,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
-from jitney.core.settings import Policy
+from jitney.core.scheduler_settings import Policy
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, running, wait_until
 
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
-from jitney.core.settings import Policy, SchedulerSettings
+from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped

@@ -11,7 +11,7 @@ import pytest
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.request import Priority
-from jitney.core.settings import Policy
+from jitney.core.scheduler_settings import Policy
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
 

@@ -5,7 +5,7 @@ That the fake backend refuses a batch by itself is reported under this name, too
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.seen import Executed, Planned, Seen, Ticked, Violation
 
 NAME = "capacity"

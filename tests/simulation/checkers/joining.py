@@ -11,7 +11,7 @@ from collections import Counter
 
 from jitney.core.events import FinishEvent
 from jitney.core.request import RequestId
-from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.engine.answer import Ending
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses

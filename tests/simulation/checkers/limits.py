@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from jitney.core.request import Request
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import ContextLengthExceeded, Draining, InvalidRequest, QueueFull
 from tests.simulation.seen import Seen, Submitted, Violation
 

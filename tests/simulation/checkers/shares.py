@@ -9,7 +9,7 @@ from collections import Counter
 
 from jitney.core.events import FinishEvent, TokenEvent
 from jitney.core.request import Request
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
 

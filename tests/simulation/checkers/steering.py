@@ -7,7 +7,7 @@ be.
 
 from jitney.core.batch import Batch, Entry
 from jitney.core.events import PreemptEvent, PreemptReason
-from jitney.core.settings import Mix, SchedulerSettings
+from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Happened, Name, Planned, Seen, Violation

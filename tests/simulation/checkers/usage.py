@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from jitney.core.batch import Batch
 from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason, TokenEvent
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer, Ending
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (

@@ -13,7 +13,7 @@ which the simulator counts in turns and reports under this name.
 
 from jitney.core.events import FinishEvent, StartEvent
 from jitney.core.limits import PREFIX_WAIT_MIN
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (

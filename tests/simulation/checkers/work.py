@@ -5,7 +5,7 @@ not walk along their prompts. Counted in tokens read, not in time.
 """
 
 from jitney.core.events import PreemptEvent
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.seen import Happened, Planned, Seen, Submitted, Violation
 
 NAME = "work"

@@ -25,7 +25,7 @@ from jitney import (
 from jitney.api import callbacks
 from jitney.core.events import FinishReason
 from jitney.core.request import RequestId
-from jitney.core.settings import Strategy
+from jitney.core.scheduler_settings import Strategy
 from jitney.errors import ConfigError, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.loading import compose
 

@@ -11,7 +11,7 @@ from jitney import LLM, SamplingParams
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Settings, resolve
 from jitney.core.backend import Traits
-from jitney.core.settings import Mix, Policy, Strategy
+from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError, EngineStopped, ModelError
 from jitney.loading.compose import assemble, name_of, scheduler_settings
 from tests.e2e.server.processes import children, is_alive

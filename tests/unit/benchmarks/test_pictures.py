@@ -27,7 +27,7 @@ from benchmarks.pictures import (
 )
 from jitney.config import resolve
 from jitney.core.request import Priority, RequestId
-from jitney.core.settings import Mix, Policy, Strategy
+from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.records import (
     Member,
     PreemptReason,

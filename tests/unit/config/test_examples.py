@@ -7,7 +7,7 @@ import pytest
 
 from jitney import LLM, SamplingParams
 from jitney.cli.main import main
-from jitney.core.settings import Mix, Policy, Strategy
+from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
 FOLDER = Path(__file__).parents[3] / "examples"

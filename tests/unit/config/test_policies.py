@@ -9,7 +9,7 @@ import pytest
 from jitney import LLM, Candidate, SamplingParams, SchedulingPolicy
 from jitney.cli.show import settings_json, value_text
 from jitney.config import Settings, known_settings, resolve
-from jitney.core.settings import Policy
+from jitney.core.scheduler_settings import Policy
 from jitney.errors import ConfigError
 
 MODULE = """

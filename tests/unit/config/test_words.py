@@ -7,7 +7,7 @@ import pytest
 from jitney.config import Resolved, known_serve_settings, known_settings, resolve
 from jitney.config.forms import Number, Switch, Whole
 from jitney.config.words import SYNONYMS, TABLES, WORDS, Word
-from jitney.core.settings import Mix, Policy, Strategy
+from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
 KNOWN = {known.name: known for known in (*known_settings(), *known_serve_settings())}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jitney.core.cost import CostModel
 from jitney.core.mix import PREFILL_MIN, Budget, PrefillWanted, share_budget, within_stall
-from jitney.core.settings import Mix
+from jitney.core.scheduler_settings import Mix
 
 
 def slow_model() -> CostModel:

@@ -6,8 +6,8 @@ from jitney.core.counters import Counters
 from jitney.core.queue import WaitQueue
 from jitney.core.ranking import ranking_of
 from jitney.core.request import Priority
+from jitney.core.scheduler_settings import Policy
 from jitney.core.sequence import Sequence
-from jitney.core.settings import Policy
 from tests.unit.core.sequences import sequence
 
 

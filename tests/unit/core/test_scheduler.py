@@ -12,8 +12,8 @@ from jitney.core.limits import STRIKES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
+from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.core.sequences import LOOKAHEAD
-from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100)

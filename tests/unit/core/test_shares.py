@@ -10,8 +10,8 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import Scheduler
+from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.core.sequences import LOOKAHEAD
-from jitney.core.settings import Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 

@@ -5,7 +5,7 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.core.snapshot import SlotState, WaitReason
 
 

@@ -12,7 +12,7 @@ from jitney.core.params import SamplingParams
 from jitney.core.policy import Candidate
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 

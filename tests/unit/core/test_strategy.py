@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from jitney.core.counters import Counters
+from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence
-from jitney.core.settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.strategy import Gate, Line, make_gate
 from tests.unit.core.sequences import sequence
 

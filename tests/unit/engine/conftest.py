@@ -14,7 +14,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.observe import Observers
 from jitney.engine.tick import Tick

@@ -15,7 +15,7 @@ from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine, EngineState
 from jitney.engine.handle import Handle
@@ -322,7 +322,7 @@ def test_a_program_that_never_closes_its_engine_ends_all_the_same() -> None:
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
 

@@ -8,7 +8,7 @@ import pytest
 from jitney.backends.fake.backend import FakeSettings
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, Request
-from jitney.core.settings import Policy
+from jitney.core.scheduler_settings import Policy
 from jitney.core.snapshot import Detail
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox

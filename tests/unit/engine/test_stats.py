@@ -9,7 +9,7 @@ from jitney.core.cost import Fit
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Snapshot
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers

@@ -10,7 +10,7 @@ from jitney.core import limits
 from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.settings import Policy, Strategy
+from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer, Ending
 from jitney.engine.collector import Collector

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import ServeSettings
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
 from jitney.server.lifecycle import LAST_ANSWERS_S_MAX

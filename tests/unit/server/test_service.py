@@ -5,7 +5,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import ServeSettings
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.server.limits import BODY_BYTES_MIN

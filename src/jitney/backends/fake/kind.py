@@ -1,4 +1,7 @@
-"""The fake backend as a kind: no library and no model. See `jitney.backends.kind`."""
+"""The fake backend as a kind: no library and no model. See `jitney.backends.kind`.
+
+Tests: tests/unit/backends/test_kinds.py.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

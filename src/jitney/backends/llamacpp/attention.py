@@ -4,6 +4,8 @@ Fused attention computes a single token as it computes one of a prompt, as long 
 together; the other kernels are faster for long prompts, and compute a single token otherwise. For
 each of the two a trial finds the shape in which all is alike, and its speed. Called at start-up,
 from any thread; one process tries at a time.
+
+Tests: tests/unit/backends/trials/test_shape_trial.py.
 """
 
 from collections.abc import Mapping

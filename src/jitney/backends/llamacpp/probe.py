@@ -1,4 +1,7 @@
-"""The child of `kernels`: loads a model and runs one batch of 64 tokens."""
+"""The child of `kernels`: loads a model and runs one batch of 64 tokens.
+
+Tests: tests/unit/backends/llamacpp/test_kernels.py.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""How many rows of a pass llama.cpp computes alike: `Shape`. Light: no library is loaded."""
+"""How many rows of a pass llama.cpp computes alike: `Shape`. Light: no library is loaded.
+
+Tests: tests/unit/backends/llamacpp/test_passes.py.
+"""
 
 from dataclasses import dataclass
 

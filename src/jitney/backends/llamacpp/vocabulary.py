@@ -1,4 +1,7 @@
-"""The vocabulary of a loaded model as plain values. Pure reading, any thread."""
+"""The vocabulary of a loaded model as plain values. Pure reading, any thread.
+
+Tests: tests/conformance/test_tokenizer.py.
+"""
 
 from jitney.backends.llamacpp.bindings import Model
 from jitney.core.backend import Vocabulary

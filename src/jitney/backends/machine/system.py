@@ -1,4 +1,7 @@
-"""Output of the system's own programs, for what stands in no file. Any thread."""
+"""Output of the system's own programs, for what stands in no file. Any thread.
+
+Tests: tests/unit/backends/machine/test_processor.py.
+"""
 
 import subprocess
 

@@ -3,6 +3,8 @@
 `write_model` is called on any thread and starts the child, which is this module run as a program:
 the reader is native code and may crash on a file that is damaged behind its header, takes several
 times the file in memory, and writes beside its input. What came out is read back before it counts.
+
+Tests: tests/e2e/test_families.py and test_openvino_mistakes.py.
 """
 
 import signal

@@ -3,6 +3,8 @@
 Everything that touches the library's graphs is here, and the one private name that it needs. A
 `PagedModel` belongs to the engine thread. Its inputs are packed: the tokens of all sequences one
 after the other, with tables that say which blocks each sequence's memory is in.
+
+Tests: tests/conformance/test_sampling.py and tests/e2e/test_openvino_folder.py.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,8 @@ as much again as the quantisation did, and refuses most other types. Here such m
 whose steps are sixteen times finer, and floats become F16. Where weights are to be unpacked, all
 become F16. Families that the reader does not know are given to it as others: see `recast`. Called
 by the child of `convert` only.
+
+Tests: tests/unit/backends/openvino/test_recast.py.
 """
 
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 The library's reader computes the angles of all layers once, from one constant; each layer then
 turns its queries and its keys with them. What a model does otherwise is done where the two meet.
+
+Tests: tests/e2e/test_families.py.
 """
 
 from pathlib import Path

@@ -4,6 +4,8 @@ A file of answers is found by a hash of what they depend on. It also names the m
 libraries, so that `forget` can remove what nobody asks for any more. Any number of processes may
 ask: one tries at a time, and the others take what it found. A cache that cannot be written only
 costs time. Any thread.
+
+Tests: tests/unit/backends/trials/test_measure.py and test_selftest.py.
 """
 
 import hashlib

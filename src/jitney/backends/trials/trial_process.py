@@ -3,6 +3,8 @@
 A trial loads native code, which may crash, hang or take all memory. `ask` starts a module as a
 child, hands it JSON on standard input, and turns every end of it into a `TrialResult`. The child
 calls `answer`, which prints one line. Called at start-up, from any thread.
+
+Tests: tests/unit/backends/trials/test_selftest.py and test_shape_trial.py.
 """
 
 import json

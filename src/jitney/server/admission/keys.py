@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from jitney.config import Key
 from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Share
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.clock import Clock
 from jitney.errors import InvalidRequest
 from jitney.server import limits

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from jitney.core.request import Priority
-from jitney.core.settings import Policy
+from jitney.core.scheduler_settings import Policy
 from jitney.core.shares import paused_max
 from jitney.errors import Draining, InvalidRequest
 from jitney.server.admission.live_calls import Handles

@@ -3,6 +3,8 @@
 Names, labels and bounds are theirs. What this engine does not have (LoRA, multimodal caches,
 external caches) is left out; speculative decoding is there with zeros, since llama-server always
 shows it. Any thread; no state.
+
+Tests: tests/unit/server/observe/test_metrics.py.
 """
 
 from prometheus_client.core import Metric

@@ -20,7 +20,7 @@ from prometheus_client.core import Metric
 
 from jitney.core import limits
 from jitney.core.counters import NAMES
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import SlotState, Snapshot
 from jitney.engine.engine import Engine, EngineState
 from jitney.engine.stats import Stats, Totals

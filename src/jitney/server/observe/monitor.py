@@ -2,6 +2,8 @@
 
 Made before the engine gets its first request. Spans are loaded only when an endpoint is given,
 since they need the extra `otel`.
+
+Tests: tests/unit/server/page/test_state.py.
 """
 
 import importlib

@@ -1,4 +1,7 @@
-"""Families of metrics in prometheus-client's terms, from plain numbers. Any thread; no state."""
+"""Families of metrics in prometheus-client's terms, from plain numbers. Any thread; no state.
+
+Tests: tests/unit/server/observe/test_metrics.py.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar

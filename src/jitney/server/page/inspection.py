@@ -4,6 +4,8 @@ Event loop, behind the keys. Metrics and statistics are of the whole server. `/s
 rows as sequences may run at once, each with the number of a slot of the backend's memory, which
 has a few more for cached prefixes. Of the requests of others there are numbers and no name. Fields
 of llama-server that are not known here are left out; `jitney` holds what it has no word for.
+
+Tests: tests/e2e/server/test_inspection.py.
 """
 
 from dataclasses import fields
@@ -13,7 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from jitney.core.request import RequestId
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.engine.stats import Stats
 from jitney.server.http.shared import Shared

@@ -6,6 +6,8 @@ The page itself holds nothing of anyone and is open to everyone, so that it can 
 whatever it shows comes from routes that stand behind the keys, and each key sees its own. No inline
 script or style, and a policy that forbids them: text of strangers can never become markup that
 runs.
+
+Tests: tests/e2e/page/test_routes.py.
 """
 
 import asyncio

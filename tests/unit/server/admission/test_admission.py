@@ -4,7 +4,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.request import Share
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.errors import Draining, QueueFull
 from jitney.server import limits

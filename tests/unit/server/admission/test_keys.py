@@ -9,7 +9,7 @@ from jitney.config import Key
 from jitney.config.keyfile import RATE_MIN
 from jitney.core.limits import RETRY_AFTER_S_MAX
 from jitney.core.request import Share
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import InvalidRequest
 from jitney.server.admission.keys import Bucket, KeyRing, share_of
 from jitney.server.openai.error_object import Refusal

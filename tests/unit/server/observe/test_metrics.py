@@ -12,7 +12,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import NAMES
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.settings import Policy, SchedulerSettings
+from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.errors import ContextLengthExceeded
 from jitney.server import limits

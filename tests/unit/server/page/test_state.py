@@ -9,7 +9,7 @@ import pytest
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import ServeSettings
 from jitney.core.request import RequestId
-from jitney.core.settings import SchedulerSettings
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory

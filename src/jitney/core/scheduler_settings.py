@@ -1,6 +1,8 @@
 """The numbers that the scheduler runs by, and the names of its strategies, policies and mixes.
 
 Only what the core needs; `jitney.config` is where people set them. Frozen after start.
+
+Tests: tests/unit/core/test_scheduler.py.
 """
 
 from dataclasses import dataclass
