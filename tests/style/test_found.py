@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -63,4 +64,27 @@ def test_every_module_has_tests_that_are_found() -> None:
         enough = any if named is None else all
         if not enough(path.is_file() for path in places):
             lost.append(str(inside))
+    assert not lost, "\n".join(lost)
+
+
+def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
+    """Guards the page: a layer that it omits is one that nobody knows of."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    enforced = [" | ".join(re.findall(r"jitney\.(\w+)", layer)) for layer in layers]
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert "```\n" + "\n".join(enforced) + "\n```" in page
+
+
+def test_files_that_the_pages_name_are_there() -> None:
+    """Guards readers of the pages: every file that they name exists."""
+    pages = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md")]
+    pages += (ROOT / "docs" / "decisions").glob("*.md")
+    names = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py")}
+    lost = []
+    for page in pages:
+        for path in re.findall(r"`(?:src/jitney/)?([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+            if (ROOT / path).is_file() or any(f"/{each}".endswith(f"/{path}") for each in names):
+                continue
+            lost.append(f"{page.name}: {path}")
     assert not lost, "\n".join(lost)
