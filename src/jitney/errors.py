@@ -21,7 +21,7 @@
 
 Messages are one sentence or two for people: what, why, what to do. They carry no addresses.
 
-Tests: tests/unit/server/openai/test_error_object.py.
+Tests: tests/unit/server/test_error_object.py.
 """
 
 

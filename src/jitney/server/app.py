@@ -13,12 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from jitney.errors import JitneyError
-from jitney.server.admission import steering
+from jitney.server import steering
 from jitney.server.call import Call
+from jitney.server.error_object import Refusal
 from jitney.server.http.cors import Cors
-from jitney.server.http.middleware import AccessCheck, ErrorResponse, RequestContext, refusal_for
+from jitney.server.http.error_response import ErrorResponse, refusal_for
+from jitney.server.middleware import AccessCheck, RequestContext
 from jitney.server.observe.monitor import Monitor
-from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.replies import VERSION
 from jitney.server.page import inspection
 from jitney.server.page import page_routes as page

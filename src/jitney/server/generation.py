@@ -20,8 +20,8 @@ from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
 from jitney.server.admission.live_calls import Handles, Wait
 from jitney.server.call import Call
+from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.http.disconnect import wait_disconnect
-from jitney.server.openai.error_object import Refusal, refusal_of
 from jitney.server.openai.translate import PreparedCall
 from jitney.server.service import Service
 

@@ -94,7 +94,11 @@ class Lifecycle:
             self._handle_signals(self._loop)
         listen(listener, self._unsent_bytes_max)
         server = self._server = HttpServer(
-            self._app, listener, self._service, int(LAST_ANSWERS_S_MAX)
+            self._app,
+            listener,
+            int(LAST_ANSWERS_S_MAX),
+            self._service.settings.read_timeout,
+            self._service.answer_listeners,
         )
         serving = asyncio.create_task(server.serve())
         asked = asyncio.create_task(self._asked.wait())

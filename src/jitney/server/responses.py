@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 from jitney.engine.answer import Answer
 from jitney.errors import QueueFull
 from jitney.server import limits
+from jitney.server.error_object import ClientLeft
 from jitney.server.generation import Generation, Placed
 from jitney.server.http import sse
-from jitney.server.http.middleware import refusal_for
+from jitney.server.http.error_response import refusal_for
 from jitney.server.http.slices import written
-from jitney.server.openai.error_object import ClientLeft
 from jitney.server.openai.replies import Reply
 
 

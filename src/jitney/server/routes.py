@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from jitney.errors import InvalidRequest
 from jitney.server import limits
 from jitney.server.call import Call
+from jitney.server.error_object import Error, Refusal
 from jitney.server.generation import Generation
 from jitney.server.health import Health
 from jitney.server.http.paths import instead_of
@@ -20,7 +21,6 @@ from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
 from jitney.server.openai.conversation import chat_segments
-from jitney.server.openai.error_object import Error, Refusal
 from jitney.server.openai.replies import VERSION, ChatChoices, CompletionChoices, Reply
 from jitney.server.openai.translate import (
     PreparedCall,
@@ -178,7 +178,7 @@ async def _run(
     make: Callable[[Service, AnyBody, Call], Made],
 ) -> Made:
     call = Call.of(request.scope)
-    return await service.workers.run(call, partial(make, service, body, call), request.receive)
+    return await service.run_in_worker(call, partial(make, service, body, call), request.receive)
 
 
 async def _complete(

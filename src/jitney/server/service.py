@@ -7,6 +7,9 @@ threads and the bodies, and the calls that are being answered. Used on the event
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
+
+from starlette.types import Receive
 
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Key, ServeSettings
@@ -20,9 +23,13 @@ from jitney.server.admission.billing import Billing
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.workers import Workers
+from jitney.server.call import Call
 from jitney.server.health import Health, health_of
 from jitney.server.http.body_reader import BodyReader
+from jitney.server.http.disconnect import unless_left
 from jitney.text.chat_template import ChatTemplate
+
+Made = TypeVar("Made")
 
 
 class Service:
@@ -48,7 +55,7 @@ class Service:
         self.admission = Admission(engine, self.body_limit)
         self.billing = Billing(self.model_len_max)
         self.live_calls = LiveCalls()
-        self.workers = Workers(self.clock, has_several_callers=len(keys) > 1)
+        self.workers = Workers(has_several_callers=len(keys) > 1)
         self.bodies = BodyReader(self.body_limit)
         self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
         """Called for every HTTP answer with the pattern of its route, its status, and, for a
@@ -82,6 +89,18 @@ class Service:
         if self.admission.is_draining or self.engine.state is EngineState.DRAINING:
             return Health("draining", "The server is shutting down.")
         return self.health()
+
+    async def run_in_worker(self, call: Call, make: Callable[[], Made], receive: Receive) -> Made:
+        """Call `make` in a worker thread and return its result, unless the client leaves first.
+
+        Raises Draining, ClientLeft, and DeadlineExceeded when it is not done in time.
+        """
+        left_s = call.left_s(self.clock.now())
+        work = self.workers.submit((call.caller.name, call.is_large), make)
+        try:
+            return await unless_left(work, receive, left_s)
+        finally:
+            call.is_wanted = False
 
     def drain(self) -> None:
         """Refuse new work from here on, bodies on their way included; what was taken goes on."""

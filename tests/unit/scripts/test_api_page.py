@@ -11,10 +11,10 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.core.params import PARAMETERS
+from jitney.server.error_object import CODES, Refusal
 from jitney.server.openai.bodies import PASSED_ON, CompletionBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
-from jitney.server.openai.error_object import CODES, Refusal
 from scripts.api_page import api_reference
 
 BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody)

@@ -11,7 +11,7 @@ from jitney.engine.engine import Engine
 from jitney.errors import Draining, QueueFull
 from jitney.server import limits
 from jitney.server.admission.keys import Caller
-from jitney.server.openai.error_object import Refusal, retry_headers
+from jitney.server.error_object import Refusal, retry_headers
 
 
 class Place:

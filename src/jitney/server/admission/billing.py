@@ -18,7 +18,7 @@ from jitney.records import (
     RequestStarted,
 )
 from jitney.server.admission.keys import Caller
-from jitney.server.openai.error_object import Refusal
+from jitney.server.error_object import Refusal
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.clock import Clock
 from jitney.errors import InvalidRequest
 from jitney.server import limits
-from jitney.server.openai.error_object import Refusal, retry_headers
+from jitney.server.error_object import Refusal, retry_headers
 
 SECRET_BYTES_MAX = 4096
 _CHALLENGE = {"www-authenticate": 'Bearer realm="jitney"'}

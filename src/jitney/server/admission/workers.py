@@ -11,14 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starlette.types import Receive
-
-from jitney.engine.clock import Clock
 from jitney.errors import NoRoom
 from jitney.server import limits
 from jitney.server.admission.fair_queue import FairQueue, Line
-from jitney.server.call import Call
-from jitney.server.http.disconnect import unless_left
 
 Made = TypeVar("Made")
 
@@ -35,31 +30,13 @@ class _Work:
 class Workers:
     """Threads that callers share. Made before the event loop, used on it."""
 
-    def __init__(self, clock: Clock, *, has_several_callers: bool) -> None:
+    def __init__(self, *, has_several_callers: bool) -> None:
         count = limits.WORKER_THREADS
         # One worker is never one caller's own where there are others.
         share = max(count - 1, 1) if has_several_callers else count
-        self._clock = clock
         self._queue: FairQueue[_Work] = FairQueue(count, share)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="jitney-worker")
         self._is_closed = False
-
-    @property
-    def waiting_count(self) -> int:
-        """Pieces of work that have not begun."""
-        return len(self._queue.waiting)
-
-    async def run(self, call: Call, make: Callable[[], Made], receive: Receive) -> Made:
-        """What this makes, off the event loop, unless the client leaves before.
-
-        Raises Draining, ClientLeft, and DeadlineExceeded when it is not made in time.
-        """
-        left_s = call.left_s(self._clock.now())
-        work = self.submit((call.caller.name, call.is_large), make)
-        try:
-            return await unless_left(work, receive, left_s)
-        finally:
-            call.is_wanted = False
 
     def submit(self, line: Line, make: Callable[[], Made]) -> "asyncio.Future[Made]":
         """What this makes, in its turn. Cancelling it before its turn undoes it."""

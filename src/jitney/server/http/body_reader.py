@@ -19,8 +19,8 @@ from starlette.requests import Request
 from jitney.errors import Draining
 from jitney.server import limits
 from jitney.server.call import Call
+from jitney.server.error_object import ClientLeft, Refusal
 from jitney.server.http.disconnect import unless_left
-from jitney.server.openai.error_object import ClientLeft, Refusal
 
 Body = TypeVar("Body")
 

@@ -11,8 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from jitney.server.http.middleware import ErrorResponse
-from jitney.server.openai.error_object import Refusal
+from jitney.server.error_object import Refusal
+from jitney.server.http.error_response import ErrorResponse
 
 METHODS = ("GET", "POST")
 

@@ -8,7 +8,7 @@ from starlette.types import Receive
 
 from jitney.errors import Draining
 from jitney.server.call import late
-from jitney.server.openai.error_object import ClientLeft
+from jitney.server.error_object import ClientLeft
 
 Made = TypeVar("Made")
 

@@ -10,16 +10,15 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from jitney.server.error_object import Refusal
 from jitney.server.http.accepting import Acceptor
 from jitney.server.http.protocol import GuardedProtocol
 from jitney.server.http.rounds import Rounds
-from jitney.server.openai.error_object import Refusal
-from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
 
@@ -32,7 +31,12 @@ class HttpServer(uvicorn.Server):
     signals would cut streams, and nothing would cut a client that does not read."""
 
     def __init__(
-        self, app: ASGIApp, listener: socket.socket, service: Service, shutdown_s: int
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        shutdown_s: int,
+        read_timeout: float,
+        answer_listeners: Sequence[Callable[[str, int, str | None], None]],
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -45,9 +49,9 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=shutdown_s,
         )
         super().__init__(config)
-        self._service = service
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
-        self._read_timeout = service.settings.read_timeout
+        self._read_timeout = read_timeout
+        self._answer_listeners = answer_listeners
         self._rounds: Rounds | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -74,7 +78,7 @@ class HttpServer(uvicorn.Server):
     def _note(self, refusal: Refusal) -> None:
         """A connection was refused before there was a request: counted and logged as others."""
         _log.info("a connection was refused: %s", refusal.message)
-        for listener in self._service.answer_listeners:
+        for listener in self._answer_listeners:
             listener("other", refusal.status, refusal.reason)
 
     def _connections(self) -> list[GuardedProtocol]:

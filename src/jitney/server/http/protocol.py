@@ -37,10 +37,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
+from jitney.server.error_object import ClientLeft, Refusal, retry_headers
 from jitney.server.http.open_files import connections_max
 from jitney.server.http.rounds import Rounds
 from jitney.server.http.strict import StrictConnection
-from jitney.server.openai.error_object import ClientLeft, Refusal, retry_headers
 
 _log = logging.getLogger("jitney.server")
 

@@ -10,9 +10,9 @@ Tests: tests/unit/server/http/test_states.py and tests/e2e/server/test_hostile_h
 import h11
 
 from jitney.server import limits
+from jitney.server.error_object import Refusal
 from jitney.server.http.chunks import BadChunk, Chunks, are_lines
 from jitney.server.http.rounds import Rounds
-from jitney.server.openai.error_object import Refusal
 
 _HEAD_BYTES = bytes(set(range(256)) - {0x00, 0x0B, 0x0C, 0x7F})
 """What may stand in headers. h11 refuses the others as well, after looking at each run of spaces

@@ -16,7 +16,7 @@ from jitney.records import (
     TickRecord,
     ending_of,
 )
-from jitney.server.openai.error_object import refusal_of
+from jitney.server.error_object import refusal_of
 
 SPANS_MAX = 256
 LOSSES_MAX = 64

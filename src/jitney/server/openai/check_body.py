@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from jitney.server import limits
+from jitney.server.error_object import Refusal
 from jitney.server.openai.bodies import Strict
-from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.parse import parse_object
 
 CLOSE_MIN = 0.75

@@ -9,8 +9,8 @@ import math
 import re
 from typing import Any, NoReturn
 
+from jitney.server.error_object import Refusal
 from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX, VALUES_MAX
-from jitney.server.openai.error_object import Refusal
 
 _STRINGS = re.compile(rb'"[^"]*+"?')
 """Strings without escapes, closed or not: whatever begins to match does match, so that no byte is

@@ -21,11 +21,11 @@ from jitney.errors import (
 )
 from jitney.server import limits
 from jitney.server.call import Call
+from jitney.server.error_object import Refusal
 from jitney.server.openai import tools
 from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.server.openai.conversation import chat_segments, switches_of
-from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.tool_calls import Calling
 from jitney.server.service import Service, now_s
 from jitney.text.detokenizer import Detokenizer

@@ -18,11 +18,11 @@ from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.engine.stats import Stats
+from jitney.server.error_object import Refusal
 from jitney.server.http.shared import Shared
 from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Recorder, Viewer
-from jitney.server.openai.error_object import Refusal
 from jitney.server.page.page_routes import LIVE, viewer_of
 from jitney.server.page.state import Fields, PageState, Value
 from jitney.server.service import Service

@@ -24,10 +24,10 @@ from starlette.types import Receive, Scope, Send
 from jitney.core.request import RequestId
 from jitney.server import limits
 from jitney.server.call import Call
+from jitney.server.error_object import Refusal, retry_headers
 from jitney.server.observe.chrome_trace import trace_slices
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import EVERYONE, Viewer
-from jitney.server.openai.error_object import Refusal, retry_headers
 from jitney.server.page import FILES
 from jitney.server.page.state import PageState
 from jitney.server.service import Service

@@ -10,7 +10,7 @@ from jitney.errors import Draining, QueueFull
 from jitney.server import limits
 from jitney.server.admission.admission import Admission
 from jitney.server.admission.keys import Caller
-from jitney.server.openai.error_object import Refusal
+from jitney.server.error_object import Refusal
 
 
 @pytest.fixture

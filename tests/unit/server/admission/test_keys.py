@@ -12,7 +12,7 @@ from jitney.core.request import Share
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import InvalidRequest
 from jitney.server.admission.keys import Bucket, KeyRing, share_of
-from jitney.server.openai.error_object import Refusal
+from jitney.server.error_object import Refusal
 
 
 @dataclass

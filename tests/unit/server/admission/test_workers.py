@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jitney.engine.clock import SystemClock
 from jitney.server import limits
 from jitney.server.admission.workers import Workers
 
@@ -25,7 +24,7 @@ def gate() -> Iterator[threading.Event]:
 @pytest.fixture
 def workers() -> Iterator[Workers]:
     """For several callers."""
-    made = Workers(SystemClock(), has_several_callers=True)
+    made = Workers(has_several_callers=True)
     yield made
     made.close()
 

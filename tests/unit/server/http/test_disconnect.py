@@ -7,8 +7,8 @@ import pytest
 from starlette.types import Message
 
 from jitney.errors import DeadlineExceeded, Draining
+from jitney.server.error_object import ClientLeft
 from jitney.server.http.disconnect import unless_left, wait_disconnect
-from jitney.server.openai.error_object import ClientLeft
 
 LIMIT_S = 20.0
 LEFT: Message = {"type": "http.disconnect"}

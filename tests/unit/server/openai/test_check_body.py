@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from jitney.server.error_object import Refusal
 from jitney.server.http import sse
 from jitney.server.limits import TOKENS_LISTED_MAX
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
-from jitney.server.openai.error_object import Refusal
 
 MESSAGES = [{"role": "user", "content": "x"}]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitney.server.error_object import Refusal
 from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX
-from jitney.server.openai.error_object import Refusal
 from jitney.server.openai.parse import parse_object
 
 JSON_VALUES = st.recursive(

@@ -17,7 +17,7 @@ from jitney.core.shares import paused_max
 from jitney.errors import Draining, InvalidRequest
 from jitney.server.admission.live_calls import Handles
 from jitney.server.call import Call
-from jitney.server.openai.error_object import Refusal, retry_headers
+from jitney.server.error_object import Refusal, retry_headers
 from jitney.server.openai.translate import allowed_priority
 from jitney.server.service import Service
 

@@ -10,17 +10,13 @@ import logging
 import re
 import uuid
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jitney.errors import JitneyError, NoRoom
+from jitney.errors import JitneyError
 from jitney.server import limits
 from jitney.server.call import Call
-from jitney.server.openai.error_object import (
-    ClientLeft,
-    Refusal,
-    refusal_of,
-)
+from jitney.server.error_object import ClientLeft, Refusal, refusal_of
+from jitney.server.http.error_response import ErrorResponse, refusal_for
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
@@ -127,45 +123,6 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of this name."""
     found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
     return found
-
-
-def refusal_for(error: Exception, http_id: str) -> Refusal:
-    """The answer to any exception; what the caller does not get of it is logged, once."""
-    if isinstance(error, Refusal):
-        return error
-    if _is_out_of_memory(error):
-        error = NoRoom("the system gave no memory for it")
-    if isinstance(error, JitneyError):
-        refusal = refusal_of(error)
-        if refusal.untold is not None:
-            _log.warning("%s: %s", http_id, refusal.untold)
-        return refusal
-    reference = uuid.uuid4().hex[:12]
-    _log.error("%s: unexpected, reference %s", http_id, reference, exc_info=error)
-    message = f"Something unexpected happened on our side; its reference is {reference}."
-    return Refusal("internal_error", message)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether the system refused memory: for a value, or for the stack of a thread.
-
-    For the second Python has no class of its own, so that its words must be compared.
-    """
-    is_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
-    return isinstance(error, MemoryError) or is_thread
-
-
-class ErrorResponse(JSONResponse):
-    """A refusal as a response, which notes its reason in the call."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.body, refusal.status, headers=refusal.headers)
-        self._reason = refusal.reason
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        Call.of(scope).refused = self._reason
-        await super().__call__(scope, receive, send)
 
 
 def _known(call: Call) -> str:
