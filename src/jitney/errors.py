@@ -1,36 +1,36 @@
-"""The tree of errors: every failure that a person or a caller may meet, and who can act on it.
+"""The tree of errors: every failure that a caller may get, and who can act on it.
 
     JitneyError
-    |- RequestError            the caller can mend the request
-    |  |- InvalidRequest         a value is out of range, or two values do not go together
+    |- RequestError            the caller can correct the request
+    |  |- InvalidRequest         a value is out of range, or two values contradict each other
     |  |- ContextLengthExceeded  the prompt does not fit the model
-    |  `- UnsupportedField       asked for something this build or backend does not do
-    |- CapacityError           nothing is wrong with the request; the caller may try later
-    |  |- QueueFull              the waiting line is at its bound; carries a computed retry time
-    |  |- Draining               the engine takes no new work
+    |  `- UnsupportedField       this build or backend does not support the field
+    |- CapacityError           the request is fine; the caller may try later
+    |  |- QueueFull              the queue is full; carries a computed retry time
+    |  |- Draining               the engine accepts no new requests
     |  `- DeadlineExceeded       the request's own time limit passed
-    |- SetupError              the operator can mend the set-up
+    |- SetupError              the operator can correct the set-up
     |  |- ConfigError            a setting is unknown, unreadable or impossible
     |  |- ModelError             the model file is missing, damaged or not usable here
-    |  |  `- NoRoom                 memory, disk or time did not suffice just now
+    |  |  `- NoRoom                 not enough memory, disk or time at the moment
     |  `- MissingDependency      an optional package is not installed
     `- EngineError             our side failed
        |- BackendFailed          a forward pass failed in a way that leaves the backend usable
        |- BackendCrashed         the backend is gone; a new one can be started
        `- EngineStopped          the engine ended before the request did
 
-Messages are one sentence or two for people: what, why, what to do. They carry no addresses.
+Messages are one or two sentences for people: what, why, what to do. They hold no memory addresses.
 
 Tests: tests/unit/server/test_error_object.py.
 """
 
 
 class JitneyError(Exception):
-    """The root: catch this to catch everything that jitney raises on purpose."""
+    """The root of all errors that jitney raises on purpose."""
 
 
 class RequestError(JitneyError, ValueError):
-    """The request itself is at fault; `parameter` names the field when one is to blame."""
+    """The request is wrong. `parameter` names the field, if it is one field."""
 
     def __init__(self, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
@@ -38,11 +38,11 @@ class RequestError(JitneyError, ValueError):
 
 
 class InvalidRequest(RequestError):
-    """A value is out of range, or two values do not go together."""
+    """A value is out of range, or two values contradict each other."""
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt does not leave room for a single token of completion."""
+    """The prompt leaves no room for a completion token."""
 
 
 class UnsupportedField(RequestError):
@@ -54,7 +54,7 @@ class CapacityError(JitneyError):
 
 
 class QueueFull(CapacityError):
-    """The waiting line is at its bound. `retry_after_s` is computed from the measured rate."""
+    """The queue is full. `retry_after_s` is computed from the measured rate."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class QueueFull(CapacityError):
 
 
 class Draining(CapacityError):
-    """The engine is finishing what it has and takes nothing new."""
+    """The engine finishes its requests and accepts no new ones."""
 
 
 class DeadlineExceeded(CapacityError, TimeoutError):
@@ -70,7 +70,7 @@ class DeadlineExceeded(CapacityError, TimeoutError):
 
 
 class SetupError(JitneyError):
-    """Something about this installation or configuration must be changed by its operator."""
+    """The operator must change something in this installation or configuration."""
 
 
 class ConfigError(SetupError):
@@ -82,11 +82,11 @@ class ModelError(SetupError):
 
 
 class NoRoom(ModelError):
-    """Memory, disk or time did not suffice just now; at another moment it may work."""
+    """There was not enough memory, disk or time. At another moment it may work."""
 
 
 class MissingDependency(SetupError):
-    """An optional package is needed and not installed; the message says which extra brings it."""
+    """An optional package is not installed. The message says which extra brings it."""
 
 
 class EngineError(JitneyError):
@@ -94,15 +94,15 @@ class EngineError(JitneyError):
 
 
 class BackendFailed(EngineError):
-    """A forward pass failed and the backend lives: its memory is to be reset before it goes on."""
+    """A forward pass failed, and the backend still runs. Reset its memory before the next pass."""
 
 
 class BackendCrashed(EngineError):
     """The backend is gone (a process died, or stopped answering); a new one must be started.
 
-    `signal` is the number of the signal that ended the process, when one did. `was_reached` is
-    false when it was gone before the batch came: then nothing in the batch is to blame.
-    `is_wanted` is true when it was closed by us, so that there is nothing to report.
+    `signal` is the number of the signal that ended the process, if one did. `was_reached` is false
+    if the backend was gone before the batch came: then nothing in the batch is the cause.
+    `is_wanted` is true if we closed the backend ourselves: then there is nothing to report.
     """
 
     def __init__(

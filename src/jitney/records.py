@@ -1,7 +1,7 @@
-"""What the engine does, as it happens: the records that `LLM.engine.observe` hands out.
+"""Records of what the engine does, at the moment it happens. `LLM.engine.observe` hands them out.
 
-Frozen, with ids and numbers and never text. Made by the tick, read by the statistics and by
-observers; nothing here acts. docs/reference/records.md lists every field.
+Frozen, with ids and numbers and never text. The tick makes them; statistics and observers read
+them. docs/reference/records.md lists every field.
 
 Tests: tests/unit/engine/test_tick.py and tests/unit/scripts/test_records_page.py.
 """
@@ -32,42 +32,42 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One sequence's part of a batch, for people: who, in which slot, which span."""
+    """One sequence's part of a batch: its request, its slot and its span."""
 
     request_id: RequestId
     index: int
     slot: int
-    """The slot of memory that it runs in."""
+    """The memory slot that it runs in."""
     start: int
     """The first position of its span, counted from the beginning of the prompt."""
     length: int
-    """Positions of its span."""
+    """How many positions its span has."""
     samples: bool = False
-    """Whether a token came of it that its sequence could take."""
+    """Whether its sequence got a token from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickRecord:
-    """One forward pass, and how the engine stood after it.
+    """One forward pass, and the state of the engine after it.
 
     An entry of one position that wants a token counts as decode, all others as prefill.
-    `members` leaves out those who ended before the pass did.
+    `members` leaves out sequences that ended before the pass did.
     """
 
     at: float
-    """When its outcome was taken in, in seconds on the engine's clock."""
+    """When its outcome was applied, in seconds on the engine's clock."""
     number: int
-    """Counts batches from 1; one that was lost with the backend has no record."""
+    """The number of the batch, from 1. A batch that was lost with the backend has no record."""
     batch_size: int
     """Sequences in the batch."""
     decode_tokens: int
-    """Positions of sequences that make one token after the other."""
+    """Positions of sequences that generate one token per pass."""
     prefill_tokens: int
-    """Positions that were computed, of prompts and of what was lost in a preemption."""
+    """Computed positions of prompts, and of tokens that a preemption lost."""
     active_slots: int
     """Sequences that run."""
     queue_depth: int
-    """Sequences that wait, preempted ones included."""
+    """Sequences that wait, with preempted ones."""
     kv_used: int
     kv_cached: int
     sampled_tokens: int
@@ -77,45 +77,47 @@ class TickRecord:
     forward_ms: float
     """The forward pass alone, as the backend measured it."""
     decode_ms: float
-    """Of that, the part of the decodes: what they take by themselves, as fitted from ticks without
-    prefill. The rest is the part of prefill."""
+    """The part of `forward_ms` for the decodes, as fitted from ticks without prefill. The rest is
+    the part for prefill."""
     tick_ms: float
-    """The whole turn; from the end of the pass before it, where that is later than the moment
-    this one was sent."""
+    """The whole tick. It begins when the batch was sent, or when the pass before it ended, if that
+    was later."""
     members: tuple[Member, ...] = ()
-    """Who was in the batch."""
+    """The sequences in the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAccepted:
-    """A request was taken: it will end exactly once.
+    """A request was accepted: it will end exactly once.
 
-    Latencies count from `arrived_at`, the wait for a slot from `sent_at`; between the two it was
-    read and tokenised.
+    Latencies count from `arrived_at`, the wait for a slot from `sent_at`. Between the two, the
+    request was read and tokenised.
     """
 
     at: float
     request_id: RequestId
     prompt_tokens: int
     arrived_at: float
-    """When it came in; its latencies count from here."""
+    """When it arrived; its latencies count from here."""
     sent_at: float
-    """When it was handed to the engine; its wait for a slot counts from here."""
+    """When the engine got it; its wait for a slot counts from here."""
     completions: int
-    """How many it wants of its prompt."""
+    """How many completions of its prompt it wants."""
     max_tokens: int | None
-    """Of each completion; None is as many as fit the model."""
+    """The most tokens of each completion; None is as many as fit the model."""
     priority: Priority
-    """Its class, from LOW (0) to CRITICAL (3)."""
+    """Its priority class, from LOW (0) to CRITICAL (3)."""
     tenant: str
-    """Whose it is; empty where that is not known."""
+    """Whose request it is; empty if not known."""
     reply_id: str = ""
-    """The reply over HTTP that it is a part of; empty where there is none."""
+    """The id of the HTTP reply that it is a part of; empty without one."""
+    is_chat: bool = False
+    """Whether it was a chat over HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused:
-    """A request was refused; its caller knows why."""
+    """A request was refused; its caller got the error."""
 
     at: float
     request_id: RequestId
@@ -131,14 +133,14 @@ class RequestStarted:
     prompt_tokens: int
     prefix_cache_tokens: int
     waited_ms: float
-    """For its first slot, since it was handed to the engine."""
+    """The wait for its first slot, since the engine got it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDone:
-    """A request ended as it should, or was cancelled; rates are in tokens per second.
+    """A request ended normally or was cancelled. Rates are in tokens per second.
 
-    A rate is 0 where it has no meaning.
+    A rate is 0 if it has no meaning.
     """
 
     at: float
@@ -147,27 +149,27 @@ class RequestDone:
     generated_tokens: int
     duration_ms: float
     queue_ms: float | None
-    """The wait for the first slot; None when it never had one."""
+    """The wait for the first slot; None if it never had one."""
     ttft_ms: float | None
-    """From arrival to the first token; None when there was none."""
+    """From arrival to the first token; None if there was none."""
     prompt_eval_rate: float
-    """Prompt tokens that were computed, from the first slot to the first token."""
+    """Computed prompt tokens per second, from the first slot to the first token."""
     generation_rate: float
-    """Tokens after the first ones, from the first token to the end."""
+    """Tokens after the first ones per second, from the first token to the end."""
     prefix_cache_tokens: int
     prefix_cache_ratio: float
-    """Of the prompt, the share that was found in the cache."""
+    """The share of the prompt that was in the cache."""
     preempted_count: int
     """How often one of its completions lost its slot."""
     was_cancelled: bool
-    """Whether it was ended before it was done."""
+    """Whether it was cancelled before it was done."""
     stop_reason: str
     """The finish reason of its first completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """A request ended with an error, which its caller got."""
+    """A request ended with an error, and its caller got the error."""
 
     at: float
     request_id: RequestId
@@ -184,20 +186,20 @@ class RequestPreempted:
     request_id: RequestId
     index: int
     reason: PreemptReason
-    """What became of its memory, or that it was displaced by class."""
+    """What happened to its memory, or that a higher class displaced it."""
     by: RequestId
-    """The request that got its place."""
+    """The request that got its slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPressure:
-    """Memory ran short in a tick: cached prefixes were evicted, or sequences preempted."""
+    """Memory was short in a tick: cached prefixes were evicted, or sequences preempted."""
 
     at: float
     evicted_count: int
-    """Cached prefixes that were given up."""
+    """Cached prefixes that were evicted."""
     preempted_count: int
-    """For memory: those displaced by class are not among them."""
+    """Sequences preempted for memory, without those that a higher class displaced."""
     kv_used: int
 
 
@@ -208,7 +210,7 @@ class BackendLost:
     at: float
     error: str
     restarts_failed: int
-    """Attempts to start it again that have failed in a row."""
+    """How many attempts to start it again have failed in a row."""
 
 
 Record = (

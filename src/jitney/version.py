@@ -1,7 +1,6 @@
 """Which jitney this is. Called at start-up, on any thread.
 
-An installed one is asked for its metadata. A source tree that was never installed has none, and
-says in its `pyproject.toml` what it would be installed as.
+An installed package has metadata. A source tree without them has its version in `pyproject.toml`.
 """
 
 import tomllib
@@ -9,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 UNKNOWN = "0+unknown"
-"""For a copy of the package alone, with neither."""
+"""For a copy of the package without either."""
 
 _NAME = "jitney"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -26,10 +25,10 @@ def version(distribution: str = _NAME, project: Path = _PROJECT) -> str:
 def _source_version(project: Path) -> str:
     try:
         with project.open("rb") as file:
-            told = tomllib.load(file).get("project", {})
+            project_table = tomllib.load(file).get("project", {})
     except (OSError, ValueError):
         return UNKNOWN
-    # A copy of the package may lie in the tree of another project.
-    if not isinstance(told, dict) or told.get("name") != _NAME:
+    # A copy of the package may be in the source tree of another project.
+    if not isinstance(project_table, dict) or project_table.get("name") != _NAME:
         return UNKNOWN
-    return f"{told.get('version', '0')}+source"
+    return f"{project_table.get('version', '0')}+source"

@@ -1,7 +1,7 @@
 """`BatchProcessor`: the interface of ZigLlama's chapter on batches, with its names and fields.
 
-A thin layer over `LLM`: the words of the chapter become our settings, and the output of each
-request becomes a `BatchResult`. Any thread may call; results come from the threads of
+A thin layer over `LLM`: it translates the chapter's names to our settings, and the output of each
+request to a `BatchResult`. Any thread may call. Results come from the threads of
 `jitney.api.callbacks`, never from the engine's. The model brings its own tokenizer.
 """
 
@@ -31,18 +31,18 @@ from jitney.errors import ConfigError, EngineStopped, InvalidRequest, JitneyErro
 from jitney.loading.compose import WAIT_S
 
 GenerationConfig = SamplingParams
-"""The seed's name for how a completion is made."""
+"""The seed's name for sampling parameters."""
 
 BatchStats = Stats
-"""The engine's statistics have every field of the seed's, and more."""
+"""The engine's statistics have all fields of the seed's, and more."""
 
 
 WAIT_MS = 100
-"""How long a batch waits to fill up where nothing is said of it: the seed's default."""
+"""How long a batch waits to fill up by default; the seed's value."""
 
 
 class BatchingStrategy(StrEnum):
-    """When requests are run together. The values are the names of our own strategies."""
+    """When requests run together. The values are the names of our strategies."""
 
     FixedSize = "static"
     DynamicTimeout = "dynamic"
@@ -51,13 +51,13 @@ class BatchingStrategy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "BatchingStrategy | None":
-        """Also by the seed's name, and in any case."""
+        """Also find a strategy by the seed's name, in upper or lower case."""
         word = str(value).casefold().replace("_", "").replace("-", "")
         return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
 
 
 class RequestPriority(IntEnum):
-    """The higher is served first, with `enable_priority`; numbers count up, unlike over HTTP."""
+    """With `enable_priority` the highest is served first. Over HTTP, numbers count down instead."""
 
     Low = 0
     Normal = 1
@@ -72,21 +72,21 @@ _FORMS: dict[str, Form] = {
     "num_workers": Whole(1, 4096),
     "enable_priority": Switch(),
 }
-"""How the fields of a `BatchConfig` are read, as settings are."""
+"""How the fields of a `BatchConfig` are read: as settings are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """How requests are put into batches; defaults are the seed's."""
+    """How requests are put into batches. The defaults are the seed's."""
 
     strategy: BatchingStrategy | str = BatchingStrategy.DynamicTimeout
     max_batch_size: int = 8
     min_batch_size: int = 1
-    """The fewest that depart together while the wait lasts; above 1 under Adaptive only, because
-    the others wait for `max_batch_size`."""
+    """The fewest requests that start together before the wait is over. Above 1 only under Adaptive:
+    the other strategies wait for `max_batch_size`."""
     max_wait_time_ms: float | None = None
-    """How long a batch waits to fill up, or newcomers are gathered under Continuous; `math.inf`,
-    under FixedSize, is for ever. Left out it becomes 100, and 0 under Continuous."""
+    """How long a batch waits to fill up; under Continuous, how long new requests are collected.
+    `math.inf` is for ever, under FixedSize only. The default is 100, and 0 under Continuous."""
     max_queue_size: int = 1000
     num_workers: int = 1
     enable_priority: bool = False
@@ -125,7 +125,7 @@ class BatchConfig:
             )
 
     def settings(self) -> dict[str, object]:
-        """The same in the names of our own settings."""
+        """The same under the names of our settings."""
         waits_ms = self.max_wait_time_ms
         timer = {"wait_until_full": True} if waits_ms == math.inf else {"max_wait_ms": waits_ms}
         return {
@@ -141,9 +141,9 @@ class BatchConfig:
 
 @dataclass(slots=True, kw_only=True)
 class BatchRequest:
-    """One request and what became of it, which is filled in at its end.
+    """One request and its result, which is filled in when it ends.
 
-    Moments are milliseconds since 1970; None where one did not come.
+    Times are milliseconds since 1970, and None if the moment never came.
     """
 
     id: RequestId
@@ -156,21 +156,21 @@ class BatchRequest:
     started_at: float | None = None
     completed_at: float | None = None
     stop_reason: FinishReason | None = None
-    """stop, length, abort when it was cancelled, deadline or error."""
+    """stop, length, abort (it was cancelled), deadline or error."""
 
     @property
     def max_tokens(self) -> int | None:
-        """The most that it may generate; None is all there is room for."""
+        """How many tokens it may generate; None is as many as fit."""
         return self.config.max_tokens
 
     @property
     def cumulative_log_prob(self) -> float:
-        """The log probabilities of its tokens, summed."""
+        """The sum of its tokens' log probabilities."""
         return sum(self.log_probs)
 
     @property
     def completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, with or without an error."""
         return self.completed_at is not None
 
     def get_latency(self) -> float | None:
@@ -185,7 +185,7 @@ class BatchRequest:
         return None if until is None else until - self.created_at
 
     def mark_completed(self, output: RequestOutput | None, now: float) -> None:
-        """Take over the output, as far as there is one."""
+        """Copy the output, if there is one."""
         self.completed_at, self.stop_reason = now, FinishReason.FAILED
         if output is None:
             return
@@ -201,7 +201,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What the callback gets, once for each request that was accepted."""
+    """What the callback gets, once for each accepted request."""
 
     request_id: RequestId
     tokens: list[int]
@@ -211,22 +211,22 @@ class BatchResult:
     num_tokens: int
     stop_reason: FinishReason
     latency_ms: float
-    """Processing time: without that in the queue."""
+    """Processing time, without the time in the queue."""
     queue_time_ms: float
     error: JitneyError | None
-    """Why it failed or was late; what was made until then is there all the same."""
+    """Why it failed or was late. The tokens made before that are in the result."""
     request: BatchRequest
 
 
 ResultCallback = Callable[[BatchResult, Any], object]
-"""Called with a result and the processor's `user_data` (Any: whatever its caller gave)."""
+"""Called with a result and the processor's `user_data` (Any: what the caller gave)."""
 
 
 class BatchProcessor:
     """Runs prompts in batches and hands their results to one callback.
 
-    `model` is what `LLM` takes, and so are further settings by name: it is loaded by `start` and
-    released by `stop`. Or it is an `LLM`, which stays loaded and keeps its own settings.
+    `model` and `settings` are arguments of `LLM`: `start` loads the model and `stop` releases it.
+    Or `model` is an `LLM`: it stays loaded and keeps its own settings.
     """
 
     def __init__(
@@ -239,8 +239,8 @@ class BatchProcessor:
     ) -> None:
         if config is not None and not isinstance(config, BatchConfig):
             raise ConfigError(
-                f"config takes a BatchConfig, and got {type(config).__name__}; there is no "
-                "tokenizer to give: the model brings its own."
+                f"config takes a BatchConfig, and got {type(config).__name__}; give no "
+                "tokenizer: the model brings its own."
             )
         check_plain("result_callback", result_callback)
         self._model = model
@@ -252,15 +252,15 @@ class BatchProcessor:
         self._changed = threading.Condition()
         self._live_count = 0
         self._calling: set[int] = set()
-        """Threads that are in the callback now."""
+        """Threads that run the callback now."""
         self._stopping: set[int] = set()
-        """Of these, the ones that wait in a stop."""
+        """Those of them that wait in `stop`."""
         self.is_running = False
         if isinstance(model, LLM):
             _check_agrees(model, {**(config.settings() if config else {}), **settings})
 
     def start(self) -> None:
-        """Load the model and take requests; also again after a stop."""
+        """Load the model and accept requests. It may be called again after `stop`."""
         with self._starting:
             if self.is_running:
                 return
@@ -274,9 +274,9 @@ class BatchProcessor:
         config: SamplingParams | None = None,
         priority: GivenPriority = RequestPriority.Normal,
     ) -> RequestId:
-        """Hand a prompt in; its result comes to the callback, perhaps before this returns.
+        """Submit a prompt. The callback gets its result, perhaps before this method returns.
 
-        Raises QueueFull when as many wait as may.
+        Raises QueueFull when the queue is full.
         """
         llm = self._loaded()
         if not self.is_running:
@@ -286,7 +286,7 @@ class BatchProcessor:
             raise InvalidRequest(
                 "config takes a SamplingParams with n at 1: a result has one completion.", "config"
             )
-        # A result has the log probability of each token, whether that was asked for or not.
+        # A result always has the log probability of each token.
         params = replace(params, logprobs=params.logprobs or 0)
         request = BatchRequest(
             id=RequestId(uuid.uuid4().hex), prompt=prompt, config=params, created_at=_now_ms()
@@ -307,20 +307,20 @@ class BatchProcessor:
         return request.id
 
     def get_stats(self) -> BatchStats:
-        """Since the last start, also after a stop; of an `LLM` that was given, since it began.
+        """Statistics since the last start, also after a stop; of a given `LLM`, since its start.
 
-        Its `avg_latency_ms` is of the whole way: unlike a result's, with the time in the queue.
+        Unlike the latency of a result, `avg_latency_ms` includes the time in the queue.
         """
         return self._loaded().stats()
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Take no more, and wait until the results are out, for at most so many seconds."""
+        """Refuse new requests, and wait at most `drain_s` seconds for the results of the others."""
         self.is_running = False
         if self._llm is not None and self._llm is not self._model:
             self._llm.close(drain_s)
             return
         with self._changed:
-            # A callback that stops cannot wait for itself, nor for another one that does.
+            # A callback that calls `stop` cannot wait for itself, nor for another one that does.
             self._stopping |= {threading.get_ident()} & self._calling
             self._changed.notify_all()
             self._changed.wait_for(
@@ -380,7 +380,7 @@ def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
 
 
 def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
-    """Refuse settings that a loaded model does not have. None means not given."""
+    """Refuse settings that differ from those of a loaded model. None means not given."""
     given = {name: value for name, value in wanted.items() if value is not None}
     resolved = resolve(given, None, {}, given_as="argument")
     for name, value in resolved.given().items():

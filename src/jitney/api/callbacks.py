@@ -1,13 +1,13 @@
 """Calls functions of the caller with the deltas and the end of a request.
 
-The threads for this are never the engine's. A request has one of them at a time, so its calls
-come in order, and what is made during a call is merged into the next delta: a slow callback costs
-nothing but its own text.
+This module has its own threads; the engine's thread never runs a callback. One thread at a time
+calls for a request, so its calls come in order. Text that is made during a call is merged into the
+next delta, so a slow callback delays only its own request.
 
-One thread does all of it while each call returns within `PATIENCE_S`. Where one does not, another
-thread goes on, so a callback that blocks holds up its own request and nobody else's, until
-`THREADS_MAX` of them block at once: then the others wait. The threads end when no request with
-callbacks is left. They are daemons: a program does not wait for them at its end.
+While each call returns within `PATIENCE_S`, one thread makes all calls. If a call takes longer,
+another thread goes on with the other requests. When `THREADS_MAX` callbacks block at once, the
+others wait. The threads end when no request with callbacks is left. They are daemons: a program
+that ends does not wait for them.
 """
 
 import inspect
@@ -27,28 +27,28 @@ from jitney.errors import InvalidRequest, JitneyError
 _log = logging.getLogger("jitney.api.callbacks")
 
 THREADS_MAX = 32
-"""Callbacks that may block at once before others have to wait for them."""
+"""How many callbacks may block at once before the others have to wait."""
 
 PATIENCE_S = 0.02
-"""Whoever waits for a call that takes longer is served by another thread."""
+"""When a call takes longer, another thread makes the calls that wait."""
 
 BLOCKED_S = 10.0
 """A call that takes longer is reported."""
 
 CLOSE_S = 10.0
-"""How long a close waits for callbacks, once the engine has ended."""
+"""How long `close` waits for callbacks after the engine has ended."""
 
 OnDelta = Callable[[Delta, Any], object]
-"""Called with new text and the caller's `user_data` (Any: whatever the caller gave)."""
+"""Called with new text and the caller's `user_data` (Any: what the caller gave)."""
 
 OnDone = Callable[[RequestOutput | None, JitneyError | None, Any], object]
-"""Called once, with what was made, what went wrong, and `user_data` (Any: as above).
+"""Called once, with the output, the error and `user_data` (Any: as above).
 
-Without an error the output is there. With one, it holds what was made until then, or is None."""
+Without an error there is an output. With an error, the output is what was made before, or None."""
 
 
 def check_plain(name: str, given: object) -> None:
-    """Refuse what a thread cannot call; None is nothing to call."""
+    """Refuse a callback that a thread cannot call. None means no callback."""
     if given is not None and not _is_plain(given):
         raise InvalidRequest(
             f"{name} takes a plain function, which is called from a thread, and got "
@@ -59,7 +59,7 @@ def check_plain(name: str, given: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """What a caller wants to be called for one request."""
+    """The functions to call for one request."""
 
     on_delta: OnDelta | None = None
     on_done: OnDone | None = None
@@ -70,12 +70,12 @@ class Callbacks:
             check_plain(name, getattr(self, name))
         if self.user_data is not None and not self.are_given:
             raise InvalidRequest(
-                "user_data is handed to on_delta and on_done; give one of them.", "user_data"
+                "user_data goes to on_delta and on_done; give one of them.", "user_data"
             )
 
     @property
     def are_given(self) -> bool:
-        """Whether there is anything to call."""
+        """Whether there is a function to call."""
         return self.on_delta is not None or self.on_done is not None
 
     @property
@@ -86,7 +86,7 @@ class Callbacks:
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """A request with callbacks that has not had its last call."""
+    """A request with callbacks whose last call is still to come."""
 
     handle: Handle[RequestOutput]
     callbacks: Callbacks
@@ -95,9 +95,9 @@ class _Served:
 
 
 class CallbackThreads:
-    """Serves the callbacks of one `LLM`. Any thread may call.
+    """Makes the callbacks of one `LLM`. Any thread may call.
 
-    Nothing is logged and no thread is started under the lock: the engine thread needs it.
+    Never log or start a thread under the lock: the engine thread needs it.
     """
 
     def __init__(self) -> None:
@@ -105,28 +105,28 @@ class CallbackThreads:
         self._changed = threading.Condition()
         self._ready: deque[_Served] = deque()
         self._busy: dict[int, _Served] = {}
-        """Being called now, by thread; whose call began first stands first."""
+        """The requests in a call now, by thread; the oldest call first."""
         self._thread_count = 0
         self._live_count = 0
         self._was_full = False
         self._closing: set[int] = set()
-        """Threads whose callback waits in a close."""
+        """Threads whose callback waits in `close`."""
         self.failed_count = 0
-        """How often a callback raised, or returned a coroutine."""
+        """How many callbacks raised, or returned a coroutine."""
         self.blocked_count = 0
-        """How often a call took longer than `BLOCKED_S`."""
+        """How many calls took longer than `BLOCKED_S`."""
 
     def serve(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> None:
-        """Call for this request from here on, until `on_done` was called."""
+        """Make the callbacks of this request from now until its `on_done`."""
         with self._changed:
             self._live_count += 1
         self._start_spare()
         self._listen(_Served(handle, callbacks))
 
     def close(self) -> None:
-        """Wait until all calls were made, for at most `CLOSE_S`; log it if some were not."""
+        """Wait until all calls are made, for at most `CLOSE_S`. Log it if some are not."""
         with self._changed:
-            # A callback that closes cannot wait for itself, nor for another one that does.
+            # A callback that calls `close` cannot wait for itself, nor for another one that does.
             self._closing |= {threading.get_ident()} & self._busy.keys()
             self._changed.notify_all()
             has_ended = self._changed.wait_for(
@@ -138,8 +138,8 @@ class CallbackThreads:
         if has_ended:
             return
         _log.warning(
-            "%d requests had not had their last call %g s after the close, and are left to "
-            "themselves; these callbacks did not return: %s",
+            "Callbacks: %d requests had not had their last call %g s after the close; nobody waits "
+            "for them any more; these callbacks did not return: %s",
             left_count,
             CLOSE_S,
             blocking,
@@ -149,13 +149,13 @@ class CallbackThreads:
         served.handle.listen(lambda: self._put(served))
 
     def _put(self, served: _Served) -> None:
-        """Note that there is something to fetch. Called mostly by the engine thread: quick."""
+        """Note that the request has something to fetch. The engine thread calls this: be quick."""
         with self._changed:
             self._ready.append(served)
             self._changed.notify()
 
     def _start_spare(self) -> None:
-        """Start a thread if all are in a call and there may be one more."""
+        """Start a thread if all are in a call and `THREADS_MAX` allows one more."""
         with self._changed:
             if self._thread_count > len(self._busy):
                 return
@@ -164,8 +164,8 @@ class CallbackThreads:
             self._was_full |= not has_room
             self._thread_count += has_room
         if is_news:
-            said = "%d callbacks block at once, as many as may; all others wait for them"
-            _log.warning(said, THREADS_MAX)
+            message = "%d callbacks block at once, which is the limit; all others wait for them"
+            _log.warning(message, THREADS_MAX)
         if has_room:
             self._start()
 
@@ -173,10 +173,10 @@ class CallbackThreads:
         try:
             threading.Thread(target=self._run, name="jitney-callbacks", daemon=True).start()
         except RuntimeError as error:
-            # Those that run go on, and the next request tries again.
+            # The running threads go on, and the next request tries again.
             with self._changed:
                 self._thread_count -= 1
-            _log.warning("the system has no further thread for callbacks: %s", error)
+            _log.warning("The system has no further thread for callbacks: %s", error)
 
     def _run(self) -> None:
         while self._is_needed():
@@ -188,7 +188,7 @@ class CallbackThreads:
             is_over = self._call(served)
             with self._changed:
                 del self._busy[threading.get_ident()]
-                # A thread is free again: the next time that none is will be said.
+                # A thread is free again: log it the next time that none is.
                 self._was_full &= bool(self._ready)
                 if is_over:
                     self._live_count -= 1
@@ -203,10 +203,10 @@ class CallbackThreads:
             return self._live_count > 0
 
     def _take(self) -> _Served | None:
-        """The next request with something to fetch; None after a while without one."""
+        """The next request with something to fetch; None after a wait without one."""
         with self._changed:
             now = self._clock.now()
-            # The one that began last will soon be back for more, unless it blocks.
+            # The thread with the newest call will soon take the next one, unless it blocks.
             last = next(reversed(self._busy.values()), None)
             patience_s = 0.0 if last is None else last.called_at + PATIENCE_S - now
             if self._ready and patience_s <= 0:
@@ -219,7 +219,7 @@ class CallbackThreads:
             return None
 
     def _call(self, served: _Served) -> bool:
-        """Call with what there is; whether that was the end."""
+        """Call with the delta or the end. True after the end."""
         callbacks, item = served.callbacks, served.handle.fetch()
         try:
             if isinstance(item, Ending):
@@ -230,19 +230,19 @@ class CallbackThreads:
             elif item is not None and callbacks.on_delta is not None:
                 _check_ran(callbacks.on_delta(item, callbacks.user_data))
         except BaseException:
-            # Whatever it is, even an exit, it is the caller's: other requests need this thread.
+            # Catch even an exit: it is the callback's mistake, and other requests need this thread.
             self._report_failed(served)
         return isinstance(item, Ending)
 
     def _report_failed(self, served: _Served) -> None:
-        """Called where the exception is being handled."""
+        """Call this in the `except` block."""
         with self._changed:
             self.failed_count += 1
             failed_count = self.failed_count
-        # The first, the second, the fourth and so on, so that no log fills up.
+        # Log the first, the second, the fourth and so on, so that the log does not fill up.
         if failed_count & (failed_count - 1) == 0:
-            said = "a callback of request %s failed (%d so far); the request goes on"
-            _log.warning(said, served.handle.id, failed_count, exc_info=True)
+            message = "A callback of request %s failed (%d so far); the request goes on"
+            _log.warning(message, served.handle.id, failed_count, exc_info=True)
 
     def _report_blocked(self) -> None:
         with self._changed:
@@ -256,23 +256,23 @@ class CallbackThreads:
                 served.is_reported = True
             self.blocked_count += len(blocked)
         for served in blocked:
-            said = "a callback of request %s has not returned for %g s; others go on"
-            _log.warning(said, served.handle.id, BLOCKED_S)
+            message = "A callback of request %s has not returned for %g s; others go on"
+            _log.warning(message, served.handle.id, BLOCKED_S)
 
     def _report_in_s(self, now: float) -> float | None:
-        """How long until a call that does not return is to be reported."""
+        """Seconds until the oldest unreported call counts as blocked."""
         began = [each.called_at for each in self._busy.values() if not each.is_reported]
         return max(min(began) + BLOCKED_S - now, 0.0) if began else None
 
 
 def _is_plain(given: object) -> bool:
-    """Whether it can be called and is not known beforehand to return a coroutine."""
+    """Whether it can be called and is not a coroutine function."""
     asked = (given, getattr(given, "__call__", None))  # noqa: B004 - an object's may be async
     return callable(given) and not any(map(inspect.iscoroutinefunction, asked))
 
 
 def _check_ran(returned: object) -> None:
-    """A coroutine is a callback that has not run, and that nobody here can await."""
+    """Refuse a coroutine: the callback has not run, and nobody here can await it."""
     if inspect.iscoroutine(returned):
         returned.close()
-        raise TypeError("the callback returned a coroutine, which is not awaited here")
+        raise TypeError("The callback returned a coroutine, which is not awaited here")

@@ -1,8 +1,8 @@
-"""Runs a list of requests of any length through a bounded engine; answers are in their order.
+"""Runs a list of requests of any length through an engine with a bounded queue.
 
-Called on the caller's thread by `jitney.api.llm`. Requests beyond what may wait are handed in as
-room appears, so that a long list never meets QueueFull. If one fails, or the caller interrupts, the
-rest is cancelled.
+Called on the caller's thread by `jitney.api.llm`. When the queue is full, the other requests are
+sent as room appears, so a long list never gets QueueFull. If one fails, or the caller interrupts,
+the rest is cancelled.
 
 Tests: tests/unit/api/test_llm.py.
 """
@@ -19,12 +19,12 @@ from jitney.engine.handle import Handle
 from jitney.errors import DeadlineExceeded, QueueFull
 
 RETRY_S = 0.05
-"""The pause before a refused request is handed in again, unless an answer comes first."""
+"""The pause before a refused request is sent again, unless an answer comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A request that was handed in, and its place among the results."""
+    """A request that was sent, and its place among the results."""
 
     place: int
     request: Request
@@ -34,10 +34,10 @@ class _Sent:
 def run_all(
     engine: Engine, requests: Iterator[Request], report: Callable[[Answer], None]
 ) -> list[Answer]:
-    """The answers, in the order of the requests; `report` is called with each as it is known.
+    """The answers, in the order of the requests; `report` gets each answer when it is known.
 
-    Requests are made one by one as there is room for them, so that the first ones run while the
-    last ones are still being tokenised.
+    Requests are made one by one, when there is room. So the first ones run while the last ones
+    are not yet tokenised.
     """
     feed = _Feed(engine, requests)
     answers: dict[int, Answer] = {}
@@ -51,7 +51,7 @@ def run_all(
             except QueueFull:
                 feed.take_back()
             except DeadlineExceeded:
-                raise  # also a TimeoutError, but the request's and not ours
+                raise  # a TimeoutError too, but of the request and not of our pause
             except TimeoutError:
                 feed.widen()
             else:
@@ -66,10 +66,10 @@ def run_all(
 
 
 class _Feed:
-    """Requests that are still to be sent, and those that were, the oldest first.
+    """The requests to send, and those that were sent, the oldest first.
 
-    How many may be under way at a time shrinks to what was accepted when one is refused, and
-    grows by one with every answer or pause.
+    `_room` bounds how many are in progress at a time. After a refusal it shrinks to the number
+    that was accepted. It grows by one with every answer or pause.
     """
 
     def __init__(self, engine: Engine, requests: Iterator[Request]) -> None:
@@ -88,11 +88,11 @@ class _Feed:
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether nothing is left to be sent."""
+        """Whether nothing is left to send."""
         return self._is_exhausted and not self._refused
 
     def fill(self) -> bool:
-        """Send as many as have room; whether there is an answer to wait for."""
+        """Send as many as have room. True if there is an answer to wait for."""
         while len(self.sent) < self._room:
             following = self._refused.popleft() if self._refused else next(self._fresh, None)
             if following is None:
@@ -109,17 +109,17 @@ class _Feed:
         return bool(self.sent)
 
     def take_back(self) -> None:
-        """The oldest was refused after all: it will be sent again."""
+        """Send the oldest request again later: the engine refused it."""
         sent = self.sent.popleft()
         self._refused.append((sent.place, sent.request))
         self._narrow()
 
     def widen(self) -> None:
-        """Something ended, or time has passed: there may be room for one more."""
+        """A request ended, or time has passed: there may be room for one more."""
         self._room = min(self._room + 1, self._room_max)
 
     def _narrow(self) -> None:
         self._room = max(len(self.sent), 1)
         if not self.sent:
-            # Others fill the queue; there is nothing of ours to wait for but time.
+            # Other callers fill the queue, and no request of ours will make room: wait a moment.
             threading.Event().wait(RETRY_S)

@@ -1,8 +1,8 @@
-"""`LLM`: a model to ask, with the names of vLLM's offline API, and handles for streaming.
+"""`LLM`: the Python API, with the names of vLLM's offline API, and handles for streaming.
 
-Any thread may call. Everything here runs on the caller's thread; the engine has its own, and so
-have callbacks (`jitney.api.callbacks`). An event loop may use `submit_async` and the handle's async
-side.
+Any thread may call. Everything here runs on the caller's thread. The engine has its own thread, and
+so have callbacks (`jitney.api.callbacks`). In an event loop, use `submit_async` and the handle's
+async methods.
 """
 
 import asyncio
@@ -37,24 +37,23 @@ from jitney.core.request import Priority, Request
 from jitney.engine.answer import Answer
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.handle import Handle
-from jitney.engine.request_factory import RequestFactory
 from jitney.engine.stats import Stats
 from jitney.errors import ConfigError, InvalidRequest, ModelError
 from jitney.loading.compose import Assembly, assemble
 from jitney.text.detokenizer import Detokenizer
 
 PROGRESS_PROMPTS_MIN = 9
-"""Shorter lists are done before a bar says anything."""
+"""Shorter lists have no progress bar: they end too soon."""
 
 Message = Mapping[str, Any]
 """Any: a message is JSON, checked by the chat template's reader."""
 
 
 class Tokenizer:
-    """The model's tokenizer, by the names that callers know from elsewhere."""
+    """The model's tokenizer, with the usual names of other libraries."""
 
-    def __init__(self, request_factory: RequestFactory, assembly: Assembly) -> None:
-        self._request_factory = request_factory
+    def __init__(self, assembly: Assembly) -> None:
+        self._request_factory = assembly.request_factory
         self._backend = assembly.engine.backend
         self._vocabulary = assembly.engine.backend.vocabulary
 
@@ -65,22 +64,22 @@ class Tokenizer:
 
     @property
     def bos_token_id(self) -> int | None:
-        """The token that begins a text, if the model has one."""
+        """The token that begins a text; None if the model has none."""
         return self._vocabulary.bos_token
 
     @property
     def eos_token_id(self) -> int | None:
-        """The first of the tokens that end a completion."""
+        """The first of the tokens that end a completion; None if the model has none."""
         return next(iter(self._vocabulary.eos_tokens), None)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text, as a prompt has them; without its first token if so wished."""
+        """The tokens of a text, as a prompt has them. `add_special_tokens` adds the first token."""
         if add_special_tokens:
             return list(self._request_factory.encode_text(text))
         return self._backend.encode([(text, True)])
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of tokens; what is no whole character becomes U+FFFD."""
+        """The text of tokens. Bytes that are not a whole character become U+FFFD."""
         detokenizer = Detokenizer(self._vocabulary, skip_special_tokens)
         return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
 
@@ -88,9 +87,10 @@ class Tokenizer:
 class LLM:
     """A loaded model and the engine that runs it.
 
-    `model` is a GGUF file; without one, the embedded model. Every other argument is a setting by
-    its name, as `jitney config show` lists them, and is stronger than the file `config`, which is
-    one for the command line's `--config`. Leaving a `with` block, or `close`, drains.
+    `model` is a GGUF file; the default is the embedded model. `config` is a settings file, as for
+    `--config` on the command line. Every other argument is a setting by its name (`jitney config
+    show` lists them), and is stronger than the file. `close`, or the end of a `with` block, waits
+    for the requests that run.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class LLM:
         if config is not None and not isinstance(config, str | Path):
             raise ConfigError(
                 f"config takes the path of a settings file, and got {type(config).__name__}; "
-                "settings themselves are arguments."
+                "give settings as arguments."
             )
         resolved = resolve(
             {**settings, "model": None if model is None else str(model)},
@@ -122,7 +122,7 @@ class LLM:
 
     @property
     def engine(self) -> Engine:
-        """The engine, for observers and for callers who need more than this class offers."""
+        """The engine, for observers and for callers who need more than this class."""
         return self._assembly.engine
 
     def generate(
@@ -133,11 +133,11 @@ class LLM:
         *,
         priority: GivenPriority | Sequence[GivenPriority] | None = None,
     ) -> list[RequestOutput]:
-        """Complete all prompts together; results are in their order.
+        """Complete all prompts together. The results are in the order of the prompts.
 
-        `sampling_params` and `priority` are one for all, or one for each. Numbers of priorities
-        count up, from 0 (low) to 3 (critical); in vLLM's own `generate` they count down. If a
-        request fails, its error is raised and the others are cancelled.
+        Give one `sampling_params` and one `priority` for all prompts, or a list with one for each.
+        Priorities count up, from 0 (low) to 3 (critical); in vLLM's `generate` they count down. If
+        a request fails, its error is raised and the others are cancelled.
         """
         read = read_prompts(prompts)
         params = read_params(len(read), sampling_params)
@@ -153,10 +153,10 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or several together, through the model's chat template.
+        """Answer one conversation, or several together, with the model's chat template.
 
         `sampling_params` and `priority` are as in `generate`. With `continue_final_message`, and
-        without `add_generation_prompt`, the answer goes on where the last message ends.
+        without `add_generation_prompt`, the answer continues the last message.
         """
         if not isinstance(messages, list | tuple):
             raise InvalidRequest(
@@ -186,13 +186,11 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> Prompt:
-        """The prompt that a conversation becomes, with its tokens."""
+        """The prompt of a conversation, with its tokens."""
         self.engine.check_process()
         template = self._assembly.template
         if template is None:
-            raise ModelError(
-                "The model has no chat template; use generate with a prompt that is written out."
-            )
+            raise ModelError("The model has no chat template; use generate with a complete prompt.")
         if not isinstance(messages, list | tuple):
             raise InvalidRequest("A conversation is a list of messages.", "messages")
         _check_not_empty(messages)
@@ -209,15 +207,15 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
-        """Hand one prompt in and go on: iterate the handle, ask for its result, or cancel it.
+        """Submit one prompt. Iterate over the handle, wait for its result, or cancel it.
 
         Waits until the request is accepted, and raises QueueFull when there is no room.
 
-        With `on_delta` or `on_done` its deltas go there, in order, from a thread that is not the
-        engine's; the handle is then for its result or a cancel, and not to be iterated. `on_done`
-        is called exactly once for a request that was accepted, after the last delta; `result` may
-        return before. A callback that raises is logged and counted (`callback_failed_count`), and
-        one that blocks holds up nobody else; `jitney.api.callbacks` says how many may.
+        With `on_delta` or `on_done`, a thread of `jitney.api.callbacks` calls them with the deltas,
+        in order. Then do not iterate over the handle; `result` and `cancel` still work. `on_done`
+        is called exactly once for an accepted request, after the last delta; `result` may return
+        before. A callback that raises is logged and counted (`callback_failed_count`). One that
+        blocks delays no other request, up to the limit that `jitney.api.callbacks` names.
         """
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
         callbacks = read_callbacks(options)
@@ -231,20 +229,20 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
-        """`submit` for a task of an event loop; callbacks are called from a thread here too."""
+        """`submit` for an event loop. A thread makes the callbacks here too."""
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
         callbacks = read_callbacks(options)
-        # Tokenising a long text or compiling a constraint would hold the loop up.
+        # To tokenise a long text or compile a constraint would block the loop.
         request = await asyncio.to_thread(self._request, read, read_params(1, params)[0], options)
         handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
         return self._served(self._shaped(handle, read), callbacks)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return Tokenizer(self._assembly.request_factory, self._assembly)
+        return Tokenizer(self._assembly)
 
     def stats(self) -> Stats:
-        """How the engine has done since it started."""
+        """The engine's statistics since its start."""
         return self.engine.stats()
 
     @property
@@ -254,13 +252,13 @@ class LLM:
 
     @property
     def callback_blocked_count(self) -> int:
-        """How often a callback took so long that it was reported."""
+        """How many callbacks took so long that it was logged."""
         return self._callback_threads.blocked_count
 
     def close(self, drain_s: float = DRAIN_S) -> None:
-        """Finish what is under way, for at most so many seconds, and release the model.
+        """Let requests that run finish, for at most `drain_s` seconds, and release the model.
 
-        Then wait until every callback was called, for 10 s at most: one that blocks is left.
+        Then wait until all callbacks were called, for 10 s at most. A callback that blocks is left.
         """
         try:
             self._assembly.close(drain_s)
@@ -276,7 +274,7 @@ class LLM:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an error nobody waits for the answers.
+        # After an error nobody needs the answers.
         self.close(DRAIN_S if error is None else 0.0)
 
     def _run(
@@ -304,7 +302,7 @@ class LLM:
         request_factory = self._assembly.request_factory
         tokens = prompt.tokens
         if tokens is None:
-            assert prompt.text is not None, "a prompt has text or tokens"
+            assert prompt.text is not None, "A prompt has text or tokens"
             tokens = request_factory.encode_text(prompt.text)
         made_id = f"{ID_PREFIX}{next(self._numbers)}"
         return request_factory.make(tokens, params, read_options(made_id, options))
@@ -322,7 +320,7 @@ class LLM:
 def _check_not_empty(messages: Sequence[object]) -> None:
     if not messages:
         raise InvalidRequest(
-            'There are no messages; give one at least, such as {"role": "user", "content": '
+            'There are no messages; give at least one, such as {"role": "user", "content": '
             '"hello"}.',
             "messages",
         )
@@ -330,7 +328,7 @@ def _check_not_empty(messages: Sequence[object]) -> None:
 
 @contextmanager
 def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
-    """A bar on standard error that moves with every answer; or nothing."""
+    """A progress bar on standard error that moves with every answer, or nothing."""
     if not shows:
         yield lambda answer: None
         return

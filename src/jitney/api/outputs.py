@@ -1,7 +1,7 @@
 """Results in the shapes of vLLM's offline API, so that scripts written for it find their fields.
 
-Plain values, made by `jitney.api.llm` from an answer. Unlike vLLM, `token_ids` and `logprobs` leave
-out the end token that closed a completion.
+Plain values, made by `jitney.api.llm` from an answer. Unlike in vLLM, `token_ids` and `logprobs` do
+not have the end token of a completion.
 
 Tests: tests/unit/api/test_llm.py.
 """
@@ -15,7 +15,7 @@ from jitney.engine.answer import Answer, Completion
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """A token's logprob. `rank` starts at 1 and is None for a token below the alternatives."""
+    """A token's logprob. `rank` starts at 1, and is None if the alternatives do not reach it."""
 
     logprob: float
     rank: int | None = None
@@ -23,12 +23,12 @@ class Logprob:
 
 
 PositionLogprobs = dict[int, Logprob]
-"""At one position: the chosen token and its alternatives, by token id."""
+"""The chosen token and its alternatives at one position, by token id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """Times in seconds since the request was handed in; None for a moment that never came."""
+    """Times in seconds since the request was submitted; None if the moment never came."""
 
     queue_time: float | None
     time_to_first_token: float | None
@@ -50,12 +50,12 @@ class CompletionOutput:
     cumulative_logprob: float | None
     logprobs: list[PositionLogprobs] | None
     finish_reason: str
-    """stop, length, or abort when it was cancelled."""
+    """stop, length, or abort (it was cancelled)."""
     stop_reason: int | str | None
     """The stop string or stop token that ended it; None for the model's own end token."""
 
     def finished(self) -> bool:
-        """Whether it has ended: always, in a result."""
+        """Whether it has ended. In a result it always has."""
         return True
 
 
@@ -68,7 +68,7 @@ class RequestOutput:
     """None when the prompt was given as tokens."""
     prompt_token_ids: list[int]
     prompt_logprobs: list[PositionLogprobs | None] | None
-    """None stands for the first token, which nothing comes before."""
+    """The first entry is None: nothing comes before the first token."""
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int

@@ -1,4 +1,4 @@
-"""What callers may give as prompts, read into one form: `Prompt`. Pure; any thread.
+"""Reads the prompts that callers give into one form: `Prompt`. Pure; any thread.
 
 The forms are those of vLLM's offline API: a text, a mapping with `prompt` or `prompt_token_ids`,
 a list of tokens, or a list of any of these.
@@ -18,7 +18,7 @@ GivenPrompt = str | Mapping[str, Any] | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Text, tokens or both; where there are tokens they count, and the text is for people."""
+    """Text, tokens or both. With both, the tokens are used and the text is for people."""
 
     text: str | None
     tokens: tuple[int, ...] | None
@@ -55,7 +55,7 @@ def _read_mapping(given: Mapping[str, Any]) -> Prompt:
         )
     tokens, text = given.get("prompt_token_ids"), given.get("prompt")
     if isinstance(tokens, list | tuple):
-        # vLLM lets a text stand beside its tokens; the tokens count.
+        # vLLM allows a text beside its tokens, and uses the tokens.
         return Prompt(None, tuple(tokens))
     if tokens is None and isinstance(text, str):
         return Prompt(text, None)

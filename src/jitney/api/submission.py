@@ -11,35 +11,35 @@ from jitney.engine.request_factory import RequestOptions
 from jitney.errors import InvalidRequest
 
 GivenPriority = str | int
-"""low, normal, high or critical in any case, a `Priority`, or its number, which counts up from 0
-(low) to 3 (critical). vLLM's numbers count down, as they do here over HTTP."""
+"""low, normal, high or critical in any case, a `Priority`, or its number from 0 (low) to 3
+(critical). In vLLM, and here over HTTP, numbers count down instead."""
 
 GivenParams = SamplingParams | Sequence[SamplingParams] | None
 Value = TypeVar("Value")
 
 ID_PREFIX = "jitney-"
-"""What the ids begin with that are made here, and callers' own do not."""
+"""Ids that are made here begin with this. A caller's own id must not."""
 
 
 class SubmitOptions(TypedDict, total=False):
     """The options of a single request."""
 
     request_id: str | None
-    """The caller's own: 1 to 256 printable characters, of no other request that lives."""
+    """The caller's own id: 1 to 256 printable characters. No live request may have the same."""
     priority: GivenPriority | None
-    """A name, a `Priority` or its number, which counts up; matters under the policy `priority`."""
+    """A name, a `Priority` or its number, which counts up. The policy `priority` uses it."""
     tenant: str
-    """Whose request it is; matters under the policy `fair`."""
+    """Whose request it is. The policy `fair` uses it."""
     cache_salt: str
-    """Prefixes are shared only under equal salts."""
+    """Requests share cached prefixes only if their salts are equal."""
     queue_timeout_s: float
     request_timeout_s: float
     on_delta: OnDelta | None
     """Called with each new delta and `user_data`."""
     on_done: OnDone | None
-    """Called once, with the output, the error and `user_data`; one of the first two may be None."""
+    """Called once, with the output, the error and `user_data`. One of the first two may be None."""
     user_data: object
-    """Handed to both as it is."""
+    """Both callbacks get it as it is."""
 
 
 def read_options(made_id: str, given: SubmitOptions) -> RequestOptions:
@@ -66,8 +66,8 @@ def _read_id(given: object) -> str:
         )
     if given.startswith(ID_PREFIX):
         raise InvalidRequest(
-            f"request_id {given!r:.80} begins with {ID_PREFIX!r}, as ids do that are made for "
-            "requests without one; choose another.",
+            f"request_id {given!r:.80} begins with {ID_PREFIX!r}, which is for requests without "
+            "an id of their own; choose another.",
             "request_id",
         )
     return given
@@ -77,7 +77,7 @@ def read_callbacks(given: SubmitOptions) -> Callbacks:
     """The callbacks. Raises TypeError for an option that does not exist."""
     unknown = [name for name in given if name not in SubmitOptions.__annotations__]
     if unknown:
-        raise TypeError(f"submit has no option {unknown[0]!r}")
+        raise TypeError(f"submit() has no option {unknown[0]!r}")
     return Callbacks(
         on_delta=given.get("on_delta"),
         on_done=given.get("on_done"),
@@ -111,7 +111,7 @@ def _params(given: object) -> SamplingParams:
 
 # Any: of the option's type
 def _read_each(name: str, count: int, given: Any, read: Callable[[Any], Value]) -> list[Value]:
-    """One value for each prompt: the one that is given for all, or those of a list."""
+    """One value for each prompt: the same for all, or those of a list."""
     if not isinstance(given, list | tuple):
         return [read(given)] * count
     values = [read(each) for each in given]

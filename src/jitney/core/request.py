@@ -63,7 +63,8 @@ class Request:
 
     `seed` is concrete even when the caller gave none, so that a resumed sequence draws alike.
     `scope` is the boundary of prefix reuse: tokens are shared only within equal scopes.
-    `reply_id` is the id of the reply that it is a part of, for records; empty where there is none.
+    `reply_id` is the id of the HTTP reply that it is a part of; empty without one. `is_chat` says
+    whether that is a chat. Both are for records only.
     `share` is what its tenant may hold beside others, the same in all of its requests; None is
     everything.
     `queue_timeout_s` bounds the time until it first runs, `request_timeout_s` that until it ends.
@@ -76,6 +77,7 @@ class Request:
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     reply_id: str = ""
+    is_chat: bool = False
     scope: str = ""
     share: Share | None = None
     queue_timeout_s: float | None = None

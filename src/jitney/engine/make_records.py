@@ -39,6 +39,7 @@ def record_accepted(
         priority=request.priority,
         tenant=request.tenant,
         reply_id=request.reply_id,
+        is_chat=request.is_chat,
     )
 
 

@@ -33,6 +33,7 @@ class RequestOptions:
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     reply_id: str = ""
+    is_chat: bool = False
     scope: str = ""
     share: Share | None = None
     queue_timeout_s: float | None = None
@@ -116,6 +117,7 @@ class RequestFactory:
             priority=options.priority,
             tenant=options.tenant,
             reply_id=options.reply_id,
+            is_chat=options.is_chat,
             scope=options.scope,
             share=options.share,
             queue_timeout_s=options.queue_timeout_s,

@@ -189,7 +189,7 @@ def test_a_callback_that_raises_harms_nobody_and_is_reported(
     assert others.ended_count == 20
     assert llm.callback_failed_count == len(heard.calls)
     said = [each.getMessage() for each in caplog.records if each.name == "jitney.api.callbacks"]
-    assert said[0] == f"a callback of request {bad.id} failed (1 so far); the request goes on"
+    assert said[0] == f"A callback of request {bad.id} failed (1 so far); the request goes on"
     assert len(said) == llm.callback_failed_count.bit_length()
 
 
@@ -300,7 +300,7 @@ def test_a_callback_that_does_not_return_is_reported(
         assert told.wait(WAIT_S)
     finally:
         log.removeHandler(handler)
-    assert said == [f"a callback of request {handle.id} has not returned for 0.01 s; others go on"]
+    assert said == [f"A callback of request {handle.id} has not returned for 0.01 s; others go on"]
     assert llm.callback_blocked_count == 1
 
 
@@ -356,7 +356,7 @@ def test_each_time_that_no_thread_is_left_is_said(
         assert heard.ended.wait(WAIT_S)
         for thread in own_threads():
             thread.join(WAIT_S)
-        assert "2 callbacks block at once, as many as may" in caplog.text
+        assert "2 callbacks block at once, which is the limit" in caplog.text
 
 
 def test_a_close_waits_for_callbacks_but_not_for_ever(
@@ -461,7 +461,7 @@ def test_a_coroutine_that_is_returned_is_closed_counted_and_said(
         ({"on_done": 3}, "on_done takes a plain function"),
         ({"on_delta": coroutine}, "use `async for` over the handle"),
         ({"on_delta": Awaited()}, "use `async for` over the handle"),
-        ({"user_data": 3}, "user_data is handed to on_delta and on_done"),
+        ({"user_data": 3}, "user_data goes to on_delta and on_done"),
     ],
 )
 def test_what_cannot_be_called_is_refused(llm: LLM, options: Any, said: str) -> None:

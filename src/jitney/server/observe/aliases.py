@@ -1,8 +1,8 @@
 """The same numbers under the names of vLLM and of llama-server, for dashboards made for those.
 
-Names, labels and bounds are theirs. What this engine does not have (LoRA, multimodal caches,
-external caches) is left out; speculative decoding is there with zeros, since llama-server always
-shows it. Any thread; no state.
+Names, labels and bounds are theirs. Metrics of LoRA, multimodal caches and external caches are left
+out: this engine has none. Those of speculative decoding are zero, because llama-server always shows
+them. Any thread; no state.
 
 Tests: tests/unit/server/observe/test_metrics.py.
 """
@@ -102,7 +102,7 @@ def _vllm_histograms(of: Histograms) -> dict[str, tuple[str, Histogram]]:
 
 
 def llamacpp_series(totals: Totals, snapshot: Snapshot, histograms: Histograms) -> list[Metric]:
-    """llama-server's metrics: its sixteen series, of its types once `as_llamacpp` has seen them."""
+    """llama-server's sixteen metrics. `as_llamacpp` corrects the type of one of them."""
     computed = totals.started_prompt_tokens - totals.cached_tokens
     prefill_s, generation_s = histograms.prefilled.total, histograms.generated.total
     counters: dict[str, tuple[str, Values]] = {
@@ -138,9 +138,9 @@ def llamacpp_series(totals: Totals, snapshot: Snapshot, histograms: Histograms) 
 
 
 def as_llamacpp(text: bytes) -> bytes:
-    """The rendered metrics with the one type that prometheus-client cannot write.
+    """Correct the one type in the rendered metrics that prometheus-client cannot write.
 
-    To llama-server the longest sequence is a counter, and its name does not end in `_total`.
+    In llama-server the longest sequence is a counter whose name does not end in `_total`.
     """
     name = b"# TYPE llamacpp:n_tokens_max "
     return text.replace(name + b"gauge\n", name + b"counter\n", 1)

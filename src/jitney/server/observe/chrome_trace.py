@@ -1,9 +1,9 @@
-"""What was recorded, in Chrome's trace event format, for Perfetto or chrome://tracing.
+"""The recorded ticks and requests in Chrome's trace event format, for Perfetto or chrome://tracing.
 
-One process for the engine, with a lane of ticks, a lane for each slot and counters for memory,
-queue and batch; one for requests, with a row for each that the viewer may read. Made slice by
-slice: a full recorder makes megabytes, and while they are made in one go no other thread runs.
-Pure; any thread but the event loop's. Times are microseconds on the engine's clock.
+One process is the engine: a lane of ticks, a lane for each slot, and counters for memory, queue and
+batch. The other process has a row for each request that the viewer may read. The trace is made in
+slices: a full one has megabytes, and to make it at once would stop all other threads. Pure; any
+thread but the event loop's. Times are microseconds on the engine's clock.
 """
 
 import json
@@ -27,18 +27,18 @@ Arguments = dict[str, object]
 
 
 EVENTS_PER_TICK = 4
-"""Beside those of its members."""
+"""Besides those of its members."""
 
 
 def trace_slices(
     recorder: Recorder, now: float, viewer: Viewer, *, is_whole: bool
 ) -> Iterator[bytes]:
-    """One JSON object, piece by piece: the last that happened, or all that is recorded.
+    """One JSON object, in slices: the last ticks and requests, or all that are recorded.
 
-    Requests of others have no name in it.
+    Requests of other tenants have no name in it.
     """
     ticks, stories = recorder.ticks(), recorder.stories(viewer=viewer)
-    # Ticks may be older than the stories, so without a tenant there is nothing to compare with.
+    # Without a tenant all names are shown: some ticks are older than the stories.
     named = None if viewer.tenant is None else {each.id for each in stories}
     if not is_whole:
         ticks, stories = _last(ticks), stories[: limits.TRACE_REQUESTS]
@@ -52,7 +52,7 @@ def trace_slices(
 
 
 def _last(ticks: list[TickRecord]) -> list[TickRecord]:
-    """The last ticks, as many as have TRACE_EVENTS events together; one at least."""
+    """The last ticks that have at most TRACE_EVENTS events together; at least one."""
     left = limits.TRACE_EVENTS
     for start in range(len(ticks) - 1, -1, -1):
         left -= len(ticks[start].members) + EVENTS_PER_TICK

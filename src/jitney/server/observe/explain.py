@@ -1,17 +1,16 @@
-"""Why a request took as long as it did, in words, and as phases that a bar can show.
+"""Explains in words why a request took its time, and lists its phases for a bar.
 
-Pure functions over a story; any thread. Every number in a sentence was recorded:
-nothing is guessed, and what was not seen is not mentioned.
+Pure functions of a story; any thread. Every number in a sentence was recorded; nothing is guessed.
 """
 
 from jitney.core.events import PreemptReason
 from jitney.server.observe.story import Gap, Loss, Story
 
-GAP_WORTH_A_WORD_S = 0.05
+GAP_SHOWN_S_MIN = 0.05
 GAP_FACTOR = 2.0
-"""The slowest gap is mentioned from this length on, when it is so many times the mean."""
+"""The slowest gap is shown if it is this long and this many times the mean."""
 
-QUEUE_WORTH_A_WORD_S = 0.001
+QUEUE_SHOWN_S_MIN = 0.001
 
 _ENDINGS = {
     "stop": "",
@@ -23,14 +22,13 @@ _ENDINGS = {
 
 
 def explain(story: Story, now: float) -> str:
-    """One or two sentences; `now` is used for a request that still lives."""
+    """One or two sentences; `now` is the end so far of a request that still runs."""
     parts = [_reading(story), _queue(story, now)]
     if story.started is not None:
         parts.append(_prefill(story))
         parts += _losses(story)
         parts.append(_generation(story))
-    said = [part for part in parts if part]
-    sentence = ", ".join(said)
+    sentence = ", ".join(filter(None, parts))
     gap = _gap(story)
     if gap:
         sentence += f"; {gap}"
@@ -43,9 +41,9 @@ def explain(story: Story, now: float) -> str:
 
 
 def phases(story: Story, now: float) -> list[tuple[str, float, float]]:
-    """The parts of its life, each with its start and its end in seconds since the arrival.
+    """Its phases in order, each with its start and end in seconds since the arrival.
 
-    In order, without a hole or an overlap, up to the end or to now; empty ones are left out.
+    They follow each other without gaps, up to the end or to now. Empty ones are left out.
     """
     origin = story.accepted.arrived_at
     ends = [*(at for at, _ in story.phases[1:]), story.until(now)]
@@ -57,7 +55,7 @@ def phases(story: Story, now: float) -> list[tuple[str, float, float]]:
 
 
 def duration_text(seconds: float) -> str:
-    """A time for people: 0.4 ms, 120 ms, 2.4 s, 3 min 20 s."""
+    """A duration for people: 0.4 ms, 120 ms, 2.4 s, 3 min 20 s."""
     if seconds < 0.001:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 1.0:
@@ -78,7 +76,7 @@ def _queue(story: Story, now: float) -> str:
     is_waiting = story.started is None
     until = story.until(now) if story.started is None else story.started.at
     seconds = until - story.accepted.sent_at
-    if seconds < QUEUE_WORTH_A_WORD_S and not is_waiting:
+    if seconds < QUEUE_SHOWN_S_MIN and not is_waiting:
         return "started at once"
     verb = "queued"
     if is_waiting:
@@ -149,7 +147,7 @@ def _generation(story: Story) -> str:
 
 def _gap(story: Story) -> str:
     gap = story.gap
-    if gap is None or gap.seconds < GAP_WORTH_A_WORD_S or not _is_unusual(story, gap):
+    if gap is None or gap.seconds < GAP_SHOWN_S_MIN or not _is_unusual(story, gap):
         return ""
     said = f"the slowest gap was {duration_text(gap.seconds)}"
     if gap.lost_slot:

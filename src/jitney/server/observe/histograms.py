@@ -20,11 +20,11 @@ LATENCY_S = (
 TICK_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 COMPLETIONS = (1, 2, 5, 10, 20)
 TICK_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The bounds of vLLM's histograms, but for the last, which it has no counterpart of."""
+"""The bounds of vLLM's histograms; only TICK_S is our own."""
 
 
 def token_bounds(tokens_max: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, 50 and so on up to the longest sequence there can be."""
+    """1, 2, 5, 10, 20, 50 and so on, up to the longest possible sequence."""
     bounds: list[int] = []
     power = 1
     while power <= tokens_max:
@@ -34,7 +34,7 @@ def token_bounds(tokens_max: int) -> tuple[int, ...]:
 
 
 class Histogram:
-    """Counts of values up to each bound, the bound included, and their sum."""
+    """How many values lie up to each bound (the bound included), and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -55,7 +55,7 @@ class Histogram:
 
 
 class Histograms:
-    """Those of all requests and ticks; times in seconds."""
+    """The histograms of all requests and ticks; times in seconds."""
 
     def __init__(self, model_len_max: int) -> None:
         lengths = token_bounds(model_len_max)
@@ -80,7 +80,7 @@ class Histograms:
         """The longest sequence seen, in tokens."""
 
     def add_tick(self, record: TickRecord) -> None:
-        """A tick was carried out."""
+        """A tick ended."""
         self.tick.add(record.tick_ms / 1e3)
         self.forward.add(record.forward_ms / 1e3)
         self.tick_tokens.add(record.prefill_tokens + record.decode_tokens)
@@ -96,7 +96,7 @@ class Histograms:
         self.prompt_computed.add(record.prompt_tokens - record.prefix_cache_tokens)
 
     def add_ended(self, record: RequestDone | RequestFailed, story: Story | None) -> None:
-        """A request ended; there is no story of one that came before anyone observed."""
+        """A request ended. It has no story if it came before the recorder."""
         self.whole.add(record.duration_ms / 1e3)
         self.completion_length.add(record.generated_tokens)
         if story is None:

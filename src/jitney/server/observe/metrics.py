@@ -1,12 +1,12 @@
 """Prometheus metrics: the same numbers under our own names, under vLLM's and under llama-server's.
 
-`jitney:` is complete; `vllm:` and `llamacpp:` are aliases, bucket for bucket, so that dashboards
-made for those servers show this one. Every limit that is in force stands beside what it bounds
-(invariant 9). Numbers are added up elsewhere, and named and written only when somebody asks, on
-the asker's thread. The registry is our own: two servers in one process do not meet.
+`jitney:` is complete. `vllm:` and `llamacpp:` are aliases with the same buckets, so that dashboards
+made for those servers work here. `jitney:limit` has every limit in force (invariant 9). Other
+modules count; this one names and writes the numbers, when asked and on the caller's thread. Each
+instance has its own registry, so two servers in one process do not mix.
 
-Truth: `completion_tokens` counts every token that some sequence took, so after a run it equals
-the sum of what `usage` told the callers, and so does `prompt_tokens` for requests that ran.
+`completion_tokens` counts every token that a sequence took. So after a run it equals the sum of all
+`usage` in the replies, and so does `prompt_tokens` for requests that ran.
 """
 
 import inspect
@@ -60,11 +60,11 @@ LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
         "worker_threads": "door_threads",
     }
 )
-"""Settings and constants that dashboards know under another label of `jitney:limit`."""
+"""Settings and constants that have another name as a label of `jitney:limit`."""
 
 
 class Metrics:
-    """Those of one engine and its recorder. `render` and `answered` may be called anywhere."""
+    """The metrics of one engine and its recorder. Any thread may call `render` and `answered`."""
 
     def __init__(self, engine: Engine, recorder: Recorder, model_name: str) -> None:
         self._engine = engine
@@ -79,18 +79,18 @@ class Metrics:
         self._registry.register(self)
 
     def attach(self, service: Service) -> None:
-        """Count what this one answers as well, and show how it is and what bounds it."""
+        """Also count the answers of this service, and show its state and its limits."""
         self._service = service
         service.answer_listeners.append(self.answered)
 
     def attach_log(self, dropped_count: Callable[[], int]) -> None:
-        """Show how many lines of the log were dropped as well."""
+        """Also show how many lines of the log were dropped."""
         self._dropped_count = dropped_count
 
     def answered(self, route: str, status: int, refused: str | None = None) -> None:
-        """An HTTP answer went out, which says why if it is a refusal.
+        """Count an HTTP answer; `refused` is the error code of a refusal.
 
-        `route` is a pattern such as /v1/models, never a raw path, and `refused` a word of ours.
+        `route` is a pattern such as /v1/models, never a raw path.
         """
         with self._lock:
             self._answers[route, status] += 1
@@ -172,7 +172,7 @@ class Metrics:
             for name, value in inspect.getmembers(constants):
                 if name.isupper() and isinstance(value, int | float):
                     in_force[LIMIT_LABELS.get(name.lower(), name.lower())] = value
-        # After the constants: some are only what a setting is when nobody sets it.
+        # After the constants: some of them are only the default of a setting.
         settings = self._engine.settings
         for name in SchedulerSettings.__slots__:
             value = getattr(settings, name)

@@ -1,7 +1,7 @@
-"""`Monitor`: the recorder, the metrics and the spans of one engine, made and ended together.
+"""`Monitor`: the recorder, the metrics and the spans of one engine, made and closed together.
 
-Made before the engine gets its first request. Spans are loaded only when an endpoint is given,
-since they need the extra `otel`.
+Make it before the engine gets its first request. Spans need the extra `otel`, so they are loaded
+only with an endpoint.
 
 Tests: tests/unit/server/page/test_state.py.
 """
@@ -18,14 +18,14 @@ from jitney.server.observe.recorder import Recorder
 
 
 class SpanSink(Protocol):
-    """What takes records and sends spans."""
+    """Takes records and sends spans."""
 
     def take(self, record: Record) -> None:
         """Engine thread: one record."""
         ...
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the spans that wait."""
         ...
 
 

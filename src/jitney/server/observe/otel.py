@@ -1,9 +1,9 @@
 """OpenTelemetry: one span for each request, made when it ends. Needs the extra `otel`.
 
-An observer of the engine that keeps no state of its own: it reads the recorder's story of a
-request that has just ended, so it must observe after the recorder. Attribute names are those of
-the semantic conventions for generative models where they have one. Spans go to a batch processor,
-which exports on a thread of its own: the engine thread only puts them there.
+An observer of the engine, without state of its own. It reads the recorder's story of a request
+that has just ended, so it must observe after the recorder. Attribute names follow the semantic
+conventions for generative models, where those have a name. Spans go to a batch processor, which
+exports on its own thread; the engine thread only puts them there.
 """
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -22,7 +22,7 @@ AttributeValue = str | int | float | bool | tuple[str, ...]
 
 
 class Spans:
-    """Sends a span per request to a collector. `close` flushes; idempotent."""
+    """Sends one span per request to a collector. `close` flushes; idempotent."""
 
     def __init__(self, recorder: Recorder, model_name: str, exporter: SpanExporter) -> None:
         self._recorder = recorder
@@ -40,7 +40,7 @@ class Spans:
                 self._send(story)
 
     def close(self) -> None:
-        """Send what waits, within the exporter's own time limit, and end its thread."""
+        """Send the spans that wait, within the exporter's own time limit, and end its thread."""
         self._provider.shutdown()
 
     def _send(self, story: Story) -> None:
@@ -83,7 +83,7 @@ def export_spans(recorder: Recorder, model_name: str, endpoint: str) -> Spans:
 
 
 def _operation(story: Story) -> str:
-    return "chat" if story.accepted.reply_id.startswith("chatcmpl-") else "text_completion"
+    return "chat" if story.accepted.is_chat else "text_completion"
 
 
 def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:

@@ -1,7 +1,7 @@
 """Keeps the last ticks, the stories of the last requests and histograms, in bounded memory.
 
-An observer: `take` is called on the engine thread, everything else on any. A story that has ended
-never changes again, so readers get it as it is; those of live requests are copied.
+An observer: the engine thread calls `take`, any thread the other methods. The story of an ended
+request never changes again, so readers get it as it is. Stories of live requests are copied.
 """
 
 import threading
@@ -30,29 +30,29 @@ from jitney.server.observe.story import Loss, Story, begin
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
 MEMBERS_MAX = 32_768
-"""Members of all ticks kept: with wide batches, fewer ticks are kept."""
+"""The most members of all kept ticks together: large batches leave room for fewer ticks."""
 
 GAPS_MAX = 8192
-"""Times between tokens that percentiles are taken of."""
+"""How many times between tokens are kept for percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks: with a tenant, only that tenant's requests have a name, a text and a story."""
+    """Who looks. With a tenant, it sees names, texts and stories of that tenant's requests only."""
 
     tenant: str | None = None
 
     def may_read(self, accepted: RequestAccepted | None) -> bool:
-        """Whether a request is theirs; None stands for one that is forgotten."""
+        """Whether the viewer may read this request; None is one that is forgotten."""
         return self.tenant is None or (accepted is not None and accepted.tenant == self.tenant)
 
 
 EVERYONE = Viewer()
-"""Where there are no keys, everyone sees everything."""
+"""Without keys, everyone sees everything."""
 
 
 class Recorder:
-    """Records one engine, from before its first request on."""
+    """Records one engine, from its first request on."""
 
     def __init__(
         self, model_len_max: int, ticks_max: int = TICKS_MAX, requests_max: int = REQUESTS_MAX
@@ -90,43 +90,43 @@ class Recorder:
                     assert_never(record)
 
     def ticks(self, after: int = 0, count_max: int = TICKS_MAX) -> list[TickRecord]:
-        """Ticks with a number above `after`, oldest first; the last ones if there are more."""
+        """Ticks with a number above `after`, oldest first; at most the last `count_max`."""
         with self._lock:
             newer = takewhile(lambda record: record.number > after, reversed(self._ticks))
             return list(islice(newer, count_max))[::-1]
 
     def ticks_since(self, at: float) -> list[TickRecord]:
-        """Ticks that ended after this moment, the last one first."""
+        """Ticks that ended after this moment, newest first."""
         with self._lock:
             return list(takewhile(lambda record: record.at > at, reversed(self._ticks)))
 
     def stories(self, count_max: int = REQUESTS_MAX, viewer: Viewer = EVERYONE) -> list[Story]:
-        """The viewer's live requests, then ended ones, the last to come or to end first."""
+        """The viewer's live requests, then the ended ones, each newest first."""
         with self._lock:
             known = chain(reversed(self._live.values()), reversed(self._ended.values()))
             theirs = (each for each in known if viewer.may_read(each.accepted))
             return [_readable(each) for each in islice(theirs, count_max)]
 
     def story(self, request_id: RequestId) -> Story | None:
-        """What happened to this request, if it lives or ended not long ago."""
+        """What happened to this request; None if it is not known, or not any more."""
         with self._lock:
             story = self._find(request_id)
             return None if story is None else _readable(story)
 
     def accepted(self, request_id: RequestId) -> RequestAccepted | None:
-        """What was asked for, and by whom; None when it is not known (any more)."""
+        """The record of its acceptance; None if it is not known, or not any more."""
         with self._lock:
             story = self._find(request_id)
             return None if story is None else story.accepted
 
     def cached_tokens(self, request_id: RequestId) -> int:
-        """Prompt tokens that were found in the cache when it started; 0 when it is not known."""
+        """Prompt tokens that were in the cache at its start; 0 if the request is not known."""
         with self._lock:
             story = self._find(request_id)
             return 0 if story is None else story.cached_tokens
 
     def latencies(self) -> dict[str, list[float]]:
-        """Seconds to the first token, between tokens, and to the end if answered in full."""
+        """Seconds to the first token, between tokens, and to the end of complete answers."""
         with self._lock:
             known = [*self._live.values(), *self._ended.values()]
             return {
@@ -144,7 +144,7 @@ class Recorder:
             }
 
     def histograms(self) -> Histograms:
-        """A copy of all of this moment."""
+        """A copy of all histograms."""
         with self._lock:
             return deepcopy(self._histograms)
 

@@ -1,6 +1,6 @@
 """What happened to one request: `Story`, built from the engine's records. Ids and numbers only.
 
-Changed on the engine thread, under the recorder's lock, until the request ends and never after.
+The engine thread changes it under the recorder's lock, until the request ends.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,10 +20,10 @@ from jitney.server.error_object import refusal_of
 
 SPANS_MAX = 256
 LOSSES_MAX = 64
-"""Of one request; what comes after is counted, not kept."""
+"""Kept for one request; later ones are only counted."""
 
 READING_S_MIN = 0.005
-"""Reading and tokenising always takes a moment; a shorter one counts as waiting."""
+"""Reading and tokenising that is shorter than this counts as waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A sequence lost its slot: to `by`, or with the whole backend when `reason` is None."""
+    """A sequence lost its slot: to `by`, or by a failure of the backend if `reason` is None."""
 
     at: float
     index: int
@@ -56,7 +56,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The longest time between two tokens, and what the tick that ended it did beside."""
+    """The longest time between two tokens, and what else was in the tick that ended it."""
 
     seconds: float
     at: float
@@ -68,15 +68,15 @@ class Gap:
 
 @dataclass(slots=True)
 class Progress:
-    """How far one completion is; for the engine thread alone."""
+    """How far one completion is; only for the engine thread."""
 
     reached: int = 0
-    """Tokens that were computed at least once."""
+    """Tokens computed at least once."""
     token_count: int = 0
     token_at: float | None = None
     """When it got its last token."""
     lost_slot: bool = False
-    """Whether it lost its slot since."""
+    """Whether it lost its slot since then."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Story:
     spans: list[PrefillSpan] = field(default_factory=list)
     prefill_ticks: int = 0
     prefill_tokens: int = 0
-    """Prompt tokens that were computed, and in how many ticks; recomputed ones are not in it."""
+    """Computed prompt tokens, and in how many ticks; without recomputed ones."""
     recomputed_tokens: int = 0
     losses: list[Loss] = field(default_factory=list)
     resumed_at: list[float] = field(default_factory=list)
@@ -112,26 +112,26 @@ class Story:
     ending: str | None = None
     """stop, length, abort, deadline or error, once it has ended."""
     message: str | None = None
-    """What the caller was told went wrong, and no more: callers see it."""
+    """The error message that the caller got, and no more: callers see it."""
     progress: dict[int, Progress] = field(default_factory=dict)
-    """By completion."""
+    """By index of the completion."""
 
     @property
     def id(self) -> RequestId:
-        """The request's."""
+        """The id of the request."""
         return self.accepted.request_id
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were found in the cache when it started."""
+        """Prompt tokens that were in the cache when it started."""
         return 0 if self.started is None else self.started.prefix_cache_tokens
 
     def until(self, now: float) -> float:
-        """When it ended; now, if it has not."""
+        """When it ended, or now."""
         return now if self.ended_at is None else self.ended_at
 
     def copied(self) -> "Story":
-        """As it is now."""
+        """A copy as it is now."""
         return replace(
             self,
             phases=list(self.phases),
@@ -192,9 +192,9 @@ class Story:
     def add_token(
         self, member: Member, tick: TickRecord, prompts_beside: tuple[int, int]
     ) -> float | None:
-        """A tick made a token for it; the seconds since that completion's last one, if any.
+        """A tick made a token for it. Returns the seconds since that completion's last token.
 
-        `prompts_beside` are all prompts of the tick and their tokens, its own included.
+        `prompts_beside` counts all prompts of the tick and their tokens, with its own.
         """
         progress = self.progress[member.index]
         last_at = progress.token_at
@@ -226,7 +226,7 @@ class Story:
             self.message = refusal_of(record.error).message
 
     def _is_of_last_loss(self, member: Member) -> bool:
-        """Whether it is what was lost last that runs here; true where nothing was."""
+        """Whether the completion that lost its slot last runs here; true without a loss."""
         loss = self.losses[-1] if self.losses else None
         return loss is None or loss.reason is None or loss.index == member.index
 
@@ -235,7 +235,7 @@ class Story:
 
 
 def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> Story:
-    """The story of a request that was taken."""
+    """The story of a request that was accepted."""
     phases = [(record.arrived_at, "queued")]
     if record.sent_at - record.arrived_at >= READING_S_MIN:
         phases = [(record.arrived_at, "reading"), (record.sent_at, "queued")]

@@ -134,8 +134,8 @@ def _prepare(
 ) -> PreparedCall:
     """What completions and chat have in common."""
     fresh = uuid.uuid4().hex
-    prefix = "chatcmpl" if isinstance(body, ChatBody) else "cmpl"
-    base = f"{prefix}-{body.request_id or fresh}"
+    is_chat = isinstance(body, ChatBody)
+    base = f"{'chatcmpl' if is_chat else 'cmpl'}-{body.request_id or fresh}"
     # The engine's own names hold something that no caller can guess: whoever could name
     # another one's request could cancel it by leaving.
     inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
@@ -148,6 +148,7 @@ def _prepare(
         share=call.caller.share,
         scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
         reply_id=base,
+        is_chat=is_chat,
         request_timeout_s=call.left_s(service.clock.now()),
     )
     requests = []

@@ -1,4 +1,4 @@
-"""The page at `/`, live and with a playground, and `/metrics`, `/stats` and `/slots`."""
+"""The live page at `/` with its playground, and `/metrics`, `/stats` and `/slots`."""
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

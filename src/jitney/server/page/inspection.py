@@ -1,9 +1,9 @@
-"""Routes for programs that watch: `/metrics`, `/stats`, and `/slots` as llama-server has it.
+"""Routes for monitoring programs: `/metrics`, `/stats`, and `/slots` in llama-server's form.
 
-Event loop, behind the keys. Metrics and statistics are of the whole server. `/slots` has as many
-rows as sequences may run at once, each with the number of a slot of the backend's memory, which
-has a few more for cached prefixes. Of the requests of others there are numbers and no name. Fields
-of llama-server that are not known here are left out; `jitney` holds what it has no word for.
+Event loop; callers need a key. Metrics and statistics are of the whole server. `/slots` has as many
+rows as sequences may run at once. Each has the number of a slot of the backend's memory, which has
+a few more slots for cached prefixes. Requests of others have numbers and no name. Fields of
+llama-server that are not known here are left out; `jitney` holds fields that it does not have.
 
 Tests: tests/e2e/server/test_inspection.py.
 """
@@ -38,24 +38,24 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Everything that is counted, in Prometheus' format."""
+        """All metrics, in Prometheus' format."""
         return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
     @router.get("/stats")
     async def stats() -> Response:
-        """Counters and averages since the start, and how the engine stands."""
+        """Counters and averages since the start, and the state of the engine."""
         return JSONResponse(stats_fields(service.engine.stats()), headers=LIVE)
 
     @router.get("/slots")
     async def slots(request: Request, fail_on_no_slot: bool = False) -> Response:
-        """Who runs in which slot, in llama-server's shape."""
+        """Which request runs in which slot, in llama-server's form."""
         if fail_on_no_slot and service.engine.stats().idle_slots <= 0:
             raise Refusal("no_slot", "Every slot is taken.", headers=LIVE)
         detail = await state.look()
         if detail is None:
             raise Refusal(
                 "no_answer",
-                "The engine has not said how its slots stand; it may be stuck in a forward pass: "
+                "The engine has not reported its slots yet; it may be stuck in a forward pass: "
                 "see /health, and try again later.",
                 headers=LIVE,
             )
@@ -71,12 +71,12 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
 def stats_fields(stats: Stats) -> dict[str, object]:
     """All statistics by their names."""
     named: dict[str, object] = {each.name: getattr(stats, each.name) for each in fields(stats)}
-    # A view of a mapping is no JSON.
+    # JSON needs a plain dict.
     return {**named, "counters": dict(stats.counters)}
 
 
 class SlotTable:
-    """Makes the rows for one who looks."""
+    """Makes the rows for one viewer."""
 
     def __init__(self, viewer: Viewer, settings: SchedulerSettings, recorder: Recorder) -> None:
         self._viewer = viewer
@@ -84,7 +84,7 @@ class SlotTable:
         self._recorder = recorder
 
     def rows(self, detail: Detail) -> list[Value]:
-        """One for each slot that runs or could, by number."""
+        """One row for each slot that runs or could run, by number."""
         views = {view.slot: view for view in detail.slots}
         running = {slot for slot, view in views.items() if view.state is not SlotState.CACHED}
         slot_count = self._settings.max_num_seqs

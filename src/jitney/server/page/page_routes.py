@@ -1,11 +1,10 @@
-"""Routes of the page and of what it asks for, and of the recorder's trace.
+"""Routes of the page and its data, and of the recorder's trace.
 
-Event loop, but for the trace, which is made on a thread.
+Event loop, but a thread makes the trace.
 
-The page itself holds nothing of anyone and is open to everyone, so that it can ask for a key;
-whatever it shows comes from routes that stand behind the keys, and each key sees its own. No inline
-script or style, and a policy that forbids them: text of strangers can never become markup that
-runs.
+The page itself holds no data and needs no key, so that it can ask for one. The routes of its data
+need a key, and each key sees its own requests. The page has no inline script or style, and a policy
+forbids them, so that no text of a stranger can run as markup.
 
 Tests: tests/e2e/page/test_routes.py.
 """
@@ -48,14 +47,14 @@ _PROTECTION = {
     "cache-control": "no-cache",
 }
 LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""Headers of what is so only now."""
+"""Headers of data that is true only now."""
 
 
 def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
-    """The page, what it asks for, and the recorder's trace."""
+    """The page, its data, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
-    # Until it is sent: another one would take as long, and as much memory. One for each key, so
-    # that who does not read keeps nobody else from theirs.
+    # Who gets a trace now: one trace at a time, because each takes time and memory. One for each
+    # key, so that a slow reader blocks nobody else.
     tracing: set[Viewer] = set()
     for path, (name, kind) in FILES.items():
         router.add_api_route(path, _file_route(name, kind), methods=["GET", "HEAD"])
@@ -75,7 +74,7 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
         fields = state.request(viewer_of(service, request), RequestId(request_id))
         if fields is None:
             raise Refusal(
-                "request_not_found", "The request is not known here, or no longer.", headers=LIVE
+                "request_not_found", "The request is not known here, or not any more.", headers=LIVE
             )
         return JSONResponse(fields, headers=LIVE)
 
@@ -85,7 +84,7 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
         if viewer in tracing:
             raise Refusal(
                 "trace_under_way",
-                "A trace is being made already; try again in a moment.",
+                "A trace is already being made; try again in a moment.",
                 headers=retry_headers(1.0),
             )
         slices = trace_slices(monitor.recorder, now, viewer, is_whole=whole)
@@ -96,10 +95,10 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
 
 
 class _Trace(StreamingResponse):
-    """A trace on its way, each slice made when the one before is sent; calls `ended` in the end.
+    """Sends a trace; each slice is made after the one before was sent. Calls `ended` at the end.
 
-    A subclass, because that is what the framework takes for a response. Slices are made by the
-    framework's own threads, one at a time.
+    A subclass, because the framework needs one for a response. The framework's threads make the
+    slices, one at a time.
     """
 
     def __init__(self, slices: Iterator[bytes], ended: Callable[[], None]) -> None:
@@ -112,13 +111,13 @@ class _Trace(StreamingResponse):
             async with asyncio.timeout(limits.TRACE_S_MAX):
                 await super().__call__(scope, receive, send)
         except TimeoutError:
-            _log.info("a trace was not read within %g s; it is cut", limits.TRACE_S_MAX)
+            _log.info("A trace was not read within %g s; it is cut", limits.TRACE_S_MAX)
         finally:
             self._ended()
 
 
 def viewer_of(service: Service, request: Request) -> Viewer:
-    """Without keys everyone sees everything; with keys, what is one's own key's."""
+    """Without keys everyone sees everything; with keys, only the requests of their own key."""
     if service.keys.is_open:
         return EVERYONE
     return Viewer(Call.of(request.scope).caller.name)

@@ -1,10 +1,10 @@
-"""What the page and `/slots` show, as plain values for JSON. Event loop only.
+"""The data of the page and of `/slots`, as plain values for JSON. Event loop only.
 
 The engine is asked for its detail at most every FRESH_S seconds, however many pages are open, and
-never when none is. An engine that is stuck does not answer; then the last detail is shown, with its
-age. One reply is made at a time, with a rest after it: with hundreds of slots it takes
-milliseconds, in which no stream goes on. A viewer sees its own requests by name, with their text
-and story; of those of others it sees numbers.
+never when none is. A stuck engine does not answer; then the page shows the last detail and its age.
+One reply is made at a time, with a pause after it: with hundreds of slots it takes milliseconds,
+and no stream goes on meanwhile. A viewer sees the name, text and story of its own requests, and
+only numbers of others.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _REASONS = {
 
 
 class PageState:
-    """Makes what the page asks for."""
+    """Makes the data of the page."""
 
     def __init__(self, service: Service, monitor: Monitor) -> None:
         self._service = service
@@ -63,18 +63,18 @@ class PageState:
         self._turn = asyncio.Lock()
 
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
-        """The whole page, in JSON; ticks after the given one, requests only when wanted."""
+        """All data of the page, in JSON: the ticks after the given one, and requests if wanted."""
         detail = await self.look()
         return await self.in_turn(
             lambda: self._fields(detail, viewer, ticks_after, wants_requests=wants_requests)
         )
 
     async def in_turn(self, make: Callable[[], Value]) -> bytes:
-        """What is made, in JSON; one at a time."""
+        """Call `make`, one caller at a time; its result in JSON."""
         async with self._turn:
             began_at = self._clock.now()
             content = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
-            # The next one is made in another round, and half of the time belongs to others.
+            # Pause as long as it took: half of the time belongs to the streams.
             await asyncio.sleep(self._clock.now() - began_at)
         return content
 
@@ -111,7 +111,7 @@ class PageState:
         return fields
 
     def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
-        """All that is known of one request; None when it is not known (any more), or another's."""
+        """All data of one request; None if it is not known, or not any more, or another's."""
         story = self._recorder.story(request_id)
         if story is None or not viewer.may_read(story.accepted):
             return None
@@ -120,7 +120,7 @@ class PageState:
         return {**story_fields(story, now), **_details(story), "losses": losses}
 
     async def look(self) -> Detail | None:
-        """How the engine stands, or stood when it last answered; None when it never has."""
+        """The engine's detail, or the last one that it gave; None if it never gave one."""
         now = self._clock.now()
         is_fresh = self._detail is not None and now - self._detail.at < FRESH_S
         if is_fresh or self._engine.state is EngineState.STOPPED:
@@ -128,7 +128,7 @@ class PageState:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.wrap_future(self._engine.look(TAIL_CHARACTERS))
         try:
-            # Shielded, because several viewers wait for one and the same look.
+            # Shielded, because several viewers wait for the same answer.
             self._detail = await asyncio.wait_for(asyncio.shield(self._looking), LOOK_S_MAX)
         except TimeoutError:
             return self._detail
@@ -151,7 +151,7 @@ class PageState:
         recent = self._recorder.ticks_since(now - RATE_WINDOW_S)
         made = sum(each.sampled_tokens for each in recent)
         prefilled = sum(each.prefill_tokens for each in recent)
-        # Right after the start the window is shorter than it will be.
+        # Right after the start the window is shorter.
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
@@ -195,7 +195,7 @@ class PageState:
         }
 
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
-        """The request's id, which its caller may have chosen; None when it is another's."""
+        """The request's id, or None if the viewer may not read it: a caller may have chosen it."""
         return request_id if viewer.may_read(self._recorder.accepted(request_id)) else None
 
 
@@ -231,7 +231,7 @@ def _cost(stats: Stats) -> Fields:
 
 
 def story_fields(story: Story, now: float) -> Fields:
-    """A request in a list: its bar and its words."""
+    """A request in a list: its bar and its explanation."""
     arrived_at = story.accepted.arrived_at
     return {
         "request": story.id,
@@ -245,7 +245,7 @@ def story_fields(story: Story, now: float) -> Fields:
 
 
 def percentiles(values: Iterable[float]) -> list[Value]:
-    """The PERCENTILES of the values by nearest rank, in seconds; None when there are none."""
+    """The PERCENTILES of the values by nearest rank, in seconds; None without values."""
     ranked = sorted(values)
     if not ranked:
         return [None for _ in PERCENTILES]

@@ -1,5 +1,7 @@
 """Spans: one for each request, with its times, events and attributes."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
@@ -81,7 +83,8 @@ def test_a_failed_request_is_a_failed_span() -> None:
 )
 def test_a_span_is_found_by_the_id_of_the_reply(name: str, operation: str, reply: str) -> None:
     """Guards whoever looks for a slow call by the id that its caller has."""
-    exporter = told(accepted(1.0, name, 4, reply_id=reply), done(2.0, name))
+    taken = replace(accepted(1.0, name, 4, reply_id=reply), is_chat=operation == "chat")
+    exporter = told(taken, done(2.0, name))
     (span,) = exporter.get_finished_spans()
     assert span.name == f"{operation} tiny"
     assert span.attributes is not None
