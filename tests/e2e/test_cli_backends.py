@@ -90,7 +90,7 @@ def test_it_measures_when_asked_and_knows_it_afterwards(tmp_path: Path) -> None:
     assert measured.returncode == 0, measured.stderr
     assert "2 sequences: " in measured.stdout
     assert "failed" not in measured.stdout
-    assert measured.stderr.count("measuring which backend is faster here, once") == 1
+    assert measured.stderr.count("Measuring which backend is faster here, once") == 1
     after = jitney("backends", model, *few, cache=cache)
     assert after.stdout == measured.stdout
     assert after.stderr == ""

@@ -1,4 +1,4 @@
-"""Whatever runs the model: one package for each backend, what they share, and their list (`kinds`).
+"""What runs the model: a package for each backend, what all of them share, and a list (`kinds`).
 
-What belongs to one backend stands in its own package. Which one a model gets is for `loading`.
+Code for one backend belongs into its own package. `loading` chooses a backend for a model.
 """

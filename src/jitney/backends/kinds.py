@@ -1,7 +1,7 @@
 """The backends by name, and the two ways to build one. Called at start-up, from any thread.
 
-`load` builds a backend in this process, `load_process` in a process of its own, so that a crash of
-native code ends that process and not this one.
+`load` builds a backend in this process. `load_process` builds it in another process, so that a
+crash of native code does not end this one.
 """
 
 import importlib
@@ -15,29 +15,29 @@ from jitney.core.backend import Backend
 from jitney.errors import ConfigError
 
 NAMES: tuple[str, ...] = tuple(name for name in get_args(BackendName) if name != "auto")
-"""In the order in which they are preferred."""
+"""jitney prefers the first ones."""
 
 
 def kind_of(name: str) -> Kind:
     """The kind of this name. Raises ConfigError where there is none."""
     if name not in NAMES:
-        raise ConfigError(f"there is no backend {name!r}; there are {', '.join(NAMES)}.")
+        raise ConfigError(f"There is no backend {name!r}; choose one of {', '.join(NAMES)}.")
     kind: Kind = importlib.import_module(f"jitney.backends.{name}.kind").KIND
     return kind
 
 
 def all_kinds() -> list[Kind]:
-    """Every kind, in the order in which they are preferred."""
+    """Every kind, in the order of `NAMES`."""
     return [kind_of(name) for name in NAMES]
 
 
 def load(name: str, settings: Mapping[str, Any]) -> Backend:
-    """Build a backend in this process. Raises a SetupError that says what to mend."""
+    """Build a backend in this process. Raises a SetupError."""
     return kind_of(name).load(settings)
 
 
 def load_process(name: str, settings: Mapping[str, Any]) -> ProcessBackend:
-    """Build a backend in a process of its own; it ends when this process does."""
+    """Build a backend in another process, which ends when this process does."""
     kind = kind_of(name)
     return ProcessBackend(
         BackendSpec(name=kind.name, settings=dict(settings), fallback=kind.fallback)

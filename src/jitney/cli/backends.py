@@ -19,7 +19,13 @@ from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
-from jitney.loading import backend_state, foreseen, foreseen_backend, select_backend, takes_model
+from jitney.loading import (
+    backend_state,
+    located_if_fetched,
+    select_backend,
+    select_backend_if_known,
+    takes_model,
+)
 from jitney.loading.selection import FEW_SEQUENCES, BackendState, Selection
 from jitney.models import embedded
 
@@ -68,10 +74,10 @@ def call(options: BackendsOptions, given: Given) -> int:
 
 def overview(settings: Settings, *, measures: bool = False) -> Overview:
     """What is here, and what these settings would get. Raises ModelError for a bad model."""
-    here = foreseen(settings)
+    here = located_if_fetched(settings)
     if here is None and measures:
         fetch_model(settings)
-        here = foreseen(settings)
+        here = located_if_fetched(settings)
     known = replace(settings, model=None) if here is None else here
     listed = tuple(backend_state(kind, known) for kind in all_kinds())
     try:
@@ -129,7 +135,7 @@ def _add(name: str, settings: Settings) -> None:
 
 
 def _selection(settings: Settings, *, measures: bool) -> Selection | None:
-    selection = foreseen_backend(settings)
+    selection = select_backend_if_known(settings)
     if selection is None and measures:
         fetch_model(settings)
         selection = select_backend(settings)

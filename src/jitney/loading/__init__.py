@@ -1,7 +1,7 @@
-"""From settings to a loaded backend: which one, the model made ready for it, and its values.
+"""From settings to a loaded backend: chooses it, makes the model ready, and finds its values.
 
-Called by `compose` once per `LLM` or server, and by the command line, on the caller's thread. What
-is special about one backend stands in its `kind.py`, not here.
+Called by `compose` once per `LLM` or server, and by the command line, on the caller's thread. Code
+for one backend belongs into its `kind.py`, not here.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from jitney.backends.kind import Kind
 from jitney.backends.kinds import all_kinds, kind_of, load_process
 from jitney.config import Settings
 from jitney.core.backend import Backend
-from jitney.loading.model_source import foreseen, located, source_of, takes_model
+from jitney.loading.model_source import located, located_if_fetched, source_of, takes_model
 from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
 from jitney.loading.speed import SpeedTrial
 from jitney.loading.values import check_settings, values_of
@@ -19,8 +19,8 @@ from jitney.models import embedded, notes
 __all__ = [
     "backend_failure",
     "backend_state",
-    "foreseen",
-    "foreseen_backend",
+    "located_if_fetched",
+    "select_backend_if_known",
     "load_backend",
     "located",
     "ready_model",
@@ -37,16 +37,16 @@ def load_backend(settings: Settings) -> Backend:
         _note_use(Path(str(values["model"])), settings)
     if settings.backend_process:
         return load_process(kind.name, values)
-    return kind.load(kind.proven(values, settings))
+    return kind.load(kind.safe_values(values, settings))
 
 
 def select_backend(
     settings: Settings, progress: embedded.Progress = lambda done, total: None
 ) -> Selection:
-    """The backend for these settings, and why.
+    """The backend for these settings, and the reason.
 
-    Where speed is to decide and was not measured yet, the model is fetched, made ready for every
-    backend and measured.
+    Where the speed decides and was not measured yet, this fetches the model, makes it ready for
+    every backend and measures them.
     """
     candidates = _candidates(settings)
     selection = _selected(settings, candidates)
@@ -55,10 +55,10 @@ def select_backend(
     return _speed_trial(source_of(settings, progress), settings, candidates).measured()
 
 
-def foreseen_backend(settings: Settings) -> Selection | None:
-    """As `select_backend`, without measuring: None where that would have to be done first.
+def select_backend_if_known(settings: Settings) -> Selection | None:
+    """Like `select_backend`, but None where the speed must be measured first.
 
-    Reads headers, tries what was not tried yet, and remembers that; fetches and converts nothing.
+    Reads headers. Tries each backend once and remembers the result. Fetches and converts nothing.
     """
     candidates = _candidates(settings)
     selection = _selected(settings, candidates)
@@ -71,12 +71,12 @@ def foreseen_backend(settings: Settings) -> Selection | None:
 
 
 def backend_state(kind: Kind, settings: Settings) -> BackendState:
-    """A backend as it is on this machine, for the model of these settings. Raises ModelError.
+    """The state of a backend on this machine, for the model of these settings. Raises ModelError.
 
-    Whether it works is found by trying, in a child process, and remembered.
+    A child process tries whether it works, once; the result is remembered.
     """
     model, library = settings.model, kind.library()
-    # What the file says comes first: nothing is tried for a file that is no model.
+    # The file is read first: nothing is tried for a file that is not a model.
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
     failure = None if library is None else kind.failure(settings)
     return BackendState(kind, library, failure, refusal)
@@ -91,13 +91,13 @@ def backend_failure(name: str, settings: Settings) -> str | None:
 
 
 def ready_model(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
-    """Where the model is as its backend reads it; fetched and converted first if need be."""
+    """The path that the backend reads; fetches and converts the model first if necessary."""
     kind = kind_of(select_backend(settings, progress).name)
     return kind.ready(source_of(settings, progress), settings)
 
 
 def _candidates(settings: Settings) -> list[BackendState]:
-    """The backends to choose from; none where one was asked for."""
+    """The backends to choose from; none where the user named one."""
     if settings.backend != "auto":
         return []
     return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
@@ -107,7 +107,7 @@ def _selected(settings: Settings, candidates: list[BackendState]) -> Selection |
     if settings.backend == "auto":
         return select(settings, candidates)
     kind = kind_of(settings.backend)
-    # A mistake in a setting is reported before anything is tried.
+    # A wrong setting is an error before anything is tried.
     check_settings(kind, settings)
     if kind.library() is not None:
         refuse_unusable(kind.name, kind.failure(settings))
@@ -119,7 +119,7 @@ def _speed_trial(source: Path, settings: Settings, candidates: list[BackendState
 
 
 def _note_use(model: Path, settings: Settings) -> None:
-    """For `jitney models`: both the model as it was published and what was made of it are used."""
+    """Note for `jitney models` that the published model and the converted one are in use."""
     cache = settings.cache_dir
     notes.note_use(cache, settings.model or embedded.path_in(cache))
     if model.is_relative_to(cache):

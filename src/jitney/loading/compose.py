@@ -1,8 +1,8 @@
-"""The composition root: settings to a backend, an engine and its door.
+"""The composition root: makes the backend, the engine and the rest from settings.
 
-Called once per `LLM` or server, on the caller's thread; this is the only place that knows every
-part. Limits that depend on the model are decided here, and an impossible one is refused, never
-lowered in silence.
+Called once per `LLM` or server, on the caller's thread. Only this module knows every part. It
+decides the limits that depend on the model. An impossible limit is an error; it is never lowered in
+silence.
 
 Tests: tests/unit/api/test_llm_compose.py.
 """
@@ -33,7 +33,7 @@ WAIT_S = {
     Strategy.DYNAMIC: 0.05,
     Strategy.ADAPTIVE: 0.05,
 }
-"""How long requests are gathered where `max_wait_ms` is not given."""
+"""How long requests are gathered where the user does not give `max_wait_ms`."""
 
 TOKENS_LEAST = 2
 """The shortest sequence: a token of prompt and one of completion."""
@@ -48,10 +48,10 @@ class Assembly:
     request_factory: RequestFactory
     template: ChatTemplate | None
     model_name: str
-    """What to call the model."""
+    """The name for clients."""
 
     def close(self, drain_s: float = DRAIN_S) -> None:
-        """Finish what is under way, for at most so many seconds, and release everything."""
+        """Finish running requests, for at most `drain_s` seconds, and release everything."""
         try:
             self.engine.close(drain_s)
         finally:
@@ -60,11 +60,11 @@ class Assembly:
 
 
 def assemble(settings: Settings) -> Assembly:
-    """Load the model and start its engine. Raises a SetupError that says what to mend."""
+    """Load the model and start its engine. Raises a SetupError."""
     model_name = name_of(settings)
     files = located(settings)
     with ExitStack() as undo:
-        # Its process gets ready while the model loads.
+        # Its process starts while the model loads.
         renderer = Renderer()
         undo.callback(renderer.close)
         renderer.spawn()
@@ -94,7 +94,7 @@ def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> Ch
 
 
 def name_of(settings: Settings) -> str:
-    """What to call the model: as it was named, or by its file."""
+    """The name of the model: as the user wrote it, or from its file."""
     if not takes_model(settings):
         return settings.backend
     if settings.model is None:
@@ -104,7 +104,7 @@ def name_of(settings: Settings) -> str:
 
 
 def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
-    """The scheduler's numbers: the settings of the same names, and what is worked out."""
+    """The settings of the scheduler: those of the same names, and computed ones."""
     names = {each.name for each in fields(SchedulerSettings)} & set(Settings.__slots__)
     return SchedulerSettings(
         model_len_max=_model_len(settings, traits),
@@ -116,7 +116,7 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
 
 
 def _wait_s(settings: Settings) -> float | None:
-    """How long requests are gathered; None is without a limit."""
+    """How long requests are gathered; None means no limit."""
     if settings.wait_until_full:
         return None
     if settings.max_wait_ms is None:
@@ -152,7 +152,7 @@ def _model_len(settings: Settings, traits: Traits) -> int:
 
 
 def _even_part(kv_tokens: int, max_num_seqs: int, block_tokens: int) -> int:
-    """Tokens of memory for each sequence when all have the same, in whole blocks."""
+    """Tokens of memory for each sequence where all get the same, in whole blocks."""
     part = kv_tokens // block_tokens // max_num_seqs * block_tokens
     if part < TOKENS_LEAST:
         raise ConfigError(
@@ -164,7 +164,7 @@ def _even_part(kv_tokens: int, max_num_seqs: int, block_tokens: int) -> int:
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:
-    """Where seeds come from for requests that bring none: chance, or a given beginning."""
+    """Makes seeds for requests without one: at random, or from the setting `seed`."""
     if seed is None:
         return lambda: secrets.randbits(63)
     source = random.Random(seed)

@@ -1,6 +1,6 @@
-"""The model as it was published: where it is on this machine, fetched first if need be.
+"""Finds the published model on this machine, and fetches it first if necessary.
 
-A model is named by a path, by a name on the hub, or not at all: then it is the embedded one.
+The user names a model by a path or by a name on the hub. Without either, it is the embedded model.
 
 Tests: tests/unit/loading/test_loading.py.
 """
@@ -18,14 +18,14 @@ _log = logging.getLogger("jitney")
 
 
 def takes_model(settings: Settings) -> bool:
-    """Whether there is a model at all: a backend may have none."""
+    """Whether the backend takes a model."""
     return settings.backend == "auto" or kind_of(settings.backend).takes_model
 
 
 def located(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Settings:
-    """The settings with a path in the place of a model's name, fetched first if need be.
+    """The settings with a path in place of a name on the hub; fetches the model if necessary.
 
-    All of `loading` wants them so.
+    Other functions of `loading` need settings with a path.
     """
     reference = reference_of(settings.model)
     if reference is None or not takes_model(settings):
@@ -34,8 +34,8 @@ def located(settings: Settings, progress: embedded.Progress = lambda done, total
     return replace(settings, model=found)
 
 
-def foreseen(settings: Settings) -> Settings | None:
-    """As `located`, without fetching: None where that would have to be done first."""
+def located_if_fetched(settings: Settings) -> Settings | None:
+    """Like `located`, but None where the model must be fetched first."""
     reference = reference_of(settings.model)
     if reference is None or not takes_model(settings):
         return settings
@@ -44,9 +44,9 @@ def foreseen(settings: Settings) -> Settings | None:
 
 
 def source_of(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
-    """The file or folder: what was named, or the embedded model, fetched if need be."""
+    """The file or folder that the user named, or the embedded model, fetched if necessary."""
     if settings.model is not None:
         return settings.model
     if not embedded.is_there(settings.cache_dir):
-        _log.warning("the embedded model (%s) is being fetched, once", embedded.NAME)
+        _log.warning("The embedded model (%s) is being fetched, once", embedded.NAME)
     return embedded.fetch(settings.cache_dir, progress)

@@ -1,7 +1,7 @@
-"""Which backend runs a model where nobody named one: `select`, and its reason in words.
+"""Chooses the backend for a model where the user named none: `select`, with the reason in words.
 
-Pure: what works here, what the file says and what a measurement found are handed in. Kinds come in
-the order in which they are preferred. Called by `loading`, at start-up and for `jitney backends`.
+Pure: the caller passes in what works here, what the file says and what was measured. Kinds come in
+the order of preference. Called by `loading`, at start-up and for `jitney backends`.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 
 FEW_SEQUENCES = 8
-"""With more sequences than this the preferred backend is faster wherever it was measured; with
-fewer it depends on the machine and on the compiler."""
+"""With more sequences than this, the preferred backend was faster in every measurement. With fewer,
+the result depends on the machine and on the compiler."""
 
 _DEFAULTS = {each.name: each.default for each in fields(Settings)}
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A backend, and why this one."""
+    """The chosen backend, and the reason."""
 
     name: str
     reason: str
@@ -31,13 +31,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """A backend as it is on this machine, and what is against it."""
+    """A backend on this machine: its library, and why it cannot be used."""
 
     kind: Kind
     library: Library | None
     """None where it is not installed."""
     failure: str | None = None
-    """Why it does not work on this machine; None when it was seen to."""
+    """Why it does not work on this machine; None when it does."""
     refusal: str | None = None
     """Why it cannot run this model; None when it can."""
 
@@ -59,19 +59,19 @@ class BackendState:
 
 
 def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection | None:
-    """The backend for these settings; None where several would do and the fastest is wanted.
+    """The backend for these settings; None where the speed must decide between several.
 
-    Raises MissingDependency when nothing that is installed can run the model.
+    Raises MissingDependency when no installed backend can run the model.
     """
-    knowing = [each for each in candidates if each.refusal is None]
-    for each in knowing:
-        for setting, reason in each.kind.only.items():
+    accepting = [each for each in candidates if each.refusal is None]
+    for each in accepting:
+        for setting, reason in each.kind.own_settings.items():
             if is_given(settings, setting):
                 refuse_unusable(each.kind.name, each.failure, given=setting)
                 return Selection(each.kind.name, f"{setting} is given, and {reason}")
-    able = [each for each in knowing if each.is_able]
+    able = [each for each in accepting if each.is_able]
     if not able:
-        raise MissingDependency(_nothing(candidates, knowing))
+        raise MissingDependency(_why_none(candidates, accepting))
     if len(able) == 1:
         return Selection(able[0].kind.name, _reason_alone(able[0], candidates))
     if settings.max_num_seqs <= FEW_SEQUENCES:
@@ -83,28 +83,28 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
 
 
 def is_given(settings: Settings, name: str) -> bool:
-    """Whether a setting is another than by default."""
+    """Whether a setting differs from its default."""
     return bool(getattr(settings, name) != _DEFAULTS[name])
 
 
 def refuse_unusable(name: str, failure: str | None, *, given: str = "backend") -> None:
-    """Refuse a backend that a setting asks for and that does not work here. Raises ConfigError."""
+    """Raise ConfigError where a setting chose a backend that does not work here."""
     if failure is not None:
         raise ConfigError(
-            f"the {name} backend does not work on this machine: {failure}; leave {given} out, or "
+            f"The {name} backend does not work on this machine: {failure}; leave {given} out, or "
             "see with `jitney backends` what works here."
         )
 
 
 def trial_sequences(max_num_seqs: int) -> int:
-    """Sequences of the trial that stands for so many: the next power of two."""
+    """How many sequences a trial runs for this setting: the next power of two."""
     return 1 << (min(max_num_seqs, FEW_SEQUENCES) - 1).bit_length()
 
 
 def fastest(trials: TrialResults, sequences: int) -> Selection:
-    """The backend whose trial was the fastest, with all figures in the reason.
+    """The backend with the fastest trial; the reason has all figures.
 
-    One that failed loses; between equals, and where all failed, the preferred one is taken.
+    A backend that failed loses. Among equals, and where all failed, the preferred one wins.
     """
     ranked = sorted(trials, key=lambda name: -speed_of(trials[name]))
     figures = [_figure(name, trials[name], is_first=not place) for place, name in enumerate(ranked)]
@@ -114,20 +114,20 @@ def fastest(trials: TrialResults, sequences: int) -> Selection:
 
 
 def _reason_alone(chosen: BackendState, candidates: Sequence[BackendState]) -> str:
-    """Why the only one that is able is taken: what is against those before it, or after it."""
+    """The reason for the only usable backend: why the others cannot be used."""
     place = candidates.index(chosen)
     preferred = [each.obstacle or "" for each in candidates[:place]]
     others = [each.obstacle or "" for each in candidates[place + 1 :]]
     return ", and ".join(preferred or ["it knows the model", *others])
 
 
-def _nothing(candidates: Sequence[BackendState], knowing: Sequence[BackendState]) -> str:
+def _why_none(candidates: Sequence[BackendState], accepting: Sequence[BackendState]) -> str:
     """Why no backend can run the model, and what to do."""
     refusing_first = sorted(candidates, key=lambda each: each.refusal is None)
     obstacles = ", and ".join(each.obstacle or "" for each in refusing_first)
-    # The least preferred one runs what no other does.
-    advice = [each.kind.instead for each in knowing if each.kind.instead][-1:]
-    return f"nothing here can run the model: {'; '.join([obstacles, *advice])}."
+    # The last backend runs the most models.
+    advice = [each.kind.advice_unusable for each in accepting if each.kind.advice_unusable][-1:]
+    return f"Nothing here can run the model: {'; '.join([obstacles, *advice])}."
 
 
 def _figure(name: str, trial: TrialResult, *, is_first: bool) -> str:

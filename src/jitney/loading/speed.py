@@ -1,4 +1,4 @@
-"""The choice between backends by speed: all measured on this machine, once, and remembered.
+"""Chooses the fastest backend: measures all of them on this machine, once, and remembers it.
 
 Tests: tests/unit/loading/test_loading_measured.py.
 """
@@ -19,7 +19,7 @@ _log = logging.getLogger("jitney")
 
 
 class SpeedTrial:
-    """The measurement of one model with these settings, by kinds that can all run it."""
+    """The measurement of one model with these settings. All the kinds can run it."""
 
     def __init__(self, kinds: list[Kind], source: Path, settings: Settings) -> None:
         self._kinds = kinds
@@ -40,28 +40,28 @@ class SpeedTrial:
         )
 
     def recalled(self) -> Selection | None:
-        """What an earlier measurement found; None when there was none."""
+        """The choice of an earlier measurement; None when there was none."""
         found = self._trial.recall()
         return None if found is None else fastest(found, self._sequences)
 
     def measured(self) -> Selection:
-        """The fastest for so few sequences; remembered."""
+        """The fastest backend, from memory or measured now."""
         return self.recalled() or fastest(self._measure(), self._sequences)
 
     def _measure(self) -> TrialResults:
-        # Before the lock is taken: to make a model ready may take it as well.
+        # Before the lock is taken: making a model ready may take the same lock.
         ready = {kind.name: self._ready(kind) for kind in self._kinds}
 
         def attempt() -> TrialResults:
             if any(isinstance(each, dict) for each in ready.values()):
-                _log.warning("measuring which backend is faster here, once")
+                _log.warning("Measuring which backend is faster here, once")
             found = {
                 name: each
                 if isinstance(each, TrialResult)
                 else measure(name, each, self._sequences)
                 for name, each in ready.items()
             }
-            # Where all failed, loading one will say what is wrong.
+            # Where all failed, loading one reports the error.
             if any(map(speed_of, found.values())):
                 _warn_of_failures(found)
             return found
@@ -69,9 +69,9 @@ class SpeedTrial:
         return self._trial.results(attempt)
 
     def _ready(self, kind: Kind) -> Values | TrialResult:
-        """What the backend would be given, or why it cannot be."""
+        """The values for the backend, or why there are none."""
         try:
-            return kind.proven(values_of(kind, self._settings), self._settings)
+            return kind.safe_values(values_of(kind, self._settings), self._settings)
         except SetupError as error:
             return TrialResult(failure=str(error).rstrip("."), status=NO_END)
 
@@ -79,4 +79,4 @@ class SpeedTrial:
 def _warn_of_failures(found: TrialResults) -> None:
     for name, each in found.items():
         if each.failure is not None:
-            _log.warning("the %s backend could not be measured: %s", name, each.failure)
+            _log.warning("The %s backend could not be measured: %s", name, each.failure)

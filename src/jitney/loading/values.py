@@ -1,4 +1,4 @@
-"""What a backend is given for these settings, and which settings it refuses.
+"""The values for a backend's own settings, and the settings that it refuses.
 
 Tests: tests/unit/loading/test_loading.py.
 """
@@ -12,12 +12,12 @@ from jitney.loading.selection import is_given
 
 
 def check_settings(kind: Kind, settings: Settings) -> None:
-    """Refuse what the backend cannot do whatever the model and the machine. Raises ConfigError."""
-    for setting in kind.lacks:
+    """Raise ConfigError for settings that the backend cannot serve with any model."""
+    for setting in kind.refused_settings:
         if is_given(settings, setting):
-            owners = " or ".join(each.name for each in all_kinds() if setting in each.only)
+            owners = " or ".join(each.name for each in all_kinds() if setting in each.own_settings)
             raise ConfigError(
-                f"{setting} is given, and the {kind.name} backend has no choice of it; leave it "
+                f"{setting} is given, and the {kind.name} backend does not have it; leave it "
                 f"out, or use the {owners} backend where it works."
             )
     kind.check(settings)

@@ -47,7 +47,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MissingDependency) as caught:
         load("llamacpp", {"model": "any.gguf"})
     told = str(caught.value)
-    assert told.startswith("the llamacpp backend needs llama.cpp, which is not installed: ")
+    assert told.startswith("The llamacpp backend needs llama.cpp, which is not installed: ")
     assert kind_of("llamacpp").advice in told
     for way in ("`make llama`", "extra `llama`"):
         assert way in told
@@ -57,8 +57,8 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 def test_a_kind_names_what_is_there(kind: Kind) -> None:
     """Guards a new backend: a mistyped name would be found by whoever gives that setting."""
     settings = {each.name for each in fields(Settings)}
-    assert settings >= {*kind.only, *kind.lacks}
-    assert not set(kind.only) & set(kind.lacks)
+    assert settings >= {*kind.own_settings, *kind.refused_settings}
+    assert not set(kind.own_settings) & set(kind.refused_settings)
     assert kind.name in NAMES
     # Without an extra there is nothing to install, and else there is advice for who lacks it.
     assert bool(kind.extra) == bool(kind.libraries) == bool(kind.advice)

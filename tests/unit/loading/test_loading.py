@@ -9,7 +9,7 @@ pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
-from jitney.loading import foreseen_backend, load_backend, select_backend
+from jitney.loading import load_backend, select_backend, select_backend_if_known
 from tests.children_for_tests import MODULES, install, refuses, stand_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -94,14 +94,14 @@ def test_a_backend_that_was_asked_for_and_does_not_work_is_a_sentence(
     install(monkeypatch)
     children = stand_in(tmp_path, monkeypatch, **{backend: refuses(UNWELL)})
     told = refused(tmp_path, ConfigError, backend=backend)
-    assert told.startswith(f"the {backend} backend does not work on this machine: {UNWELL}; ")
+    assert told.startswith(f"The {backend} backend does not work on this machine: {UNWELL}; ")
     assert "`jitney backends`" in told
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["probes"]
     # Where bfloat16 is tried first, what it fails for is tried again without.
     assert set(children.names) == {backend}
     tried = list(children.names)
     with pytest.raises(ConfigError, match=UNWELL):
-        foreseen_backend(Settings(cache_dir=tmp_path / "cache", backend=backend))  # type: ignore[arg-type]
+        select_backend_if_known(Settings(cache_dir=tmp_path / "cache", backend=backend))  # type: ignore[arg-type]
     assert children.names == tried
 
 
@@ -139,7 +139,7 @@ def test_where_one_does_not_work_the_other_is_taken(
     stand_in(tmp_path, monkeypatch, **{each: refuses(why) for each, why in failing.items()})
     for sequences in (1, 64):
         settings = Settings(cache_dir=tmp_path / "cache", max_num_seqs=sequences)
-        for selection in (foreseen_backend(settings), select_backend(settings)):
+        for selection in (select_backend_if_known(settings), select_backend(settings)):
             assert selection is not None
             assert (selection.name, selection.reason) == (name, told)
 

@@ -15,10 +15,10 @@ if reason := skip_reason("openvino") or skip_reason("llamacpp"):
 pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.config import Settings
-from jitney.loading import foreseen_backend, select_backend
+from jitney.loading import select_backend, select_backend_if_known
 from tests.models_for_tests import write_tiny_gguf
 
-SAID = "measuring which backend is faster here, once"
+SAID = "Measuring which backend is faster here, once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Place:
     share_verdicts(settings.cache_dir)
     # Stand-ins must never be asked whether a backend works: that is known for one thread as well.
     for each in (settings, replace(settings, threads=1)):
-        assert foreseen_backend(each) is None
+        assert select_backend_if_known(each) is None
     assert [path.name for path in settings.cache_dir.iterdir()] == ["probes"]
     assert not speeds(settings.cache_dir)
     reason = select_backend(settings).reason
@@ -107,7 +107,7 @@ def test_what_was_measured_is_remembered_and_foreseen(
     """Guards the second start: nothing is run and nothing is said."""
     log = children("exit 9", "exit 9")
     assert select_backend(place.settings).reason == place.reason
-    assert foreseen_backend(place.settings) == select_backend(place.settings)
+    assert select_backend_if_known(place.settings) == select_backend(place.settings)
     assert log.read_text() == ""
     assert caplog.messages == []
 
@@ -140,7 +140,7 @@ def test_a_corrupt_memory_is_measured_again(
 ) -> None:
     """Guards against a damaged file that would decide for ever."""
     place.memory.write_bytes(content)
-    assert foreseen_backend(place.settings) is None
+    assert select_backend_if_known(place.settings) is None
     log = children(says(3.0), says(4.0))
     for _ in range(2):
         assert select_backend(place.settings).name == "llamacpp"
@@ -197,10 +197,10 @@ def test_other_threads_and_counts_are_measured_for_themselves(
     assert log.read_text() == ""
     others = (replace(place.settings, threads=1), replace(place.settings, max_num_seqs=3))
     for number, other in enumerate(others, start=1):
-        assert foreseen_backend(other) is None
+        assert select_backend_if_known(other) is None
         assert "llamacpp 4.0 tokens/s" in select_backend(other).reason
         assert log.read_text() == "start\n" * 2 * number
-    assert foreseen_backend(replace(place.settings, max_num_seqs=4)) is not None
+    assert select_backend_if_known(replace(place.settings, max_num_seqs=4)) is not None
 
 
 def test_one_that_cannot_be_made_ready_loses_and_is_not_remembered(

@@ -132,7 +132,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     return found
 
 
-def proven(values: Values, settings: Settings) -> Values:
+def safe_values(values: Values, settings: Settings) -> Values:
     """Try the model in a child first: in this process an illegal instruction would be the end."""
     distributions = KIND.distributions()
     if not distributions:
@@ -216,20 +216,20 @@ KIND = Kind(
     libraries=tuple(library.PACKAGES),
     library=installed,
     advice=ADVICE,
-    instead=ADVICE,
+    advice_unusable=ADVICE,
     add=prebuilt.add,
-    only={
+    own_settings={
         "gpu_layers": "only llama.cpp puts layers on a GPU",
         "flash_attention": "only llama.cpp has the choice",
     },
-    lacks=("dtype", "kv_cache_dtype"),
+    refused_settings=("dtype", "kv_cache_dtype"),
     check=check,
     failure=failure,
     refusal=refusal,
     ready=ready,
     conversions=(Q8_KIND,),
     values=values,
-    proven=proven,
+    safe_values=safe_values,
     fallback=Fallback(
         setting="extra_kernels",
         reason="this build of llama.cpp uses processor instructions that its compiler got wrong "

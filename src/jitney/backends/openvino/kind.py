@@ -231,12 +231,12 @@ KIND = Kind(
     libraries=LIBRARIES,
     library=installed,
     advice="the extra `openvino` of jitney installs it",
-    instead="take a GGUF file of the model",
-    only={
+    advice_unusable="take a GGUF file of the model",
+    own_settings={
         "dtype": "only OpenVINO has the choice",
         "kv_cache_dtype": "only OpenVINO has the choice",
     },
-    lacks=("gpu_layers", "flash_attention"),
+    refused_settings=("gpu_layers", "flash_attention"),
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
     ready=ready,

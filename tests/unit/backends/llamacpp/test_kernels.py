@@ -10,7 +10,7 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.llamacpp import kernels
-from jitney.backends.llamacpp.kind import KIND, proven
+from jitney.backends.llamacpp.kind import KIND, safe_values
 from jitney.config import Settings
 from jitney.errors import ModelError
 from tests.models_for_tests import write_tiny_gguf
@@ -74,7 +74,7 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
     script = """case "$given" in *'"extra_kernels": false'*) exit 0;; *) kill -ILL $$;; esac"""
     fake_child(tmp_path, monkeypatch, script)
     settings = Settings(model=model, cache_dir=tmp_path / "cache")
-    assert proven({"model": str(model)}, settings)["extra_kernels"] is False
+    assert safe_values({"model": str(model)}, settings)["extra_kernels"] is False
     assert "clang" in caplog.text
 
 

@@ -90,7 +90,7 @@ def run_child(numbers: dict[str, object], parent: int) -> subprocess.CompletedPr
     ("numbers", "status", "told"),
     [
         ({"extra_kernels": True}, 0, ""),
-        ({"nonsense": 1}, EXIT_REFUSED, "the llamacpp backend has no setting 'nonsense'"),
+        ({"nonsense": 1}, EXIT_REFUSED, "The llamacpp backend has no setting 'nonsense'"),
     ],
 )
 def test_the_child_says_in_a_line_what_is_wrong(
@@ -113,6 +113,6 @@ def test_a_child_whose_parent_is_gone_tries_nothing() -> None:
 def test_what_the_child_says_arrives(tmp_path: Path) -> None:
     """Guards the whole way through a real process, to a clause that is remembered."""
     found = selftest.try_backend("llamacpp", {"nonsense": 1}, (), tmp_path)
-    assert (found.failure or "").startswith("the llamacpp backend has no setting 'nonsense'")
+    assert (found.failure or "").startswith("The llamacpp backend has no setting 'nonsense'")
     assert found == TrialResult(failure=found.failure, status=EXIT_REFUSED)
     assert len(list(tmp_path.rglob("*.json"))) == 1
