@@ -1,9 +1,9 @@
-"""Which attention kernel llama.cpp is to use, and in which shape of pass: tried, and remembered.
+"""Chooses the attention kernel of llama.cpp and the shape of its passes, by a remembered trial.
 
-Fused attention computes a single token as it computes one of a prompt, as long as few are computed
-together; the other kernels are faster for long prompts, and compute a single token otherwise. For
-each of the two a trial finds the shape in which all is alike, and its speed. Called at start-up,
-from any thread; one process tries at a time.
+Fused attention computes a single token like one of a prompt, as long as few are computed together.
+The other kernels are faster for long prompts, and compute a single token in another way. For each
+of the two, a trial finds the shape in which all tokens are computed alike, and its speed. Called at
+start-up, from any thread. One process tries at a time.
 
 Tests: tests/unit/backends/trials/test_shape_trial.py.
 """
@@ -17,11 +17,11 @@ from jitney.backends.trials import invariance
 from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, try_shapes
 
 Shapes = Mapping[str, tuple[Shape, ...]]
-"""By kernel, `on` and `off`: the shapes to try, the cheapest first."""
+"""The shapes to try for each kernel, `on` (fused) and `off`; the cheapest first."""
 
 LONE_TOKENS_MAX = 255
-"""The fused kernel cuts a sequence that is alone and has 512 cells among its threads; cells are
-counted in steps of 256. It has another way for 64 rows and more of one sequence."""
+"""The fused kernel divides a sequence among its threads where it is alone and has 512 cells; cells
+are counted in steps of 256. It computes 64 or more rows of one sequence in another way."""
 
 SHAPES: Shapes = {
     "on": (
@@ -35,23 +35,22 @@ SHAPES: Shapes = {
         Shape(rows_group=4, span_rows_min=8, decodes_differ=True),
     ),
 }
-"""What is tried, by whether attention is fused; the cheapest first."""
 SHAPE_UNTRIED = Shape(rows_group=4, span_rows_min=8, decodes_differ=True)
-"""For models that are too small to be worth a trial, with attention that is not fused."""
+"""For models that are too small for a trial, with attention that is not fused."""
 SEQUENCES = 4
-"""So many take part in a measurement of the speed."""
+"""How many sequences a measurement of the speed has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Whether attention is fused, and the shape in which all is computed alike, if there is one."""
+    """Whether attention is fused, and the shape in which all tokens are computed alike, if any."""
 
     is_fused: bool
     shape: Shape | None
 
 
 def choose(values: Mapping[str, Any], shapes: Shapes, memory: ShapeMemory) -> Attention:
-    """The faster kernel, of those that compute alike if there is one; `shapes` are tried."""
+    """Try `shapes`. The faster kernel, of those with a shape that computes alike if any has one."""
     trials = {
         kernel: ShapeTrial(
             backend="llamacpp",

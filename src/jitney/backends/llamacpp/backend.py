@@ -1,12 +1,12 @@
-"""The llama.cpp backend: a batch is computed in passes, each one `llama_decode`.
+"""The llama.cpp backend: computes a batch in passes, each one `llama_decode`.
 
-A slot is a sequence of the library. What is not special to this library is in `ModelBackend`.
-Logits depend a little on what else is in the batch, because kernels are chosen by its size, unless
-its passes have a shape in which all is computed alike (`passes`).
+A slot is a sequence of the library. Code that any library needs is in `ModelBackend`. The library
+chooses kernels by the size of a batch, so logits depend a little on what else is in the batch. This
+is not so where the passes have a shape in which all tokens are computed alike (`passes`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: numbers as a trial wrote them down
@@ -44,7 +44,7 @@ from jitney.models.parts import size_of
 from jitney.tokenizers.texts import checked_bytes
 
 PASS_TOKENS_MAX = 512
-"""A larger batch is computed in passes of this size: larger ones are no faster and take more
+"""A larger batch is computed in passes of this size: larger passes are no faster and need more
 work space."""
 
 CELLS_UNIT = 256
@@ -55,39 +55,39 @@ Row = npt.NDArray[np.float32]
 NO_ROW = np.empty(0, np.float32)
 
 KV_VALUE_BYTES = 2
-"""Keys and values are kept as 16-bit floats."""
+"""Keys and values are 16-bit floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaCppSettings:
-    """Which file, how much memory, and how the library is to use the machine."""
+    """Which file, how much memory, and how the library uses the machine."""
 
     model: Path
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
     threads: int
-    """At most; fewer are used while other processes are busy."""
+    """At most. While other processes are busy, fewer are used."""
     gpu_layers: int = 0
-    """Layers on a GPU; -1 is all of them."""
+    """Layers on a GPU; -1 means all."""
     flash_attention: bool = True
     """Faster in one pool on CPUs; slower where slots have cells of their own."""
     slot_tokens_max: int = 0
     """Cells that each slot has for itself; 0 puts all slots into one pool of `kv_tokens`.
 
-    Attention in one pool reads every cell in use for every token. Cells of one's own take
-    slots times this much memory and make a forward pass several times faster.
+    Attention in one pool reads every used cell for every token. With cells of its own for each
+    slot, a forward pass is several times faster, and takes slots times this much memory.
     """
     rows_group: int = 1
     span_rows_min: int = 1
     span_rows_max: int = PASS_TOKENS_MAX
     lone_tokens_max: int = 0
     decodes_differ: bool = False
-    """What the rows of a pass are to be, so that each is computed alike: see `Shape`."""
+    """The shape of passes in which all tokens are computed alike: see `Shape`."""
     batch_invariant: bool = False
-    """Whether that was found to be so."""
+    """Whether a trial found that this is so."""
     extra_kernels: bool = True
-    """Whether weights are rearranged for faster kernels, AMX among them."""
+    """Whether weights are rearranged for faster kernels, such as AMX."""
 
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
@@ -95,32 +95,26 @@ class LlamaCppSettings:
         for name in ("kv_tokens", "slots", "max_num_batched_tokens", "threads"):
             value = getattr(self, name)
             if not 1 <= value <= limits.TOKENS_MAX:
-                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}, and got {value}.")
+                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
         if not 0 <= self.slot_tokens_max <= limits.TOKENS_MAX // max(1, self.slots):
             raise ConfigError(
                 f"slot_tokens_max must be 0 or a number of tokens that {self.slots} slots can "
-                f"have, and got {self.slot_tokens_max}."
+                f"have; it is {self.slot_tokens_max}."
             )
         if self.slots > slots_max():
             raise ConfigError(
-                f"llama.cpp holds at most {slots_max()} sequences apart, and {self.slots} slots "
-                "were asked for; lower max_num_seqs."
+                f"slots is {self.slots}, and llama.cpp has at most {slots_max()} sequences; lower "
+                "max_num_seqs."
             )
 
     @property
     def shape(self) -> Shape:
         """The rows of a pass."""
-        return Shape(
-            rows_group=self.rows_group,
-            span_rows_min=self.span_rows_min,
-            span_rows_max=self.span_rows_max,
-            lone_tokens_max=self.lone_tokens_max,
-            decodes_differ=self.decodes_differ,
-        )
+        return Shape(**{each.name: getattr(self, each.name) for each in fields(Shape)})
 
     @property
     def slots_native(self) -> int:
-        """Slots that the library has: they stand in whole groups."""
+        """Slots of the library: a whole number of groups."""
         return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
 
     @property
@@ -130,14 +124,14 @@ class LlamaCppSettings:
 
     @property
     def cells(self) -> int:
-        """Tokens for which memory is taken from the machine."""
+        """Tokens for which the library takes memory."""
         if not self.is_split:
             return self.kv_tokens
         return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
 def make_backend(settings: LlamaCppSettings) -> Backend:
-    """The backend, with its model loaded. Raises a SetupError that says what to mend."""
+    """The backend, with its model loaded. Raises a SetupError."""
     return ModelBackend(LlamaCppModel(settings))
 
 
@@ -162,7 +156,7 @@ class LlamaCppModel:
             ContextShape(
                 kv_tokens=settings.cells,
                 slots=settings.slots_native,
-                # Room for what fills a pass up.
+                # Room for the tokens that fill up a pass.
                 max_num_batched_tokens=settings.max_num_batched_tokens + PASS_TOKENS_MAX,
                 pass_tokens_max=PASS_TOKENS_MAX,
                 threads=settings.threads,
@@ -181,14 +175,14 @@ class LlamaCppModel:
             kv_tokens=min(settings.kv_tokens, settings.cells),
             model_len_max=min(model.trained_len, settings.slot_tokens_max or model.trained_len),
             kv_bytes_per_token=token_bytes,
-            # What was tried, was tried with them.
+            # The trial ran with these kernels.
             batch_invariant=settings.batch_invariant and settings.extra_kernels,
             decodes_differ=settings.decodes_differ,
         )
         self._model = model
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
-        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        """Use another shape of passes from now on. For trials, with every slot empty."""
         self._shape = Shape(**shape)
         assert self._settings.slots % self._shape.rows_group == 0, shape
 
@@ -196,38 +190,38 @@ class LlamaCppModel:
         """Tokens of texts, one after the other."""
         model = self._model
         if model is None:
-            raise BackendCrashed("the backend was closed.")
-        # llama.cpp compiles its patterns at each call, some 60 us, and what a chat template puts
-        # between messages comes again and again.
+            raise BackendCrashed("The backend was closed.")
+        # llama.cpp compiles its patterns at each call (about 60 us), and a chat template repeats
+        # the same texts between messages.
         known: dict[Text, list[int]] = {}
         for text in dict.fromkeys(texts):
             known[text] = model.encode(checked_bytes(text[0]), special=text[1])
         return [token for text in texts for token in known[text]]
 
     def close(self) -> None:
-        """Release everything. The weights go when no `encode` uses them any more."""
+        """Release everything. The weights stay until the last `encode` that uses them ends."""
         self.cells.close()
         self._model = None
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[Bytes]) -> list[Row]:
-        """The rows of logits that these entries want."""
+        """The rows of logits for these entries."""
         self._choose_threads()
         passes: Iterable[Pass] = [whole_pass(laid_out)]
         if self._settings.is_split:
 
             def held(slot: int) -> int:
-                # The library has a few slots more, so that they stand in whole groups.
+                # The library has a few more slots, to make whole groups.
                 return memory.contents(slot).length if slot < self._settings.slots else 0
 
             passes = plan_passes(laid_out, held, self._settings.slot_tokens_max, self._shape)
         return self._compute(passes, laid_out[-1].rows.stop)
 
     def _compute(self, passes: Iterable[Pass], rows: int) -> list[Row]:
-        """The rows of the answer, computed in these passes."""
+        """The rows of logits, computed in these passes."""
         logits: list[Row] = [NO_ROW] * rows
         last: list[int] = []
         for each in passes:
-            # The next pass overwrites what the library holds.
+            # The next pass overwrites the library's logits.
             for row in last:
                 logits[row] = logits[row].copy()
             self._decode(each)
@@ -239,18 +233,18 @@ class LlamaCppModel:
         return logits
 
     def _decode(self, made: Pass) -> None:
-        """One pass, with what is cut off before and after it."""
-        if made.cut_first is not None:
-            self._cut(*made.cut_first)
+        """One pass, with the truncations before and after it."""
+        if made.cut_before is not None:
+            self._cut(*made.cut_before)
         self._feed(made)
         started = perf_counter()
         status = self.cells.decode(len(made.tokens))
         self._neighbours.computed(perf_counter() - started)
         if status == 1:
-            raise BackendFailed(f"memory has no room for the {len(made.tokens)} tokens of a pass.")
+            raise BackendFailed(f"Memory has no room for the {len(made.tokens)} tokens of a pass.")
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
-        for slot, length in made.taken_back:
+        for slot, length in made.cut_after:
             self._cut(slot, length)
 
     def _cut(self, slot: int, length: int) -> None:
@@ -258,7 +252,7 @@ class LlamaCppModel:
             raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
 
     def _choose_threads(self) -> None:
-        """The library's threads wait by spinning: beside a busy process, fewer are faster."""
+        """Use fewer threads while another process is busy: the threads wait by spinning."""
         threads = self._neighbours.threads()
         if threads != self._threads:
             self.cells.set_threads(threads)
@@ -286,11 +280,12 @@ def _load_model(settings: LlamaCppSettings) -> Model:
     elif not supports_gpu():
         raise ConfigError(
             "gpu_layers is given, and this llama.cpp was not built for a GPU, or finds none; leave "
-            "it out, or compile one, such as: CMAKE_ARGS=-DGGML_CUDA=ON make llama ARGS=--compile"
+            "it out, or compile llama.cpp for one: CMAKE_ARGS=-DGGML_CUDA=ON make llama "
+            "ARGS=--compile"
         )
     model = Model(path, gpu_layers=settings.gpu_layers, extra_kernels=settings.extra_kernels)
     if not model.is_causal_decoder:
-        raise ModelError(f"{path} is not a model that continues a text, and cannot be served.")
+        raise ModelError(f"{path} is not a model that continues a text, so it cannot be served.")
     if not model.is_rewindable:
         raise ModelError(
             f"{path} keeps a recurrent state, which cannot be cut back to a prefix; "
@@ -300,7 +295,7 @@ def _load_model(settings: LlamaCppSettings) -> Model:
 
 
 def _work_bytes(settings: LlamaCppSettings, model: Model) -> int:
-    """The larger parts of what a pass needs beside weights and memory: scores and logits."""
+    """Most of the memory that a pass needs besides weights and cells: scores and logits."""
     cells = settings.slot_tokens_max or settings.kv_tokens
     scores = 0 if settings.flash_attention else cells * model.head_count
     return 4 * PASS_TOKENS_MAX * (scores + model.vocabulary_count)

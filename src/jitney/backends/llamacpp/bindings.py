@@ -1,8 +1,8 @@
 """llama.cpp's C interface as typed objects: the only file that calls it.
 
-Owns every pointer: nothing native leaves this file except numpy views that say how long they
-live. A `Model` may be read from any thread, a `Context` belongs to one. Failures to load are
-ModelError; decode's status is returned as it is. Values are range-checked by the caller.
+Owns every pointer. Nothing native leaves this file but numpy views, which say how long they live.
+Any thread may read a `Model`; a `Context` belongs to one thread. A failure to load is a ModelError;
+`decode` returns the library's status. The caller checks the ranges of values.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ llama_cpp = library.native()
 
 
 class NativeLog:
-    """What llama.cpp says, kept in a bounded ring instead of being printed."""
+    """The errors that llama.cpp logs, in a bounded ring. They are not printed."""
 
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=LOG_LINES_MAX)
@@ -53,13 +53,13 @@ class NativeLog:
             self._errors.append(line)
 
     def clear(self) -> None:
-        """Forget what was said, so that `reason` speaks of what comes next."""
+        """Forget all errors, so that `reason` is about the next call."""
         self._errors.clear()
 
     def reason(self) -> str:
-        """The first error since `clear`, which names the cause, without the function it came from.
+        """The first error since `clear`, without the name of the function that logged it.
 
-        Later lines report that loading failed, which the reader knows.
+        The first error names the cause. Later ones only repeat that loading failed.
         """
         if not self._errors:
             return "no reason was given"
@@ -68,7 +68,7 @@ class NativeLog:
 
 @functools.cache
 def native_log() -> NativeLog:
-    """The log of the library, which has one per process; the first call starts the library."""
+    """The log of the library, one per process. The first call starts the library."""
     with interrupts_held():
         log = NativeLog()
         llama_cpp.llama_backend_init()
@@ -76,7 +76,7 @@ def native_log() -> NativeLog:
 
 
 def slots_max() -> int:
-    """How many sequences the library can hold apart."""
+    """How many sequences the library can have."""
     return int(llama_cpp.llama_max_parallel_sequences())
 
 
@@ -86,15 +86,8 @@ def supports_gpu() -> bool:
     return bool(llama_cpp.llama_supports_gpu_offload())
 
 
-def library_files() -> list[Path]:
-    """The native files whose code runs the model."""
-    found = library.find()
-    assert found is not None, "it was loaded"
-    return sorted(path for path in found.folder.iterdir() if path.is_file())
-
-
 class Model:
-    """Loaded weights and vocabulary. Native memory goes when the last reference does."""
+    """Loaded weights and vocabulary. The last reference frees the native memory."""
 
     def __init__(self, path: Path, *, gpu_layers: int, extra_kernels: bool) -> None:
         log = native_log()
@@ -127,7 +120,7 @@ class Model:
 
     @property
     def is_rewindable(self) -> bool:
-        """Whether its memory can be cut back to a prefix; a recurrent state cannot."""
+        """Whether its memory can be truncated to a prefix; a recurrent state cannot."""
         return not (
             llama_cpp.llama_model_is_recurrent(self.pointer)
             or llama_cpp.llama_model_is_hybrid(self.pointer)
@@ -152,7 +145,7 @@ class Model:
         return heads_kv, int(key) if key else size, int(value) if value else size
 
     def metadata(self, key: str) -> str | None:
-        """A value of the file's header as text; None when it has none."""
+        """A value of the file's header as text; None when the key is missing."""
         size = int(
             llama_cpp.llama_model_meta_val_str(
                 self.pointer, key.encode(), ctypes.create_string_buffer(1), 1
@@ -165,13 +158,13 @@ class Model:
         return buffer.value.decode("utf-8", "replace")
 
     def chat_template(self) -> str | None:
-        """The template that the file carries, as its author wrote it."""
+        """The chat template in the file, if it has one."""
         template = llama_cpp.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
     def encode(self, data: bytes, *, special: bool) -> list[int]:
-        """Tokens of a text in UTF-8, none added; the caller has bounded its length."""
-        # At most one token per byte, and a few that a vocabulary puts in front.
+        """Tokens of a text in UTF-8, with none added. The caller has bounded its length."""
+        # At most one token per byte, and a few in front that some vocabularies add.
         room = len(data) + 8
         while True:
             tokens = (llama_cpp.llama_token * room)()
@@ -180,30 +173,30 @@ class Model:
             )
             if count >= 0:
                 return list(tokens[:count])
-            assert count != _INT32_MIN, "the text was checked to be far shorter"
+            assert count != _INT32_MIN, "The text was checked to be far shorter"
             room = -count
 
     def pieces(self) -> Iterator[bytes]:
-        """The bytes of every token in order; of a control token, its name."""
+        """The bytes of every token in order; for a control token, its name."""
         buffer = ctypes.create_string_buffer(256)
         for token in range(self.vocabulary_count):
             count = self._piece(token, buffer)
             if count < 0:
                 if -count > PIECE_BYTES_MAX:
                     raise ModelError(
-                        f"token {token} of the model is {-count} bytes long, which is damage."
+                        f"Token {token} of the model is {-count} bytes long: the file is damaged."
                     )
                 buffer = ctypes.create_string_buffer(-count)
                 count = self._piece(token, buffer)
             yield buffer.raw[:count]
 
     def _piece(self, token: int, buffer: Pointer) -> int:
-        """Bytes written, or those wanted with a minus sign."""
+        """The number of bytes written; where the buffer is too small, minus the bytes needed."""
         vocab, size = self._vocab, len(buffer)
         return int(llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, True))
 
     def is_control(self, token: int) -> bool:
-        """Whether the token stands for structure: a control token, or the unknown one."""
+        """Whether the token is a control token, or the unknown token."""
         attributes = int(llama_cpp.llama_vocab_get_attr(self._vocab, token))
         wanted = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
         return bool(attributes & int(wanted))
@@ -213,18 +206,18 @@ class Model:
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
 
     def bos_token(self) -> int | None:
-        """The token that opens a text, if the model has one."""
+        """The token that begins a text, if the model has one."""
         token = int(llama_cpp.llama_vocab_bos(self._vocab))
         return token if token >= 0 else None
 
     def adds_bos(self) -> bool:
-        """Whether prompts are meant to begin with that token."""
+        """Whether prompts should begin with that token."""
         return bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextShape:
-    """The sizes of a context, in the library's terms."""
+    """The sizes of a context."""
 
     kv_tokens: int
     slots: int
@@ -238,13 +231,13 @@ class ContextShape:
 
 
 class Context:
-    """Memory of all slots and the arrays of one batch. Belongs to one thread."""
+    """The memory of all slots and the arrays of one batch. Belongs to one thread."""
 
     def __init__(self, model: Model, shape: ContextShape) -> None:
         log = native_log()
         log.clear()
         params = llama_cpp.llama_context_default_params()
-        # The library wants a cell for each slot; the core never uses more than it was promised.
+        # The library needs a cell for each slot. The core uses no more than `kv_tokens`.
         params.n_ctx = max(shape.kv_tokens, shape.slots)
         params.n_batch = shape.max_num_batched_tokens
         params.n_ubatch = min(shape.pass_tokens_max, shape.max_num_batched_tokens)
@@ -255,12 +248,12 @@ class Context:
             if shape.flash_attention
             else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
-        # In one pool a prefix is shared by marking its cells, but attention reads all of them for
-        # everybody. Slots with cells of their own read only those.
+        # In one pool slots share the cells of a prefix, but attention reads all cells for every
+        # slot. A slot with cells of its own reads only those.
         params.kv_unified = not shape.is_split
-        # Sliding-window layers keep all positions, or a slot could not be cut back.
+        # Sliding-window layers keep all positions, or a slot could not be truncated.
         params.swa_full = True
-        # Logits of every position of a prompt may be wanted.
+        # A batch may need the logits of every position of a prompt.
         params.n_outputs_max = params.n_outputs_max_per_seq = 0
         self._model = model
         self._is_split = shape.is_split
@@ -269,8 +262,8 @@ class Context:
             self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
             if not self._pointer:
                 raise ModelError(
-                    f"llama.cpp could not make room for {shape.kv_tokens} tokens in {shape.slots} "
-                    f"slots ({log.reason()}); lower kv_tokens."
+                    f"kv_tokens: llama.cpp has no room for {shape.kv_tokens} tokens in "
+                    f"{shape.slots} slots ({log.reason()}); lower kv_tokens."
                 )
             # The model is an argument so that it outlives the context.
             self._free = weakref.finalize(self, _free_context, self._pointer, model)
@@ -278,7 +271,7 @@ class Context:
         self._make_batch(shape.max_num_batched_tokens)
 
     def _make_batch(self, room: int) -> None:
-        """Arrays that are ours, written by numpy; the struct given to `decode` points at them."""
+        """Arrays of numpy. The struct for `decode` points at them."""
         self.tokens = np.zeros(room, np.int32)
         self.positions = np.zeros(room, np.int32)
         self.slots = np.zeros(room, np.int32)
@@ -299,7 +292,7 @@ class Context:
         self._batch = batch
 
     def set_threads(self, count: int) -> None:
-        """Compute with so many threads from the next decode on."""
+        """Use this many threads from the next decode on."""
         llama_cpp.llama_set_n_threads(self._pointer, count, count)
 
     def decode(self, count: int) -> int:
@@ -308,13 +301,13 @@ class Context:
         return int(llama_cpp.llama_decode(self._pointer, self._batch))
 
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
-        """The wanted rows of the last decode, in order; overwritten by the next."""
+        """The wanted rows of the last decode, in order. The next decode overwrites them."""
         pointer = llama_cpp.llama_get_logits(self._pointer)
         shape = (rows, self._model.vocabulary_count)
         return np.ctypeslib.as_array(pointer, shape=shape)
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """The first tokens of one slot become those of another; false when there was no room."""
+        """Copy the first tokens of one slot to another; false when there was no room."""
         if not self._is_split:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
             return True
@@ -356,7 +349,7 @@ class Context:
         return int(written) > 0
 
     def close(self) -> None:
-        """Give the memory back; idempotent."""
+        """Free the memory; idempotent."""
         self._free()
 
 

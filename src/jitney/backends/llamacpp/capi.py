@@ -1,8 +1,8 @@
 """llama.cpp's C interface as jitney uses it: types, functions, and a check that they fit.
 
 Written for the interface of version 0.5. `load` opens the libraries of a folder; any thread, once
-per process. A library whose structures are laid out in another way is refused before a model is
-given to it: their defaults are known, and stand elsewhere then.
+per process. A library with another layout of its structures is refused before it gets a model: its
+default values are not where this file expects them.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ INTERFACE = "0.5"
 
 _Fields = list[tuple[str, Any]]
 _GUARD: tuple[str, Any] = ("guard", ctypes.c_uint8 * 64)
-"""Room behind a structure: one that is larger in the library overwrites nothing of ours."""
+"""Room after a structure: where the library's structure is larger, it overwrites only this."""
 
 
 class ModelParams(ctypes.Structure):
@@ -209,7 +209,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "prune_layers": None,
     },
 }
-"""Values that the library gives when asked for defaults."""
+"""The library's default values."""
 
 
 def load(folder: Path) -> SimpleNamespace:
@@ -221,7 +221,7 @@ def load(folder: Path) -> SimpleNamespace:
         load_kernels = ggml.ggml_backend_load_all_from_path
     except (OSError, AttributeError) as error:
         raise MissingDependency(
-            f"the llama.cpp in {folder} cannot be loaded ({error}): `make llama` makes it anew."
+            f"The llama.cpp in {folder} cannot be loaded ({error}): `make llama` makes it again."
         ) from error
     for name, (gives, takes) in FUNCTIONS.items():
         functions[name].restype, functions[name].argtypes = gives, takes
@@ -230,7 +230,7 @@ def load(folder: Path) -> SimpleNamespace:
     load_kernels.argtypes = (c_char_p,)
 
     def start() -> None:
-        # Kernels for each level of the architecture lie beside the library; it takes the best.
+        # Kernels for each level of the architecture are beside the library, which takes the best.
         load_kernels(bytes(folder))
         functions["llama_backend_init"]()
 
@@ -239,20 +239,20 @@ def load(folder: Path) -> SimpleNamespace:
 
 
 def check_layout(native: Any) -> None:
-    """Refuse a library whose structures are not ours. Raises MissingDependency."""
+    """Raise MissingDependency where the library has another layout of structures."""
     for function, expected in DEFAULTS.items():
         params = getattr(native, function)()
         found = {name: getattr(params, name) for name in expected}
         wrong = sorted(name for name in expected if found[name] != expected[name])
         if wrong:
             raise MissingDependency(
-                f"this llama.cpp has another interface than {INTERFACE}, which jitney was made for "
-                f"({function}: {', '.join(wrong)}): `make llama` makes it anew."
+                f"This llama.cpp has another interface than {INTERFACE}, which jitney was made for "
+                f"({function}: {', '.join(wrong)}): `make llama` makes it again."
             )
 
 
 def _only(folder: Path, stem: str) -> Path:
-    """The one library whose file begins so, whatever version stands in its name."""
+    """The library with this beginning of its name, of any version."""
     for path in sorted(folder.glob(f"{stem}*")):
         if path.suffix in (".so", ".dylib") and not path.name.startswith("libllama-common"):
             return path

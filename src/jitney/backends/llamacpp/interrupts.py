@@ -1,8 +1,8 @@
-"""Ctrl-C while native code runs that calls Python back.
+"""Ctrl-C while native code runs that calls back into Python.
 
-Python runs a signal's handler at the next line of Python, which may be the entry of a callback.
-What is raised there cannot cross native code: it is printed, and lost. So a long call holds the
-interrupt back and gives it to the handler when it is over. Knows nothing of llama.cpp.
+Python runs a signal handler at the next line of Python, which may be in a callback. An exception
+cannot pass through native code: Python prints it, and it is lost. So a long call delays the
+interrupt, and the handler runs when the call is over. Knows nothing of llama.cpp.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Have a SIGINT that comes in the block take effect at its end.
+    """Delay a SIGINT until the end of the block.
 
-    Only the main thread runs handlers, and only one written in Python can raise: elsewhere, and
-    where interrupts are ignored or end the process, nothing is changed.
+    Changes nothing on other threads, which run no handlers, nor where the handler is not Python
+    code: such a handler ignores the interrupt or ends the process.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

@@ -1,7 +1,7 @@
-"""Whether llama.cpp's fastest kernels run a model here: tried in a child, and remembered.
+"""Tries in a child whether llama.cpp's fastest kernels run a model here, and remembers it.
 
-The child is `probe`. An illegal instruction means that a compiler got those kernels wrong: then the
-model is tried without them. Every other end of the child is a sentence about the model. Called at
+The child is `probe`. An illegal instruction means that a compiler made wrong kernels: then the
+model is tried without them. Any other failure of the child is an error about the model. Called at
 start-up, from any thread.
 """
 
@@ -16,17 +16,17 @@ from jitney.models.parts import size_of
 
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 20e6
-"""The slowest disk from which a model is still waited for."""
+"""The slowest disk that the time limit allows for."""
 SLOW_NOTICE = (
-    "this llama.cpp was compiled in a way that this processor stops with an illegal instruction, "
-    'so its fastest kernels stay off; `make llama ARGS="--compile --force"` compiles another one, '
-    "best with clang 19."
+    "This llama.cpp was compiled with an instruction that is illegal on this processor, so its "
+    "fastest kernels stay off; compile it again, best with clang 19: "
+    '`make llama ARGS="--compile --force"`.'
 )
 _NAME = "extra_kernels"
 
 
 def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool:
-    """Whether the model runs with the fastest kernels; false where it runs without them only.
+    """Whether the model runs with the fastest kernels; false where it only runs without them.
 
     Raises ModelError where it does not run at all.
     """

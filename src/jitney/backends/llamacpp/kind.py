@@ -1,6 +1,6 @@
 """llama.cpp as a kind of backend: which models, and its values for given settings.
 
-See `jitney.backends.kind`. Nothing of the library is loaded here.
+See `jitney.backends.kind`. This module does not load the library.
 """
 
 import logging
@@ -35,11 +35,11 @@ Q8_BYTES_PER_WEIGHT = 34 / 32
 
 KERNELS = {"auto": ("off", "on"), "on": ("on",), "off": ("off",)}
 ATTENTION_PARAMETERS_MIN = 20_000_000
-"""A model of fewer weights is not worth a trial of its attention."""
+"""A model with fewer weights gets no trial of its attention."""
 
 
 def installed() -> Library | None:
-    """The package that brings the library."""
+    """The installed package with the library."""
     found = library.find()
     if found is None:
         return None
@@ -51,17 +51,17 @@ def installed() -> Library | None:
 
 
 def check(settings: Settings) -> None:
-    """Refuse what it cannot do whatever the model; before one is fetched for nothing."""
+    """Refuse what it cannot do with any model, before one is fetched. Raises ConfigError."""
     if settings.max_num_seqs > SLOTS_MAX:
         raise ConfigError(
-            f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp tells at most "
-            f"{SLOTS_MAX} sequences apart; lower it."
+            f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp has at most "
+            f"{SLOTS_MAX} sequences; lower it."
         )
 
 
 def failure(settings: Settings) -> str | None:
-    """Why it cannot run models here, as a clause; None when it was seen to run one."""
-    # Its fastest kernels may be what the compiler got wrong; each model is tried without them.
+    """Why it cannot run models here, as a clause; None when it ran one."""
+    # The compiler may have made only the fastest kernels wrong; models can run without them.
     for extra_kernels in (True, False):
         tried = {"extra_kernels": extra_kernels}
         found = try_backend(KIND.name, tried, KIND.distributions(), settings.cache_dir)
@@ -71,24 +71,24 @@ def failure(settings: Settings) -> str | None:
 
 
 def refusal(model: Path, model_len_max: int | None) -> str | None:
-    """Why it cannot run this model; what is in a file is for its loading to say."""
+    """Why it cannot run this model. Only loading finds what is wrong inside a file."""
     del model_len_max
     return "it reads GGUF files, and the model is a folder" if model.is_dir() else None
 
 
 def ready(source: Path, settings: Settings) -> Path:
-    """The model as it reads it: the file itself, or the embedded one with other weights."""
+    """The file to read: the model itself, or the embedded model with other weights."""
     if settings.model is not None:
         return source
 
     def quantize(source: Path, folder: Path) -> None:
         target = folder / Q8_FILE
-        # On all cores. Nothing is lost from a source of 4 or 5 bits.
+        # On all cores. A source of 4 or 5 bits loses nothing.
         KIND.module("bindings").quantize(source, target, threads=0)
-        # A disk that filled up in silence leaves a file that is cut short.
+        # Finds a file that is cut short because the disk was full.
         read_header(target)
 
-    # Its own weights have no batched kernel in llama.cpp on most processors.
+    # llama.cpp has no batched kernel for the published weights on most processors.
     conversion = conversions.Conversion(
         kind=Q8_KIND, files=(Q8_FILE,), bytes_per_weight=Q8_BYTES_PER_WEIGHT, make=quantize
     )
@@ -97,7 +97,7 @@ def ready(source: Path, settings: Settings) -> Path:
 
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `LlamaCppSettings`, with the model made ready. Raises a SetupError."""
-    assert source is not None, "it takes a model"
+    assert source is not None, "This backend takes a model"
     model = ready(source, settings)
     header = read_header(model)
     sizes = size_llamacpp(settings, header, available_bytes())
@@ -110,7 +110,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": settings.flash_attention == "on",
-        # The process does without them after an illegal instruction.
+        # After an illegal instruction the process starts again without them.
         "extra_kernels": True,
     }
     if sizes.slot_tokens_max == 0:
@@ -126,17 +126,17 @@ def values(settings: Settings, source: Path | None) -> Values:
         _log.warning(MAY_DIFFER)
     if settings.batch_invariant == "on":
         raise ConfigError(
-            "batch_invariant is on, and no way was found in which llama.cpp computes this model "
-            "alike in every batch on this machine; leave it out, or give off."
+            "batch_invariant is on, and no trial found that llama.cpp computes this model alike in "
+            "every batch on this machine; leave it out, or give off."
         )
     return found
 
 
 def safe_values(values: Values, settings: Settings) -> Values:
-    """Try the model in a child first: in this process an illegal instruction would be the end."""
+    """Try the model in a child first: an illegal instruction would end this process."""
     distributions = KIND.distributions()
     if not distributions:
-        return values  # loading will say what is missing
+        return values  # loading reports what is missing
     model = Path(str(values["model"]))
     is_usable = kernels.are_usable(model, settings.cache_dir, distributions)
     if not is_usable:
@@ -145,7 +145,7 @@ def safe_values(values: Values, settings: Settings) -> Values:
 
 
 def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
-    """The values to run the tiny model, which it reads as it is."""
+    """The values to run the tiny model, which needs no conversion."""
     del folder
     return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **given}
 
@@ -155,22 +155,22 @@ def speed_facts(source: Path, settings: Settings) -> object:
     try:
         sizes = size_llamacpp(settings, read_header(source), available_bytes())
     except SetupError:
-        return False  # loading will say what is wrong
+        return False  # loading reports what is wrong
     return sizes.slot_tokens_max != 0
 
 
 def _warn_of_pool(settings: Settings, tokens: int) -> None:
-    """Say that texts are not promised to be equal in one pool, and with how much memory they are.
+    """Warn that one pool does not promise equal texts, and how much memory would.
 
-    Raises ConfigError where that was asked for.
+    Raises ConfigError where `batch_invariant` is on.
     """
     if settings.batch_invariant == "off":
         return
     if settings.gpu_layers != 0:
-        reason = "that is not known of llama.cpp on a GPU; leave it out, or gpu_layers"
+        reason = "llama.cpp on a GPU does not promise equal texts; leave it out, or gpu_layers"
     else:
         reason = (
-            f"each sequence needs memory of its own for that: kv_tokens of {tokens} (or a "
+            f"each sequence needs its own memory for that: kv_tokens of {tokens} (or a "
             "memory_limit that holds them); fewer sequences (max_num_seqs) or a smaller "
             "max_model_len need less"
         )
@@ -180,7 +180,7 @@ def _warn_of_pool(settings: Settings, tokens: int) -> None:
 
 
 def _choose_attention(values: Values, settings: Settings) -> attention.Attention:
-    """Which kernel, and the shape of its passes; tried once for this model and remembered."""
+    """The kernel and the shape of its passes; tried once for this model, and remembered."""
     is_alike = settings.batch_invariant != "off"
     header = read_header(Path(str(values["model"])))
     if header.parameter_count < ATTENTION_PARAMETERS_MIN:
@@ -197,7 +197,7 @@ def _choose_attention(values: Values, settings: Settings) -> attention.Attention
             [sorted(header.weight_types), values["threads"]],
         ],
         distributions=KIND.distributions(),
-        notice="trying which attention kernels are best for this model here, once",
+        notice="Trying which attention kernels are best for this model here, once",
     )
     shapes = {name: attention.SHAPES[name] if is_alike else () for name in names}
     return attention.choose(values, shapes, memory)
@@ -235,7 +235,7 @@ KIND = Kind(
         reason="this build of llama.cpp uses processor instructions that its compiler got wrong "
         "here",
         goes_on="it goes on with plain kernels, which are slower,",
-        advice='`make llama ARGS="--compile --force"` builds it anew',
+        advice='`make llama ARGS="--compile --force"` builds it again',
     ),
     trial_values=trial_values,
     speed_facts=speed_facts,

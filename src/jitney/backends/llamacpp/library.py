@@ -1,8 +1,8 @@
-"""Which llama.cpp is here: the package `jitney_llama`, or llama-cpp-python.
+"""Finds and loads the installed llama.cpp: the package `jitney_llama`, or llama-cpp-python.
 
-`jitney_llama` holds the libraries alone, prebuilt or compiled (see `prebuilt`), and comes first; it
-is spoken to through `capi`. llama-cpp-python has an interface of its own to the library in it.
-`find` is light; `native` loads, once per process, from any thread.
+`jitney_llama` comes first. It has only the libraries, prebuilt or compiled (see `prebuilt`), and
+`capi` calls them. llama-cpp-python has its own Python interface to its library. `find` loads
+nothing; `native` loads once per process. Any thread.
 """
 
 import functools
@@ -15,24 +15,24 @@ from typing import Any
 from jitney.backends.llamacpp import capi
 
 PACKAGES = {"jitney_llama": "jitney-llama", "llama_cpp": "llama-cpp-python"}
-"""Modules that bring the library, by preference, and the names under which they are installed."""
+"""Modules with the library, the preferred one first, and the names of their packages in pip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A package with the library in it."""
+    """An installed package with the library."""
 
     module: str
     folder: Path
 
     @property
     def distribution(self) -> str:
-        """The name under which it is installed."""
+        """Its name in pip."""
         return PACKAGES[self.module]
 
 
 def find() -> Found | None:
-    """The package that would be used; None when there is none. Nothing is loaded."""
+    """The package to use; None when there is none. Loads nothing."""
     for module in PACKAGES:
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin is not None:
@@ -42,13 +42,13 @@ def find() -> Found | None:
 
 @functools.cache
 def native() -> Any:  # Any: functions of ctypes
-    """The functions of the library. Raises ImportError, MissingDependency, or what loading it did.
+    """The functions of the library. Raises ImportError, MissingDependency, or an error of loading.
 
-    Cached, since a process can hold the library only once.
+    Cached, because a process can load the library only once.
     """
     found = find()
     if found is None:
-        raise ModuleNotFoundError("llama.cpp is not here", name="jitney_llama")
+        raise ModuleNotFoundError("llama.cpp is not installed", name="jitney_llama")
     if found.module == "llama_cpp":
         return importlib.import_module("llama_cpp")
     return capi.load(found.folder)

@@ -1,9 +1,9 @@
-"""How large the memory of llama.cpp is, and which of its two layouts it has. Pure.
+"""Decides the size of llama.cpp's memory, and which of two layouts it has. Pure.
 
-In one *pool* a prefix is shared by marking its cells, and memory is what was asked for; but
-attention looks at every used cell for every token. With *cells of its own* for each slot a forward
-pass is two to four times faster, and memory is slots times the longest sequence
-(docs/decisions/0008-cells-of-their-own.md). So: cells of their own where they fit the budget.
+In one *pool*, slots share the cells of a prefix, and memory is `kv_tokens`; but attention reads
+every used cell for every token. With *cells of its own* for each slot, a forward pass is two to
+four times faster, and memory is slots times the longest sequence
+(docs/decisions/0008-cells-of-their-own.md). So slots get their own cells where they fit.
 """
 
 from jitney.backends.shared.sizing import (
@@ -18,17 +18,17 @@ from jitney.config import Settings
 from jitney.models.gguf import GgufHeader
 
 SLOTS_MAX = 256
-"""llama.cpp tells at most so many sequences apart."""
+"""llama.cpp has at most this many sequences."""
 
 OWN_SPARE_MIN = 4
-"""Slots beyond those that run, for cached prefixes, where each has cells of its own."""
+"""Extra slots for cached prefixes, where each slot has cells of its own."""
 
 POOL_SHARE = 0.5
-"""Of the memory that the weights leave free, so much is taken by a pool that nobody sized."""
+"""The share of the memory beside the weights that a pool takes where the user gave no size."""
 
 GROUP = 4
 UNIT = 256
-"""llama.cpp takes memory in multiples of so many tokens."""
+"""llama.cpp takes memory in multiples of this many tokens."""
 
 
 def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> Sizes:
@@ -51,7 +51,7 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     spare = max(memory.free_bytes - header.file_bytes, 0)
     if own.kv_tokens * token_bytes <= spare * SHARE:
         return own
-    # Where next to nothing fits, the backend refuses and says what is missing.
+    # Where almost nothing fits, the backend raises an error that says what is missing.
     fits = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
     return Sizes(wanted if settings.max_model_len else min(wanted, fits), pool_slots_count)
 
@@ -63,6 +63,6 @@ def own_cells(settings: Settings, header: GgufHeader) -> Sizes:
     )
     length = -(-length // UNIT) * UNIT
     spare = max(OWN_SPARE_MIN, settings.max_num_seqs // 2)
-    # In whole groups of rows, as its kernels may take them.
+    # In whole groups of rows, because some kernels need them.
     slots = min(-(-(settings.max_num_seqs + spare) // GROUP) * GROUP, SLOTS_MAX)
     return Sizes(slots * length, slots, length)

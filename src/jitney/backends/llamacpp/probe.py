@@ -1,4 +1,4 @@
-"""The child of `kernels`: loads a model and runs one batch of 64 tokens.
+"""The child process of `kernels`: loads a model and runs one batch of 64 tokens.
 
 Tests: tests/unit/backends/llamacpp/test_kernels.py.
 """
@@ -16,7 +16,7 @@ TOKENS = 64
 
 
 def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Run the batch; an empty answer. Raises ModelError where that fails."""
+    """Run the batch; the answer is empty. Raises ModelError where the batch fails."""
     settings = LlamaCppSettings(
         model=Path(given["model"]),
         kv_tokens=256,

@@ -1,4 +1,4 @@
-"""How many rows of a pass llama.cpp computes alike: `Shape`. Light: no library is loaded.
+"""`Shape`: how many rows a pass must have. This module does not load the library.
 
 Tests: tests/unit/backends/llamacpp/test_passes.py.
 """
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many rows are computed alike."""
+    """The rows of a pass. In some shapes llama.cpp computes all tokens alike."""
 
     rows_group: int = 1
-    """Rows of a pass, and those whose logits are wanted, are a multiple of this."""
+    """The number of rows of a pass is a multiple of this. So is the number of wanted rows."""
     span_rows_min: int = 1
-    """A piece of a prompt has at least so many rows."""
+    """A piece of a prompt has at least this many rows."""
     span_rows_max: int = 512
-    """And at most so many: larger ones are no faster and take more work space."""
+    """A piece has at most this many rows: larger ones are no faster and need more work space."""
     lone_tokens_max: int = 0
-    """A longer sequence is not computed alone, without a neighbouring slot; 0 is no limit."""
+    """A longer sequence is only computed together with a neighbouring slot; 0 means no limit."""
     decodes_differ: bool = False
-    """Whether a token of its own is rounded otherwise than one in a piece of a prompt."""
+    """Whether a single token is rounded in another way than one in a piece of a prompt."""

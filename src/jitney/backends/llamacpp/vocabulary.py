@@ -1,4 +1,4 @@
-"""The vocabulary of a loaded model as plain values. Pure reading, any thread.
+"""Reads the vocabulary of a loaded model as plain values. Any thread.
 
 Tests: tests/conformance/test_tokenizer.py.
 """
@@ -8,10 +8,10 @@ from jitney.core.backend import Vocabulary
 
 
 def read_vocabulary(model: Model) -> Vocabulary:
-    """Every token as bytes, and what is special about some of them.
+    """Every token as bytes, and the special tokens.
 
-    Tokens that a user defined (`USER_DEFINED` in the file) are text: they carry words such as
-    tool markers, which a completion must show.
+    Tokens of the type `USER_DEFINED` are text, such as markers of tool calls, which a completion
+    must show.
     """
     tokens = range(model.vocabulary_count)
     return Vocabulary(

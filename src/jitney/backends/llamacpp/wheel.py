@@ -1,7 +1,7 @@
-"""The package `jitney_llama`: native libraries of llama.cpp as a wheel, written and installed.
+"""Writes and installs the package `jitney_llama`: native libraries of llama.cpp as a wheel.
 
-Holds no code of its own. pip puts it into an environment and takes it out again, and a wheel with
-kernels for every level of an architecture serves every machine of that kind. Called at set-up.
+The package has no code of its own. pip can install it and remove it. A wheel with kernels for every
+level of an architecture works on every machine of that kind. Called at set-up.
 """
 
 import base64
@@ -23,12 +23,12 @@ _ABOUT = '"""The libraries of llama.cpp, for jitney."""\n'
 
 
 def wheel_path(folder: Path, version: str) -> Path:
-    """Where the wheel of this version for this machine is, or will be."""
+    """The path of the wheel of this version for this machine."""
     return folder / f"jitney_llama-{version}-{_tag()}.whl"
 
 
 def write_wheel(folder: Path, libraries: Mapping[str, bytes], version: str) -> Path:
-    """A wheel of these files, by name; a file `LICENSE` among them goes where licences go."""
+    """Write a wheel of these files, by name. A file `LICENSE` goes into the folder for licences."""
     tag = _tag()
     metadata = f"jitney_llama-{version}.dist-info"
     files = {"jitney_llama/__init__.py": _ABOUT.encode()}
@@ -55,7 +55,7 @@ def write_wheel(folder: Path, libraries: Mapping[str, bytes], version: str) -> P
 
 
 def install_wheel(wheel: Path) -> None:
-    """Put the wheel into the environment of this interpreter. Raises SetupError."""
+    """Install the wheel for this interpreter. Raises SetupError."""
     command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     command += ["--force-reinstall", "--disable-pip-version-check", str(wheel)]
     advice = "use an environment of your own, such as one of `python3 -m venv`"
@@ -65,7 +65,7 @@ def install_wheel(wheel: Path) -> None:
 def run_program(
     command: list[str], failure: str, advice: str = "", *, folder: Path | None = None
 ) -> None:
-    """Run a program that must succeed. Raises SetupError: the failure, its reason, the advice."""
+    """Run a program that must succeed. Raises SetupError with the failure, reason and advice."""
     try:
         done = subprocess.run(
             command,
@@ -86,9 +86,9 @@ def run_program(
 
 
 def _tag() -> str:
-    """What pip calls a wheel for this system, whatever the Python."""
+    """pip's tag for a wheel for this system and any Python."""
     name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    # pip knows later systems of Apple by their major version and a zero.
+    # For newer systems of Apple, pip takes the major version and a zero.
     name = re.sub(r"^macosx_(1[1-9]|[2-9]\d)(_\d+)?_(?=[a-z])", r"macosx_\1_0_", name)
     return f"py3-none-{name}"
 

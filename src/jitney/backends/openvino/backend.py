@@ -1,8 +1,8 @@
 """The OpenVINO backend: one inference of a paged model per batch.
 
-A slot's memory is a list of blocks. What is not special to this library is in `ModelBackend`.
-Kernels are chosen by the size of a pass, so a small one is filled up, and no token of a prompt is
-computed by itself (invariant 4).
+A slot's memory is a list of blocks. Code that any library needs is in `ModelBackend`. The library
+chooses kernels by the size of a pass, so a small pass is filled up, and no token of a prompt is
+computed alone (invariant 4).
 
 Tests: tests/conformance.
 """
@@ -33,12 +33,12 @@ from jitney.tokenizers.tokenizer import read_tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenVinoSettings:
-    """Which model, how much memory, and how the library is to use the machine."""
+    """Which model, how much memory, and how the library uses the machine."""
 
     model: Path
     """The folder of the converted model."""
     vocabulary: Path
-    """The GGUF that the model came from: its tokenizer is the model's own."""
+    """The GGUF or the folder with the tokenizer of the model."""
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
@@ -48,13 +48,13 @@ class OpenVinoSettings:
     kv_precision: str = "f32"
     activation_group: int = 0
     rows_min: int = 1
-    """A pass has at least so many rows."""
+    """A pass has at least this many rows."""
     head_rows_min: int = 1
-    """Logits are computed for at least so many of them."""
+    """Logits are computed for at least this many rows."""
     decodes_differ: bool = False
-    """Whether a token of its own is rounded otherwise than one in a span."""
+    """Whether a single token is rounded in another way than one in a span."""
     batch_invariant: bool = False
-    """Whether everything is computed alike that way."""
+    """Whether all tokens are computed alike in passes with these rows."""
 
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
@@ -63,7 +63,7 @@ class OpenVinoSettings:
         for name in ("kv_tokens", "slots", "max_num_batched_tokens", "model_len_max", "threads"):
             value = getattr(self, name)
             if not 1 <= value <= limits.TOKENS_MAX:
-                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}, and got {value}.")
+                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
         if self.kv_tokens < BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens}, and OpenVINO takes memory in blocks of "
@@ -72,7 +72,7 @@ class OpenVinoSettings:
 
 
 def make_backend(settings: OpenVinoSettings) -> Backend:
-    """The backend, with its model loaded. Raises a SetupError that says what to mend."""
+    """The backend, with its model loaded. Raises a SetupError."""
     return ModelBackend(OpenVinoModel(settings))
 
 
@@ -94,7 +94,7 @@ class OpenVinoModel:
         model = PagedModel(
             settings.model,
             GraphShape(
-                # One more, for rows that fill a pass up.
+                # One more, for the rows that fill up a pass.
                 blocks=blocks + 1,
                 threads=settings.threads,
                 inference_precision=settings.inference_precision,
@@ -123,7 +123,7 @@ class OpenVinoModel:
         )
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
-        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        """Use another shape of passes from now on. For trials, with every slot empty."""
         self._rows_min = shape.get("rows_min", 1)
         self._head_rows_min = shape.get("head_rows_min", 1)
 
@@ -140,8 +140,8 @@ class OpenVinoModel:
         self.cells.drop()
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[Bytes]) -> Rows:
-        """The rows of logits that these entries want."""
-        assert self._model is not None, "checked before"
+        """The rows of logits for these entries."""
+        assert self._model is not None, "The caller checked that the backend is open"
         for each in laid_out:
             self.cells.grow(each.entry.slot, len(each.tokens))
         return self._model.forward(self._pack(laid_out))
@@ -149,18 +149,18 @@ class OpenVinoModel:
     def _pack(self, laid_out: Sequence[EntryRows]) -> Packed:
         packing = Packing()
         for each in laid_out:
-            tokens, start = self._alike(each)
+            tokens, start = self._input_of(each)
             packing.add(tokens, start, self.cells.blocks(each.entry.slot), len(each.rows))
         while packing.row_count < self._rows_min:
             missing = min(self._rows_min - packing.row_count, BLOCK_TOKENS)
             packing.add([FILLER] * missing, 0, [self._spare_block], 0)
         return packing.packed(self._head_rows_min)
 
-    def _alike(self, each: EntryRows) -> tuple[Sequence[int], int]:
-        """What is fed for an entry, and from which position on.
+    def _input_of(self, each: EntryRows) -> tuple[Sequence[int], int]:
+        """The tokens to compute for an entry, and the position of the first.
 
-        A single token of a prompt takes the one before it along, which comes out as it was: by
-        itself it would go through another kernel.
+        A single token of a prompt is computed together with the token before it, which gets the
+        same result again. Alone, it would go through another kernel.
         """
         if self._rows_min > 1 and is_lone(each.entry, each.contents.prompt_count):
             return (each.contents.tokens[-1], *each.tokens), each.entry.start - 1

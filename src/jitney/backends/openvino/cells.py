@@ -1,7 +1,7 @@
 """The memory of the OpenVINO backend: which blocks each slot has, and what is in them.
 
-Called by `backend` on the engine thread only. The pool says which blocks; here they are copied,
-saved to RAM and brought back, over every layer's keys and values.
+Called by `backend` on the engine thread only. The pool chooses the blocks. This module copies,
+saves and restores them, for the keys and values of every layer.
 
 Tests: tests/conformance/test_memory.py.
 """
@@ -25,15 +25,15 @@ class PagedCells:
         self._tables = [BlockTable() for _ in range(slots)]
 
     def blocks(self, slot: int) -> list[int]:
-        """The slot's blocks in the order of positions."""
+        """The blocks of a slot in the order of positions."""
         return self._tables[slot].blocks
 
     def grow(self, slot: int, count: int) -> None:
-        """Room for `count` more tokens of a slot. Raises BackendFailed when memory is full."""
+        """Take room for `count` more tokens of a slot. Raises BackendFailed when memory is full."""
         self._carry_out(self._pool.grow(self._tables[slot], count))
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """The first tokens of one slot become those of another; whole blocks are shared."""
+        """Copy the first tokens of one slot to another; whole blocks are shared."""
         tables = self._tables
         self._carry_out(self._pool.share(tables[source], tables[target], length))
         return True
@@ -57,7 +57,7 @@ class PagedCells:
             size = len(blocks) * cache.shape[1]
             cache[blocks] = state[at : at + size].reshape(len(blocks), -1)
             at += size
-        assert at == len(state), f"{at} bytes were restored of {len(state)}"
+        assert at == len(state), f"Restored {at} bytes of {len(state)}"
         return True
 
     def clear(self) -> None:
@@ -66,7 +66,7 @@ class PagedCells:
         self._tables = [BlockTable() for _ in self._tables]
 
     def drop(self) -> None:
-        """Let go of the memory: nothing is read or written any more."""
+        """Release the memory. Nobody may read or write it after this."""
         self._caches = ()
 
     def _carry_out(self, copy: BlockCopy | None) -> None:

@@ -1,8 +1,8 @@
-"""From a GGUF to a model that OpenVINO reads, in a process of its own.
+"""Converts a GGUF to a model that OpenVINO reads, in a child process.
 
-`write_model` is called on any thread and starts the child, which is this module run as a program:
-the reader is native code and may crash on a file that is damaged behind its header, takes several
-times the file in memory, and writes beside its input. What came out is read back before it counts.
+`write_model` is called on any thread and starts the child, which is this module run as a program.
+The library's reader is native code: it may crash on a damaged file, needs several times the file in
+memory, and writes beside its input. The result is read again before it is used.
 
 Tests: tests/e2e/test_families.py and test_openvino_mistakes.py.
 """
@@ -31,16 +31,16 @@ from jitney.models.gguf import read_header
 
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 4 << 20
-"""A conversion that is slower than this for the size of its source is given up."""
+"""A conversion that is slower than this is stopped."""
 
 _INPUT = "model.gguf"
 _EXACT = "exact.gguf"
 _WRITE_FAILURE = "iostream error"
-"""All that native code says of a disk that is full."""
+"""The only words of native code about a full disk."""
 
 
 def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
-    """Write the files of a converted model into the folder, and more. Raises ModelError.
+    """Write a converted model into the folder, beside other files. Raises ModelError.
 
     Weights stay packed in 8 bits or fewer, or are unpacked to float16: see `families`.
     """
@@ -62,14 +62,14 @@ def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
 
 
 def convert(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the child does. Raises ModelError, and NoRoom where the fault is not the model's."""
+    """The work of the child. Raises ModelError, or NoRoom where the model is not the cause."""
     folder = Path(given["folder"])
     try:
         rewriting = _write_converted(folder, given["weights"])
         correct_rotary(
             folder / FILES[0], read_rotary(read_header(folder / _INPUT), rewriting.factors())
         )
-        # A file that was cut short is found here and not when the model is loaded.
+        # Finds a file that was cut short, before the model is loaded.
         ov.Core().read_model(folder / FILES[0])
     except OSError as error:
         raise _unwritten(folder) from error
@@ -82,7 +82,7 @@ def convert(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _write_converted(folder: Path, weights: str) -> Rewriting:
-    """Let the library convert the model, rewritten first where it must be."""
+    """Let the library convert the model; rewrite it first where necessary."""
     given = folder / _INPUT
     rewriting = Rewriting(given, weights)
     if not rewriting.is_needless:
@@ -91,10 +91,10 @@ def _write_converted(folder: Path, weights: str) -> Rewriting:
     try:
         openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
     except (RuntimeError, ValueError) as error:
-        # It writes the model first; only the reader's own tokenizer may be what failed.
+        # The library writes the model first. Then only its own tokenizer can have failed.
         if _WRITE_FAILURE in str(error) or not (folder / FILES[0]).exists():
             raise
-    # The model is written once more, and would not fit beside this.
+    # The model is written once more, and this file takes its room.
     (folder / _EXACT).unlink(missing_ok=True)
     return rewriting
 
@@ -107,5 +107,5 @@ def _unwritten(folder: Path) -> NoRoom:
 
 
 if __name__ == "__main__":
-    # An orphan would go on writing where the next conversion has begun: it ends with its parent.
+    # The child ends with its parent, or it would write into the folder of the next conversion.
     answer(convert)

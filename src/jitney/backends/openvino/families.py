@@ -1,8 +1,8 @@
-"""Which models OpenVINO runs, and with which numbers. Light: nothing of the library is loaded.
+"""Which models OpenVINO runs, and with which types of numbers. Does not load the library.
 
-Asked before a model is converted, on any thread. The library's reader builds plain decoders of a
-few architectures and passes over what it does not know. Some of it is mended when a model is
-converted (`recast`, `rotary`); files with anything else would answer wrongly, and are refused here.
+Called before a model is converted, on any thread. The library's reader builds plain decoders of a
+few architectures, and ignores what it does not know. The conversion corrects some of this
+(`recast`, `rotary`). Files with anything else would give wrong answers, so they are refused here.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from jitney.models.gguf import GgufHeader, read_header
 from jitney.tokenizers.splits import SPLITS
 
 FILES = ("openvino_model.xml", "openvino_model.bin")
-"""What a converted or exported model consists of."""
+"""The files of a converted or exported model."""
 
-FREE = "rope_freqs.weight"
-SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Tensors of factors that stretch a rotary embedding: for sequences of every length, and for those
-up to the original length and beyond."""
+FACTORS_ANY = "rope_freqs.weight"
+FACTORS_SHORT, FACTORS_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+"""Tensors of factors that stretch a rotary embedding: for sequences of any length, for sequences up
+to the original length, and for longer ones."""
 
 _PLAIN = frozenset(
     {
@@ -30,15 +30,15 @@ _PLAIN = frozenset(
         *("ffn_norm.weight", "ffn_up.weight", "ffn_down.weight"),
     }
 )
-_APART = _PLAIN | {"attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight"}
+_SEPARATE = _PLAIN | {"attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight"}
 TENSORS: Mapping[str, frozenset[str]] = {
-    "llama": _APART | {FREE, SHORT, LONG},
-    "qwen2": _APART | {"attn_q.bias", "attn_k.bias", "attn_v.bias"},
-    "qwen3": _APART | {"attn_q_norm.weight", "attn_k_norm.weight"},
-    "smollm3": _APART,
-    "phi3": _PLAIN | {"attn_qkv.weight", SHORT, LONG},
+    "llama": _SEPARATE | {FACTORS_ANY, FACTORS_SHORT, FACTORS_LONG},
+    "qwen2": _SEPARATE | {"attn_q.bias", "attn_k.bias", "attn_v.bias"},
+    "qwen3": _SEPARATE | {"attn_q_norm.weight", "attn_k_norm.weight"},
+    "smollm3": _SEPARATE,
+    "phi3": _PLAIN | {"attn_qkv.weight", FACTORS_SHORT, FACTORS_LONG},
 }
-"""What the conversion makes use of, by architecture: each was compared with llama.cpp."""
+"""The tensors that the conversion uses, by architecture. Each was compared with llama.cpp."""
 ARCHITECTURES = tuple(TENSORS)
 _REASONS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -46,7 +46,7 @@ _REASONS: Mapping[str, str] = {
         "it scales its embeddings and has norms after its layers, which the reader does not build",
     )
 }
-"""Why an architecture that people have is not among those."""
+"""Why a well-known architecture is not among those."""
 SCALINGS = ("none", "linear", "yarn", "longrope")
 """Ways to stretch a rotary embedding, by llama.cpp's names."""
 WEIGHT_TYPES = frozenset(
@@ -55,13 +55,13 @@ WEIGHT_TYPES = frozenset(
         *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"),
     }
 )
-"""Those that `requantize` reads or the library takes; exotic ones are left to llama.cpp."""
+"""Types that `requantize` or the library reads. llama.cpp reads the others."""
 ACTIVATION_GROUP = 32
 SHORT_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
 LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
-"""Kinds of numbers by the settings' names and by the library's."""
+"""Types of numbers: the name in the settings, and the name in the library."""
 KV_KINDS = {"f32": ("f32", "f16", "u8"), "bf16": ("bf16", "f16", "u8")}
-"""What the attention kernels can keep keys and values as, for each kind of computation."""
+"""The types that keys and values can have, for each type of computation."""
 BLOCK_TOKENS = 32
 """The CPU plugin's attention kernel takes blocks of this size and no other."""
 
@@ -70,16 +70,16 @@ UNPACKED_PARAMETERS_MAX = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the sizes of memory follow from."""
+    """The facts of a model that decide the sizes of memory."""
 
     model_len_max: int
     kv_values_per_token: int
-    """Numbers that the keys and values of one token consist of, over all layers."""
+    """How many numbers the keys and values of one token have, over all layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dtypes:
-    """Kinds of numbers by the library's names, and the bytes of one in the memory."""
+    """Types of numbers by the library's names, and the bytes of one key or value."""
 
     inference: str
     kv: str
@@ -87,18 +87,18 @@ class Dtypes:
     activation_group: int
 
     def weights(self, parameter_count: int) -> str:
-        """How the weights of a model of this size are kept: `float16`, or `packed`.
+        """The format of the weights of a model of this size: `float16`, or `packed`.
 
-        In bfloat16 the matrix units want 16-bit numbers, and unpacking weights in every pass costs
-        a third of it at 16 sequences; but unpacked ones take twice the memory, and the time to
-        read it, which is what a large model waits for.
+        In bfloat16 the matrix units need 16-bit numbers. Unpacking weights takes a third of every
+        pass at 16 sequences. But unpacked weights take twice the memory, and reading memory is what
+        limits a large model.
         """
         is_small = parameter_count <= UNPACKED_PARAMETERS_MAX
         return "float16" if self.inference == "bf16" and is_small else "packed"
 
 
 def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
-    """Why OpenVINO cannot run this GGUF, with sequences of that length, or None when it can."""
+    """Why OpenVINO cannot run this GGUF with sequences of this length; None when it can."""
     family = header.architecture
     if header.part_count > 1:
         return f"it comes in {header.part_count} parts, and the converter reads single files"
@@ -114,9 +114,9 @@ def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
         return "its header does not say how long its sequences are, or how large their memory"
     strange = sorted(header.tensor_kinds - TENSORS[family])
     if strange:
-        return f"it has {', '.join(strange[:3])}, which OpenVINO's reader passes over"
+        return f"it has {', '.join(strange[:3])}, which OpenVINO's reader ignores"
     length, wanted = _length_max(header), model_len_max or 0
-    # What no backend can do is no reason against this one.
+    # A length that no backend can run is no reason against this one.
     if length < wanted <= header.context_length:
         return (
             f"it computes sequences beyond {length} tokens in another way, and {wanted} are wanted"
@@ -138,7 +138,7 @@ def _rotary_refusal(header: GgufHeader) -> str | None:
 
 
 def head_lengths(header: GgufHeader) -> tuple[int, int]:
-    """Numbers that the key of one head has, and how many of them are rotated."""
+    """How many numbers the key of one head has, and how many of them are rotated."""
     family, metadata = header.architecture, header.metadata
     own = header.embedding_length // max(1, header.head_count)
     head = metadata.get(f"{family}.attention.key_length", own)
@@ -170,15 +170,15 @@ def facts(source: Path) -> Facts:
 
 
 def _length_max(header: GgufHeader) -> int:
-    """How long a sequence may be: as long as the model computes all of it in the same way.
+    """The longest sequence that the model computes in one way.
 
-    Beyond their original length some models take other factors for the whole sequence, and beyond
-    their window Phi 3's tokens do not see all that came before.
+    Beyond the original length some models use other factors for the whole sequence. Beyond its
+    window a token of Phi 3 does not see all tokens before it.
     """
-    assert header.context_length, "refused before"
+    assert header.context_length, "A header without it is refused earlier"
     family, length = header.architecture, header.context_length
     names = ["attention.sliding_window"] if family == "phi3" else []
-    names += ["rope.scaling.original_context_length"] if LONG in header.tensor_kinds else []
+    names += ["rope.scaling.original_context_length"] if FACTORS_LONG in header.tensor_kinds else []
     found = (header.metadata.get(f"{family}.{name}") for name in names)
     return min([length, *(each for each in found if isinstance(each, int) and each > 0)])
 
@@ -208,18 +208,18 @@ def dtypes(
     *,
     is_half: bool | None = None,
 ) -> Dtypes:
-    """The library's names for the settings; what `auto` is was measured (decision 0010).
+    """The library's names for the settings; measurements decided what `auto` is (decision 0010).
 
-    `is_half` says whether `auto` is bfloat16; None asks the processor.
+    `is_half` says whether `auto` is bfloat16; with None, the processor decides.
     """
-    # Scales and offsets stand beside numbers of 8 bits.
+    # Numbers of 8 bits have scales and offsets beside them.
     sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
-    # On one thread the library divides by zero while it compiles bfloat16 for unpacked weights.
+    # On one thread the library crashes (division by zero) on bfloat16 with unpacked weights.
     if is_half is None:
         is_half = threads > 1 and read_processor(cpuinfo).has_bfloat16
     inference = SHORT_NAMES.get(dtype) or ("bf16" if is_half else "f32")
-    # Rounding activations doubles the speed of float32, and costs what it costs in llama.cpp. Who
-    # asks for float32 gets it; elsewhere it has no effect.
+    # Rounding activations doubles the speed of float32, and costs as much quality as in llama.cpp.
+    # A user who gives float32 gets no rounding; with other types it has no effect.
     activation_group = ACTIVATION_GROUP if dtype == "auto" and inference == "f32" else 0
     kv = SHORT_NAMES.get(kv_cache_dtype, inference)
     if inference == "bf16" and threads == 1:

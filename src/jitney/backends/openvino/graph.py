@@ -1,8 +1,8 @@
-"""OpenVINO's side of a paged model: from a converted folder to one call per forward pass.
+"""A paged model in OpenVINO: loads a converted folder, and runs one forward pass per call.
 
-Everything that touches the library's graphs is here, and the one private name that it needs. A
+All code for the library's graphs at run time is here, and the one private name that it needs. A
 `PagedModel` belongs to the engine thread. Its inputs are packed: the tokens of all sequences one
-after the other, with tables that say which blocks each sequence's memory is in.
+after the other, with tables that say which blocks each sequence has.
 
 Tests: tests/conformance/test_sampling.py and tests/e2e/test_openvino_folder.py.
 """
@@ -21,7 +21,7 @@ from jitney.backends.machine.cores import allowed_cores
 from jitney.errors import BackendFailed, ConfigError, ModelError
 
 ROWS = "rows"
-"""The input that says which tokens' logits are wanted."""
+"""The input with the rows whose logits are wanted."""
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -29,19 +29,19 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphShape:
-    """How the library is to compile the model and how much memory it has."""
+    """How the library compiles the model, and how much memory it has."""
 
     blocks: int
     threads: int
     inference_precision: str
     kv_precision: str
     activation_group: int
-    """Numbers that are rounded to 8 bits together before they meet packed weights; 0: none are."""
+    """How many activations are rounded to 8 bits together; 0 means no rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """The inputs of one forward pass. `begins` have one more element than there are sequences."""
+    """The inputs of one forward pass. `*_begins` have an element per sequence, and one more."""
 
     tokens: Longs
     positions: Longs
@@ -60,7 +60,7 @@ class PagedModel:
         self._compiled = _compile(_read(folder), shape)
         self._request = self._compiled.create_infer_request()
         self.caches = _allocate(self._compiled, shape.blocks)
-        """Bytes of each layer's keys or values, a row per block."""
+        """The bytes of each layer's keys or values, with a row per block."""
         for name, cache in self.caches.items():
             port = self._compiled.input(name)
             dimensions = [shape.blocks, *_dimensions(port)]
@@ -69,7 +69,7 @@ class PagedModel:
 
     @property
     def block_bytes(self) -> int:
-        """Memory that one block takes over all layers."""
+        """The memory of one block over all layers."""
         return sum(cache.shape[1] for cache in self.caches.values())
 
     @property
@@ -78,7 +78,7 @@ class PagedModel:
         return int(self._compiled.output(0).partial_shape[-1].get_length())
 
     def forward(self, packed: Packed) -> npt.NDArray[np.float32]:
-        """Logits of the wanted rows, in order; overwritten by the next call."""
+        """The logits of the wanted rows, in order. The next call overwrites them."""
         request = self._request
         inputs: dict[str, npt.NDArray[Any]] = {
             "input_ids": packed.tokens,
@@ -108,14 +108,14 @@ def _read(folder: Path) -> ov.Model:
         _gather_rows(model)
     except RuntimeError as error:
         raise ModelError(
-            f"{folder} holds no model that OpenVINO can page ({_reason(error)}); "
+            f"{folder} has no model that OpenVINO can page ({_reason(error)}); "
             "convert it again, or use the llama.cpp backend."
         ) from error
     return model
 
 
 def _gather_rows(model: ov.Model) -> None:
-    """Let only the wanted rows reach the output head: a prompt's other tokens need no logits."""
+    """Compute logits for the wanted rows only: a prompt's other tokens need none."""
     head = model.get_results()[0].input_value(0).get_node()
     while head.get_type_name() in ("Convert", "Reshape", "Squeeze", "Unsqueeze"):
         head = head.input_value(0).get_node()
@@ -131,13 +131,13 @@ def _gather_rows(model: ov.Model) -> None:
 
 def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
     properties: dict[str, Any] = {
-        # The library would take every physical core it sees, quota or not.
+        # The library would take every physical core, whatever the quota is.
         "INFERENCE_NUM_THREADS": shape.threads,
-        # Tied to their cores only where they have all of them, else two servers with a few threads
-        # each would share the same ones. Threads that may move end up on one core, with another
-        # idle, whenever a thread of HTTP wakes up.
+        # Threads are pinned where they have all cores. Threads that are not pinned sometimes share
+        # one core, with another idle, when a thread of HTTP wakes up. With fewer threads than
+        # cores they are not pinned: two servers would pin theirs to the same cores.
         "ENABLE_CPU_PINNING": shape.threads >= allowed_cores(),
-        # One batch at a time is in flight, so all threads belong to it.
+        # One batch runs at a time, with all threads.
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "KV_CACHE_PRECISION": shape.kv_precision,
@@ -148,12 +148,12 @@ def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
         compiled = ov.Core().compile_model(model, "CPU", properties)
     except RuntimeError as error:
         raise ModelError(f"OpenVINO cannot compile the model: {_reason(error)}.") from error
-    # On a processor that cannot, the library computes with something else and says nothing.
+    # Where the processor lacks a type, the library takes another one without an error.
     taken = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if taken != shape.inference_precision:
         raise ConfigError(
-            f"this processor computes with {taken} where dtype asks for "
-            f"{shape.inference_precision}; leave dtype out."
+            f"dtype is {shape.inference_precision}, and this processor computes with {taken}; "
+            "leave dtype out."
         )
     return compiled
 
@@ -173,7 +173,7 @@ def _zeros(blocks: int, size: int) -> npt.NDArray[np.uint8]:
         return np.zeros((blocks, size), np.uint8)
     except MemoryError:
         raise ModelError(
-            f"there is no memory for {blocks} blocks of keys and values; lower kv_tokens."
+            f"kv_tokens: there is no memory for {blocks} blocks of keys and values; lower it."
         ) from None
 
 
@@ -183,12 +183,12 @@ def _dimensions(port: Any) -> list[int]:
 
 
 def _typed(cache: npt.NDArray[np.uint8], port: Any) -> npt.NDArray[Any]:
-    """The bytes as numbers of the port's width: numpy has no name for some of its types."""
+    """The bytes as numbers of the port's width: numpy lacks some of the library's types."""
     width = {1: np.uint8, 2: np.uint16, 4: np.uint32}[port.element_type.size]
     return cache.view(width)
 
 
 def _reason(error: RuntimeError) -> str:
-    """The last line that the library wrote: what went wrong, without where in its source."""
+    """The last line of the library's error. Lines before it name places in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else "no reason given").rstrip(".")

@@ -1,8 +1,8 @@
 """OpenVINO as a kind of backend: which models, and its values for given settings.
 
-See `jitney.backends.kind`. Nothing of the library is loaded here. Its paged attention is compiled
-for some processors only, and one that lacks it is found by trying: the library refuses, or the
-process dies.
+See `jitney.backends.kind`. This module does not load the library. Its paged attention exists for
+some processors only. A trial finds whether this one has it: elsewhere the library raises an error,
+or the process crashes.
 """
 
 import importlib.util
@@ -31,19 +31,19 @@ _log = logging.getLogger("jitney")
 LIBRARIES = ("openvino", "openvino_genai", "gguf", "tokenizers")
 DISTRIBUTIONS = ("openvino", "openvino-genai", "gguf", "tokenizers")
 SHAPE_FACTS = ("model", "threads", "inference_precision", "kv_precision", "activation_group")
-"""Values on which it depends what is computed alike."""
+"""The values that decide in which shapes all tokens are computed alike."""
 
 CONVERSION = "openvino-3"
 FLOAT16_BYTES_PER_WEIGHT = 4.5
 PACKED_BYTES_PER_WEIGHT = 2.5
-"""Weights are written twice: as a GGUF that the reader takes, and as the result."""
+"""Weights are written twice: as a GGUF for the reader, and as the result."""
 
 _ATTENTION = "PagedAttention"
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What it computes with on this machine, and why that does not work; None when it does."""
+    """The types of numbers on this machine, and why they do not work; None when they do."""
 
     dtypes: Dtypes
     failure: str | None
@@ -60,7 +60,7 @@ def installed() -> Library | None:
 
 
 def chosen_dtypes(settings: Settings) -> Chosen:
-    """The numbers to compute with, tried: where the choice is ours, the best that works."""
+    """The types of numbers to compute with, after a trial. `auto` is the best that works."""
     threads = threads_of(settings)
     first = dtypes(settings.dtype, settings.kv_cache_dtype, threads)
     if KIND.library() is None:
@@ -78,7 +78,7 @@ def _failure(chosen: Dtypes, threads: int, cache: Path) -> str | None:
         "inference_precision": chosen.inference,
         "kv_precision": chosen.kv,
         "activation_group": chosen.activation_group,
-        # What it compiles depends on whether there is more than one, and on nothing else.
+        # The compiled model depends only on whether there is more than one.
         "threads": min(threads, 2),
     }
     found = try_backend(KIND.name, tried, DISTRIBUTIONS, cache)
@@ -95,7 +95,7 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
 
 
 def numbers(settings: Settings) -> str:
-    """What it would compute with, in words: the choices that `auto` amounts to."""
+    """The types of numbers that it would compute with, in words: what `auto` means here."""
     chosen = chosen_dtypes(settings).dtypes
     threads = threads_of(settings)
     names = families.LONG_NAMES
@@ -121,7 +121,7 @@ def ready(source: Path, settings: Settings) -> Path:
     weights = chosen_dtypes(settings).dtypes.weights(header.parameter_count)
     is_wide = weights == "float16" or header.weight_types <= {"F32", "F16", "BF16"}
 
-    # What is converted has another name, in the hub's cache.
+    # In the hub's cache the file to convert has another name.
     name = source.name
 
     def convert(source: Path, folder: Path) -> None:
@@ -141,13 +141,13 @@ def ready(source: Path, settings: Settings) -> Path:
 
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `OpenVinoSettings`, with the model made ready. Raises a SetupError."""
-    assert source is not None, "it takes a model"
+    assert source is not None, "This backend takes a model"
     model = ready(source, settings)
     facts = families.facts(source)
     chosen = chosen_dtypes(settings).dtypes
     if chosen.inference == "f32" and settings.dtype == "auto" and read_processor().has_bfloat16:
         _log.warning(
-            "on one thread OpenVINO computes with float32 and rounded activations, since its "
+            "OpenVINO computes with float32 and rounded activations on one thread, because its "
             "bfloat16 needs two; answers differ a little from those on more threads"
         )
     memory = TokenMemory(
@@ -182,7 +182,7 @@ def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
 
 
 def _shape(found: Values, settings: Settings) -> Values:
-    """The rows of a pass in which all is computed alike; tried once and remembered."""
+    """The rows of a pass in which all tokens are computed alike; tried once and remembered."""
     if settings.batch_invariant == "off":
         return {}
     threads = max(int(found["threads"]), 2)
@@ -194,7 +194,7 @@ def _shape(found: Values, settings: Settings) -> Values:
         cache=settings.cache_dir,
         facts=[[name, found[name]] for name in SHAPE_FACTS],
         distributions=DISTRIBUTIONS,
-        notice="trying in which batches this model is computed alike here, once",
+        notice="Trying in which batches this model is computed alike here, once",
     )
     trial = ShapeTrial(backend=KIND.name, settings=found, shapes=shapes)
     shape = try_shapes({KIND.name: trial}, memory)[KIND.name].found.get("shape")
@@ -203,14 +203,14 @@ def _shape(found: Values, settings: Settings) -> Values:
     _log.warning(MAY_DIFFER)
     if settings.batch_invariant == "on":
         raise ConfigError(
-            "batch_invariant is on, and no way was found in which OpenVINO computes this model "
-            "alike in every batch on this machine; leave it out, or give off."
+            "batch_invariant is on, and no trial found that OpenVINO computes this model alike in "
+            "every batch on this machine; leave it out, or give off."
         )
     return {}
 
 
 def _free_beside(folder: Path) -> int | None:
-    """Memory that is left when the weights are loaded. Raises ModelError when there is none."""
+    """The free memory after the weights are loaded. Raises NoRoom where they do not fit."""
     size = sum((folder / name).stat().st_size for name in families.FILES)
     check_weights(folder, size)
     free = available_bytes()

@@ -1,4 +1,4 @@
-"""The rows of one inference, put together sequence by sequence. Called by `backend` only."""
+"""Puts the rows of one inference together, sequence by sequence. Called by `backend` only."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ import numpy as np
 from jitney.backends.openvino.graph import Packed
 
 FILLER = 0
-"""Any token will do where nobody looks at what comes out."""
+"""Any token works: its logits are not used."""
 
 
 class Packing:
-    """What one inference is fed, as it grows."""
+    """The input of one inference. Sequences are added one by one."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
@@ -29,7 +29,7 @@ class Packing:
     def add(
         self, tokens: Sequence[int], start: int, blocks: Sequence[int], rows_wanted: int
     ) -> None:
-        """Tokens of one sequence from a position on; logits are wanted of the last ones."""
+        """Add tokens of one sequence from a position on; the last `rows_wanted` need logits."""
         self._tokens += tokens
         self._positions += range(start, start + len(tokens))
         self._blocks += blocks
@@ -39,8 +39,8 @@ class Packing:
         self._block_begins.append(len(self._blocks))
 
     def packed(self, rows_min: int) -> Packed:
-        """All of it, with logits for at least so many rows, of which the first are wanted."""
-        # A pass that nobody wants logits of computes one row all the same.
+        """The whole input, with logits for at least `rows_min` rows. The wanted ones come first."""
+        # A pass without wanted rows still computes one.
         rows = self._rows + [0] * (max(rows_min, 1) - len(self._rows))
         lengths = np.diff(self._span_begins) + self._lengths_past
         return Packed(

@@ -1,8 +1,8 @@
-"""A model as one of the few families that OpenVINO's reader builds: which rows go where.
+"""Presents a model as one of the few families that OpenVINO's reader knows: which rows go where.
 
-Called by `requantize`, in the child of `convert` only. Families that differ in the layout of their
-weights alone are given to the reader under another name, with their matrices cut and their rows put
-in order; rows are moved whole, so that packed weights stay as they are.
+Called by `requantize`, in the child of `convert` only. Some families differ from a known one by
+the layout of their weights alone. The reader gets them under the name of the known one, with
+matrices split and rows in its order. Rows are moved whole, so packed weights do not change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,15 +16,15 @@ from jitney.backends.openvino.rotary import row_order
 from jitney.models.gguf import GgufHeader
 
 READ_AS: Mapping[str, str] = {"smollm3": "llama", "phi3": "qwen2"}
-"""What the reader is given, for families that it does not know. It takes the biases of Qwen 2 where
-there are some, and lets pairs of a head be its two halves, as Phi 3 does."""
+"""The known family for each family that the reader does not know. For Qwen 2 the reader accepts a
+model without biases, and pairs the two halves of a head, as Phi 3 does."""
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor for the reader: some rows of one of the model's, or all of it."""
+    """A tensor for the reader: all rows of one of the model's tensors, or some."""
 
     name: str
     tensor: gguf.ReaderTensor
@@ -38,13 +38,13 @@ class Piece:
 
     @property
     def data(self) -> npt.NDArray[np.generic]:
-        """Its weights as they are stored, a row each."""
+        """Its weights as they are stored, row by row."""
         whole = np.asarray(self.tensor.data)
         return whole if self.rows is None else whole[self.rows]
 
 
 def pieces(header: GgufHeader, tensors: Iterable[gguf.ReaderTensor]) -> Iterator[Piece]:
-    """What the reader is to be given of a model."""
+    """The tensors of a model for the reader."""
     for tensor in tensors:
         layer, _, kind = tensor.name.rpartition(".attn_qkv.")
         if layer:
@@ -61,7 +61,7 @@ def pieces(header: GgufHeader, tensors: Iterable[gguf.ReaderTensor]) -> Iterator
 
 
 def _attention_rows(header: GgufHeader, count: int) -> dict[str, Rows]:
-    """Rows of the queries, the keys and the values in the matrix that holds all three."""
+    """The rows of the queries, keys and values in the matrix that has all three."""
     order = row_order(header)
     heads = header.head_count
     stored = header.metadata.get(f"{header.architecture}.attention.head_count_kv", heads)

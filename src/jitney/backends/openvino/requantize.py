@@ -1,10 +1,10 @@
-"""A GGUF whose weights OpenVINO's reader takes as they are, packed or as 16-bit floats.
+"""Rewrites a GGUF with weights that OpenVINO's reader takes without a loss: packed, or as F16.
 
-The reader rounds the offsets of 4-bit types that have some (Q4_1, Q4_K) to whole steps, which costs
-as much again as the quantisation did, and refuses most other types. Here such matrices become Q8_0,
-whose steps are sixteen times finer, and floats become F16. Where weights are to be unpacked, all
-become F16. Families that the reader does not know are given to it as others: see `recast`. Called
-by the child of `convert` only.
+The reader rounds the offsets of some 4-bit types (Q4_1, Q4_K) to whole steps, which loses as much
+again as the quantisation did. It refuses most other types. Here such matrices become Q8_0, whose
+steps are sixteen times finer, and floats become F16. For unpacked weights, all become F16. A family
+that the reader does not know gets the name of another one: see `recast`. Called by the child of
+`convert` only.
 
 Tests: tests/unit/backends/openvino/test_recast.py.
 """
@@ -24,7 +24,7 @@ EXACT = {
     "packed": frozenset({_Type.F16, _Type.Q8_0, _Type.Q4_0, _Type.Q6_K}),
     "float16": frozenset({_Type.F16}),
 }
-"""Types of matrices that are left as they are: those that the reader takes without rounding."""
+"""Types of matrices that stay as they are, because the reader does not round them."""
 
 FLOATS = frozenset({_Type.F32, _Type.BF16, _Type.F64})
 
@@ -32,7 +32,7 @@ _WRITTEN_BY_THE_WRITER = ("GGUF.", "general.architecture", "general.file_type")
 
 
 class Rewriting:
-    """One model, to be written again with other weights: `packed` or `float16`."""
+    """Writes one model again with other weights: `packed` or `float16`."""
 
     def __init__(self, source: Path, weights: str) -> None:
         self._reader = gguf.GGUFReader(source)
@@ -44,7 +44,7 @@ class Rewriting:
 
     @property
     def is_needless(self) -> bool:
-        """Whether nothing would change."""
+        """Whether nothing in the model would change."""
         return self._family not in READ_AS and all(map(self._is_kept, self._pieces))
 
     def factors(self) -> dict[str, npt.NDArray[np.float32]]:

@@ -1,8 +1,8 @@
 """Rotary embeddings by llama.cpp's rules: how fast each pair of a head turns, and in which layers.
 
-Pure numpy on plain values, any thread. OpenVINO's reader knows none of this but the base, and keeps
-frequencies as 16-bit floats where weights are such, which is a radian off after some thousand
-positions; `rotary_graph` puts the numbers from here into the graph.
+Pure numpy on plain values, any thread. OpenVINO's reader knows only the base. It keeps frequencies
+as 16-bit floats where weights are such, and is wrong by a radian after some thousand positions.
+`rotary_graph` puts the numbers from here into the graph.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.openvino.families import FREE, SHORT, head_lengths
+from jitney.backends.openvino.families import FACTORS_ANY, FACTORS_SHORT, head_lengths
 from jitney.models.gguf import GgufHeader
 from jitney.models.gguf_fields import Value
 
@@ -20,36 +20,40 @@ Floats = npt.NDArray[np.float32]
 
 _BASE = 10_000.0
 _TURNS_FAST, _TURNS_SLOW = 32.0, 1.0
-"""Yarn leaves pairs alone that turn more often than this over the original length, and stretches
-those in full that turn less often than that."""
+"""Turns of a pair over the original length. Yarn does not stretch pairs that turn more often than
+the first number, and fully stretches pairs that turn less often than the second."""
 _SMOLLM3_PERIOD = 4
-"""Of so many layers of SmolLM3, the last has no rotary embedding."""
+"""Every fourth layer of SmolLM3 has no rotary embedding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """What one model does to its queries and keys."""
+    """The rotary embedding of one model."""
 
     frequencies: Floats
-    """Radians that each pair turns by per position; 0 for one that does not turn."""
+    """Radians per position for each pair; 0 for a pair that does not turn."""
     gains: Floats
-    """By how much each pair grows, in queries and in keys."""
+    """The factor for each pair, in queries and in keys."""
     bare_layers: frozenset[int]
-    """Layers without one."""
+    """Layers without a rotary embedding."""
 
 
 def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
-    """The rotary embedding of a model; `factors` are its tensors that stretch it, by name.
+    """The rotary embedding of a model; `factors` are the tensors that stretch it, by name.
 
-    Of factors for short and for long sequences those for short ones are taken: `families` lets
-    no sequence of such a model grow beyond them.
+    Where a model has factors for short and for long sequences, this takes the short ones:
+    `families` allows no longer sequence for such a model.
     """
     keys = _RotaryKeys(header)
     head, rotated = head_lengths(header)
     pairs = np.arange(rotated // 2)
     plain = keys.number("rope.freq_base", _BASE) ** (-2.0 * pairs / rotated)
     kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "linear")
-    chosen = factors.get(SHORT) if kind == "longrope" else factors.get(FREE, factors.get(SHORT))
+    chosen = (
+        factors.get(FACTORS_SHORT)
+        if kind == "longrope"
+        else factors.get(FACTORS_ANY, factors.get(FACTORS_SHORT))
+    )
     if chosen is not None:
         if chosen.shape != plain.shape:
             raise ValueError(f"it has {chosen.size} rotary factors for {len(plain)} pairs")
@@ -70,10 +74,11 @@ def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
 
 
 def row_order(header: GgufHeader) -> npt.NDArray[np.int64]:
-    """The order of a head's rows in which the first half and the second form the pairs.
+    """The order of a head's rows in which the first half and the second half form the pairs.
 
-    So they do where all of a head is rotated. Where only its beginning is, that has halves of its
-    own, and the rest goes behind them; the products of queries and keys do not change by it.
+    A head that is rotated as a whole has this order already. Where only its beginning is rotated,
+    each half gets one half of the beginning and one half of the rest. The products of queries and
+    keys do not change.
     """
     head, rotated = head_lengths(header)
     half, middle = rotated // 2, rotated + (head - rotated) // 2
@@ -92,7 +97,7 @@ class _RotaryKeys:
         return float(value) if isinstance(value, int | float) else default
 
     def factor(self) -> float:
-        """How much longer sequences are than they were; files of old have another name for it."""
+        """How much longer sequences are than the original; old files have another name for it."""
         old = self.number("rope.scale_linear", 0.0)
         return self.number("rope.scaling.factor", old) or 1.0
 
@@ -105,11 +110,11 @@ class _RotaryKeys:
 
 
 def _kept(pairs: npt.NDArray[np.int64], rotated: int, keys: _RotaryKeys) -> npt.NDArray[np.float64]:
-    """Yarn's share of each pair that is not stretched: 1 for fast pairs, falling to 0."""
+    """The share of each pair that Yarn does not stretch: 1 for fast pairs, falling to 0."""
     base = keys.number("rope.freq_base", _BASE)
 
     def place(turns: float) -> float:
-        """The pair, as a fraction, that turns so often over the original length."""
+        """The pair, as a fraction, that turns this often over the original length."""
         original = keys.original_length()
         return rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 

@@ -1,7 +1,7 @@
 """Puts a rotary embedding into a converted graph. Called by the child of `convert` only.
 
-The library's reader computes the angles of all layers once, from one constant; each layer then
-turns its queries and its keys with them. What a model does otherwise is done where the two meet.
+The library's reader computes the angles once for all layers, from one constant. Each layer turns
+its queries and keys with them. This module replaces the constant, and changes layers where needed.
 
 Tests: tests/e2e/test_families.py.
 """
@@ -18,7 +18,7 @@ from jitney.backends.openvino.rotary import Rotary
 _CORRECTED = "corrected.xml"
 
 Node = Any  # Any: the library's nodes have no types
-Port = Any  # Any: the same of their inputs and outputs
+Port = Any  # Any: nor have their inputs and outputs
 
 
 def correct_rotary(path: Path, rotary: Rotary) -> None:
@@ -27,14 +27,14 @@ def correct_rotary(path: Path, rotary: Rotary) -> None:
     model = ov.Core().read_model(path)
     put_rotary(model, rotary)
     ov.save_model(model, corrected, compress_to_fp16=False)
-    # The weights of the old one are mapped into memory for as long as it lives.
+    # The old model keeps its weights mapped into memory as long as it lives.
     del model
     for suffix in (".bin", ".xml"):
         corrected.with_suffix(suffix).replace(path.with_suffix(suffix))
 
 
 def put_rotary(model: ov.Model, rotary: Rotary) -> None:
-    """Correct the graph in place. Raises RuntimeError where it is not as expected."""
+    """Correct the graph in place. Raises RuntimeError where the graph is not as expected."""
     ordered = model.get_ordered_ops()
     turns = [node for node in ordered if node.get_type_name() == "Cos"]
     layers = sum(node.get_type_name() == "ScaledDotProductAttention" for node in ordered)
@@ -47,7 +47,7 @@ def put_rotary(model: ov.Model, rotary: Rotary) -> None:
         for unsqueezed in _consumers(turns[0])
         for product in _consumers(unsqueezed)
     ]
-    # Every layer builds on the one before, so any order of computing is one of layers.
+    # Every layer needs the one before, so the order of computation is the order of layers.
     rotations.sort(key=lambda pair: places[pair[1].get_friendly_name()])
     if len(rotations) != 2 * layers or any(
         added.get_type_name() != "Add" for _, added in rotations
@@ -73,7 +73,7 @@ def _replace_frequencies(turn: Node, rotary: Rotary) -> None:
 
 
 def _enlarge(port: Port, rotary: Rotary) -> None:
-    """Let what was turned grow: each gain stands for a pair, which is in both halves of a head."""
+    """Multiply by the gains. Each gain is for a pair, which is in both halves of a head."""
     readers = list(port.get_target_inputs())
     gains = operations.constant(np.tile(rotary.gains, 2).reshape(1, 1, 1, -1), np.float32)
     enlarged = operations.multiply(port, gains)

@@ -33,7 +33,7 @@ def test_decodes_stand_in_one_pass_behind_the_prompts() -> None:
     assert prompt.slots == [1] * 20
     assert decodes.slots == [0, 1, 2]
     assert decodes.positions == [100, 20, 120]
-    assert decodes.taken_back == [(1, 20)]
+    assert decodes.cut_after == [(1, 20)]
     assert decodes.kept == [(0, 0), (2, 2)]
 
 
@@ -42,7 +42,7 @@ def test_groups_are_filled_with_neighbours_that_are_taken_back() -> None:
     (made,) = plan([span(5, 120, 1, range(1))], Shape(rows_group=4), {4: 7, 6: 0, 7: 30})
     assert made.slots == [4, 5, 6, 7]
     assert made.positions == [7, 120, 0, 30]
-    assert made.taken_back == [(4, 7), (6, 0), (7, 30)]
+    assert made.cut_after == [(4, 7), (6, 0), (7, 30)]
     assert made.kept == [(1, 0)]
     assert made.wanted == [0, 1, 2, 3]
 
@@ -70,19 +70,19 @@ def test_a_lone_token_of_a_prompt_takes_those_before_it_along() -> None:
     """Guards the last token behind a cached prefix: by itself it is another kernel's."""
     shape = Shape(span_rows_min=8, decodes_differ=True)
     (made,) = plan([span(0, 40, 1, range(1))], shape)
-    assert made.cut_first == (0, 33)
+    assert made.cut_before == (0, 33)
     assert made.tokens == list(range(1033, 1041))
     assert made.positions == list(range(33, 41))
     assert made.kept == [(0, 0)]
     assert made.wanted == [7]
-    assert not made.taken_back
+    assert not made.cut_after
 
 
 def test_a_short_prompt_is_filled_behind_its_end() -> None:
     """Guards prompts that begin: there is nothing before them to take along."""
     (made,) = plan([span(0, 0, 3, range(1))], Shape(span_rows_min=8, decodes_differ=True))
     assert made.tokens == [1000, 1001, 1002, *[FILLER] * 5]
-    assert made.taken_back == [(0, 3)]
+    assert made.cut_after == [(0, 3)]
     assert made.wanted == [2]
 
 
@@ -110,14 +110,14 @@ def test_every_row_is_computed_once_in_its_place(
     held = list(range(1000, 1000 + start))
     answered = {}
     for made in plan([span(0, start, count, rows)], shape):
-        if made.cut_first is not None:
-            del held[made.cut_first[1] :]
+        if made.cut_before is not None:
+            del held[made.cut_before[1] :]
         assert made.positions == list(range(len(held), len(held) + len(made.tokens)))
         assert len(made.tokens) % group == 0 or start + count >= PROMPT
         held += made.tokens
         for at, row in made.kept:
             answered[row] = made.positions[made.wanted[at]]
-        for _, length in made.taken_back:
+        for _, length in made.cut_after:
             del held[length:]
     assert held == list(range(1000, 1000 + start + count))
     last = start + count

@@ -153,8 +153,8 @@ def test_another_file_is_refused(tmp_path: Path, archive: Path, change: str) -> 
             "npm could not fetch @stand-in/linux-testing@{} (npm error code E404)",
         ),
         ("exit 7", "npm could not fetch @stand-in/linux-testing@{} (status 7)"),
-        ("exit 0", "npm brought no archive of @stand-in/linux-testing@{}"),
-        ("touch a.tgz b.tgz", "npm brought no archive of @stand-in/linux-testing@{}"),
+        ("exit 0", "npm fetched no archive of @stand-in/linux-testing@{}"),
+        ("touch a.tgz b.tgz", "npm fetched no archive of @stand-in/linux-testing@{}"),
         ("echo error: $(yes abc | head -c 900) >&2; exit 1", "npm could not fetch"),
     ],
     ids=["not found", "silent", "nothing", "two", "at length"],
@@ -220,7 +220,7 @@ def test_without_npm_and_without_pip_both_are_told(
     place(tmp_path / "python", "echo 'ERROR: No matching distribution found' >&2; exit 1")
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     told = refusal(tmp_path)
-    assert told.startswith("there is no npm, and pip could not bring one (")
+    assert told.startswith("npm is missing, and pip could not install it (")
 
 
 def test_what_was_fetched_once_is_installed_from_the_cache(

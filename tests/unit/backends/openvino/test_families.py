@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitney.backends.openvino import families
-from jitney.backends.openvino.families import FREE, LONG, Dtypes, Facts
+from jitney.backends.openvino.families import FACTORS_ANY, FACTORS_LONG, Dtypes, Facts
 from jitney.errors import ConfigError, ModelError
 from jitney.models import folder
 from jitney.models.gguf import GgufHeader
@@ -59,8 +59,10 @@ def phi3_with(**extra: Any) -> GgufHeader:  # Any: values of metadata
         replace(HEADER, architecture="qwen2"),
         replace(HEADER, architecture="qwen3"),
         replace(HEADER, architecture="smollm3"),
-        replace(HEADER, architecture="phi3", tensor_kinds=frozenset({"attn_qkv.weight", LONG})),
-        replace(HEADER, tensor_kinds=frozenset({FREE})),
+        replace(
+            HEADER, architecture="phi3", tensor_kinds=frozenset({"attn_qkv.weight", FACTORS_LONG})
+        ),
+        replace(HEADER, tensor_kinds=frozenset({FACTORS_ANY})),
         with_metadata(llama__rope__scaling__type="yarn", llama__rope__scaling__factor=4.0),
         with_metadata(llama__rope__scaling__type="linear"),
         with_metadata(tokenizer__ggml__pre="gpt-4o"),
@@ -87,7 +89,7 @@ def test_plain_decoders_are_run(header: GgufHeader) -> None:
         (phi3_with(rope__dimension_count=40), "40 of them are to be rotated"),
         (phi3_with(rope__dimension_count=15), "15 of them are to be rotated"),
         (with_kinds("attn_q.bias", "attn_output.bias"), "it has attn_output.bias, attn_q.bias"),
-        (replace(with_kinds(FREE), architecture="qwen2"), f"it has {FREE}, which"),
+        (replace(with_kinds(FACTORS_ANY), architecture="qwen2"), f"it has {FACTORS_ANY}, which"),
         (with_metadata(llama__expert_count=8), "mixture of experts"),
         (replace(HEADER, context_length=None), "does not say how long"),
         (replace(HEADER, kv_bytes_per_token=0), "how large their memory"),

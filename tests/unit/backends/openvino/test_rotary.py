@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitney.backends.openvino.families import FREE, LONG, SHORT
+from jitney.backends.openvino.families import FACTORS_ANY, FACTORS_LONG, FACTORS_SHORT
 from jitney.backends.openvino.rotary import read_rotary, row_order
 from jitney.models.gguf import GgufHeader
 
@@ -81,7 +81,7 @@ def test_no_factor_leaves_all(keys: dict[str, Any]) -> None:
 def test_factors_of_pairs_divide_each() -> None:
     """Guards Llama 3.1 and later."""
     factors = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
-    rotary = read_rotary(header(), {FREE: factors})
+    rotary = read_rotary(header(), {FACTORS_ANY: factors})
     np.testing.assert_allclose(rotary.frequencies, PLAIN / factors, rtol=1e-6)
 
 
@@ -90,7 +90,7 @@ def test_of_two_lists_that_for_short_sequences_counts(keys: dict[str, Any]) -> N
     """Guards Phi: sequences are kept as short as that."""
     short, long = np.full(4, 2.0, np.float32), np.full(4, 50.0, np.float32)
     stated = header("phi3", rope__scaling__attn_factor=1.5, **keys)
-    rotary = read_rotary(stated, {SHORT: short, LONG: long})
+    rotary = read_rotary(stated, {FACTORS_SHORT: short, FACTORS_LONG: long})
     np.testing.assert_allclose(rotary.frequencies, PLAIN / 2, rtol=1e-6)
     np.testing.assert_allclose(rotary.gains, 1.5, rtol=1e-6)
 
@@ -98,9 +98,9 @@ def test_of_two_lists_that_for_short_sequences_counts(keys: dict[str, Any]) -> N
 def test_a_list_of_another_length_is_an_error() -> None:
     """Guards against factors that numpy would spread over all pairs."""
     with pytest.raises(ValueError, match="factors"):
-        read_rotary(header(), {FREE: np.ones(3, np.float32)})
+        read_rotary(header(), {FACTORS_ANY: np.ones(3, np.float32)})
     with pytest.raises(ValueError, match="factors"):
-        read_rotary(header(), {FREE: np.ones(1, np.float32)})
+        read_rotary(header(), {FACTORS_ANY: np.ones(1, np.float32)})
 
 
 def test_yarn_keeps_fast_pairs_and_stretches_slow_ones() -> None:
