@@ -19,12 +19,12 @@ from jitney.models import embedded, notes
 __all__ = [
     "backend_failure",
     "backend_state",
-    "located_if_fetched",
-    "select_backend_if_known",
     "load_backend",
     "located",
+    "located_if_fetched",
     "ready_model",
     "select_backend",
+    "select_backend_if_known",
     "takes_model",
 ]
 

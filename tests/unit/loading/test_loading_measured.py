@@ -101,7 +101,7 @@ def test_real_children_give_figures_for_both(measured: Place) -> None:
         assert name in measured.reason
 
 
-def test_what_was_measured_is_remembered_and_foreseen(
+def test_what_was_measured_is_remembered_and_known(
     place: Place, children: Children, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards the second start: nothing is run and nothing is said."""
