@@ -156,9 +156,9 @@ class FakeBackend:
         self._compiler.begin_batch()
         for operation in batch.operations:
             self._operate(operation)
-        check_batch(batch, self._limits)
-        samples = self._run(batch.entries)
-        seconds = settings.tick_s + settings.token_s * batch.token_count
+        token_count = check_batch(batch, self._limits)
+        samples = self._run(batch.entries, token_count)
+        seconds = settings.tick_s + settings.token_s * token_count
         if settings.sleeps and seconds > 0.0:
             self._sleep(seconds)
         return Outcome(batch.number, tuple(samples), seconds)
@@ -198,20 +198,20 @@ class FakeBackend:
             if is_plain(operation.sampling):
                 self._plain_slots.add(operation.slot)
 
-    def _run(self, entries: tuple[Entry, ...]) -> list[Sample]:
+    def _run(self, entries: tuple[Entry, ...], rows: int) -> list[Sample]:
         """Store every span, then answer. Slots do not touch, so one pass does both."""
         samples = [NO_SAMPLE] * len(entries)
         by_logits: list[EntryRows] = []
-        rounds, rows = self._settings.rounds, sum(entry.length for entry in entries)
+        rounds, sampler, limits = self._settings.rounds, self._sampler, self._limits
         left_over = (rows + rows_missing(rows, ROWS_GROUP)) % ROWS_GROUP
         for index, entry in enumerate(entries):
             contents = self._memory.contents(entry.slot)
             is_plain_slot = entry.slot in self._plain_slots
             if is_plain_slot:
-                tokens = checked_tokens(entry, contents, self._sampler, self._limits)
+                tokens = checked_tokens(entry, contents, sampler, limits)
             else:
                 first = by_logits[-1].rows.stop if by_logits else 0
-                laid_out = lay_out_entry(index, entry, contents, self._sampler, self._limits, first)
+                laid_out = lay_out_entry(index, entry, contents, sampler, limits, first)
                 by_logits.append(laid_out)
                 tokens = laid_out.tokens
             rounding = self._rounding(entry, contents, left_over) if rounds else 0
@@ -220,7 +220,7 @@ class FakeBackend:
             if is_plain_slot:
                 samples[index] = self._choose(entry, contents, rolling)
         if by_logits:
-            chosen = self._sampler.sample(by_logits, self._logits(by_logits))
+            chosen = sampler.sample(by_logits, self._logits(by_logits))
             for each, sample in zip(by_logits, chosen, strict=True):
                 samples[each.index] = sample
         return samples

@@ -67,15 +67,16 @@ class BatchLimits:
     vocabulary_count: int
 
 
-def check_batch(batch: Batch, limits: BatchLimits) -> None:
-    """Raise BackendFailed for a batch that is too large, or has a slot twice."""
+def check_batch(batch: Batch, limits: BatchLimits) -> int:
+    """The tokens of the batch. Raises BackendFailed if it is too large or has a slot twice."""
     token_count, tokens_max = batch.token_count, limits.max_num_batched_tokens
     if token_count > tokens_max:
         raise BackendFailed(
             f"batch {batch.number} has {token_count} tokens; the limit is {tokens_max}."
         )
     if len({entry.slot for entry in batch.entries}) < len(batch.entries):
-        raise BackendFailed(f"a slot stands twice in batch {batch.number}.")
+        raise BackendFailed(f"A slot is twice in batch {batch.number}.")
+    return token_count
 
 
 def checked_tokens(
@@ -106,7 +107,9 @@ def checked_tokens(
         return last
     if not tokens:
         raise BackendFailed(f"the span of slot {entry.slot} is empty.")
-    if min(tokens) < 0 or max(tokens) >= limits.vocabulary_count:
+    # A decode has one token, and there are many decodes.
+    lowest, highest = (tokens[0], tokens[0]) if len(tokens) == 1 else (min(tokens), max(tokens))
+    if lowest < 0 or highest >= limits.vocabulary_count:
         raise BackendFailed(f"slot {entry.slot} got a token that is not in the vocabulary.")
     return tokens
 
