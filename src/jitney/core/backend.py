@@ -1,7 +1,7 @@
-"""The seam between the engine and whatever runs the model: `Backend` and `Traits`.
+"""The interface between the engine and the code that runs the model: `Backend` and `Traits`.
 
-Defined by the consumer. Batches, `reset` and `check` are the engine thread's only; `encode` and
-`prepare` may be called from any thread at any time.
+Only the engine thread runs batches and calls `reset` and `check`. Any thread may call `encode` and
+`prepare` at any time.
 
 Tests: tests/conformance.
 """
@@ -14,7 +14,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 
 Text = tuple[str, bool]
-"""A text, and whether the names of control tokens in it are those tokens."""
+"""A text, and whether names of control tokens in it become those tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,26 +24,26 @@ class Traits:
     name: str
     slots_max: int
     kv_tokens: int
-    """Tokens of memory, over all slots; shared tokens count once."""
+    """Tokens of memory in all slots. Shared tokens count once."""
     model_len_max: int
-    """The longest sequence that the model was made for."""
+    """The longest sequence that the model supports."""
     block_tokens: int = 1
     """Memory is taken in multiples of this many tokens."""
     can_save: bool = True
     kv_bytes_per_token: int = 0
     batch_invariant: bool = True
-    """Whether a sequence's text is the same whatever stands beside it in the batch."""
+    """Whether the text of a sequence does not depend on the rest of the batch."""
     decodes_differ: bool = False
-    """Whether a token that is computed by itself is rounded otherwise than one in a span. What was
-    generated is then computed again token by token, and reused only as it was computed."""
+    """Whether a token that is computed alone is rounded differently from one in a span. Generated
+    tokens are then computed again one by one, and reused only as they were computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The model's tokens as bytes, and what is special about some of them.
+    """The model's tokens as bytes, and which of them are special.
 
-    `control` tokens stand for structure, not for text: their bytes are the name by which chat
-    templates call them. `eos_tokens` end a completion.
+    `control` tokens mark structure and are not text. Their bytes are their names in chat templates.
+    `eos_tokens` end a completion.
     """
 
     pieces: tuple[bytes, ...]
@@ -59,7 +59,7 @@ class Backend(Protocol):
 
     @property
     def traits(self) -> Traits:
-        """Numbers that hold for as long as this backend lives."""
+        """Numbers that do not change while this backend lives."""
         ...
 
     @property
@@ -72,15 +72,15 @@ class Backend(Protocol):
         ...
 
     def reset(self) -> None:
-        """Empty every slot and every ticket; starts anew what crashed. Raises BackendCrashed."""
+        """Empty every slot and ticket; restart what has crashed. Raises BackendCrashed."""
         ...
 
     def check(self) -> None:
-        """See whether it still lives, while nothing runs. Cheap. Raises BackendCrashed."""
+        """Check that the backend still lives, while no batch runs. Cheap. Raises BackendCrashed."""
         ...
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
-        """Tokens of texts, one after the other: each is tokenised by itself, none is added."""
+        """Tokens of all texts in order. Each text is tokenised alone; no token is added."""
         ...
 
     def prepare(self, constraint: Constraint) -> None:
@@ -94,17 +94,17 @@ class Backend(Protocol):
 
 @runtime_checkable
 class QueueingBackend(Protocol):
-    """What a backend can besides that computes elsewhere: a batch may be sent to it while another
-    is under way. Outcomes come back in the order of their batches."""
+    """A backend that computes elsewhere, and takes a batch while another one runs. Outcomes come
+    back in the order of their batches."""
 
     def send(self, batch: Batch) -> None:
         """Hand a batch over. Raises BackendCrashed."""
         ...
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
-        """The outcome of the oldest batch that was sent; None when it takes longer than this.
+        """The outcome of the oldest batch sent; None when it does not come within `limit_s`.
 
-        Raises BackendFailed or BackendCrashed. Those after it are then lost with it, and nothing
-        may be sent before a reset.
+        Raises BackendFailed or BackendCrashed. Later batches are then lost too, and nothing may be
+        sent before a reset.
         """
         ...

@@ -1,8 +1,8 @@
 """The whole instruction to a backend, and its answer: `Batch` and `Outcome`.
 
-A batch is plain integers and floats: it can be printed, recorded, replayed, sent over a pipe and
-checked by a simulator. A backend carries out the memory operations in order, then one forward
-pass over the entries, then samples for every entry that wants a token.
+A batch is made of plain integers and floats. It can be printed, recorded, replayed, sent over a
+pipe and checked by a simulator. A backend first does the memory operations in order, then one
+forward pass over the entries. Then it samples a token for every entry that wants one.
 
 Tests: tests/conformance.
 """
@@ -15,11 +15,11 @@ from jitney.core.params import Constraint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the tokens of one slot are chosen; `jitney.sampling.reference` says what each means.
+    """How the tokens of one slot are chosen; `jitney.sampling.reference` explains each field.
 
-    Everything that sampling depends on is here or in the tokens of the slot, so that a slot can
-    be rebuilt from its tokens after a preemption or a crash. The tokens of the slot before
-    `prompt_count` are prompt, the others completion. Draws depend on (seed, position) alone.
+    Sampling depends only on these fields and on the tokens of the slot. So a slot can be rebuilt
+    from its tokens after a preemption or a crash. The first `prompt_count` tokens of the slot are
+    the prompt, the others the completion. Draws depend on (seed, position) alone.
     """
 
     seed: int
@@ -34,7 +34,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     min_tokens: int = 0
     end_tokens: tuple[int, ...] = ()
-    """Tokens that may not be chosen before the completion has `min_tokens` tokens."""
+    """These may not be chosen before the completion has `min_tokens` tokens."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     constraint: Constraint | None = None
@@ -42,7 +42,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The slot's tokens are chosen by this sampling from here on; its memory stays as it is."""
+    """From now on the slot uses this sampling. Its memory does not change."""
 
     slot: int
     sampling: Sampling
@@ -59,7 +59,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Forget what the slot holds from position `length` on."""
+    """Forget the slot's tokens from position `length` on."""
 
     slot: int
     length: int
@@ -67,7 +67,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Keep a copy of the slot's memory outside of it, under `ticket`."""
+    """Keep a copy of the slot's memory outside the slot, under `ticket`."""
 
     slot: int
     ticket: int
@@ -75,7 +75,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Bring what was saved under `ticket` into the empty slot; the ticket is spent."""
+    """Copy the memory saved under `ticket` into the empty slot. The ticket is used up."""
 
     ticket: int
     slot: int
@@ -90,7 +90,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget what was saved under `ticket`: its sequence ended while it waited."""
+    """Forget the memory saved under `ticket`: its sequence ended while it waited."""
 
     ticket: int
 
@@ -102,8 +102,8 @@ MemoryOperation = Open | Copy | Truncate | Save | Restore | Release | Discard
 class Entry:
     """One sequence's part of a batch: the span of positions from `start` on.
 
-    When `continues` is true the span is the single token that the backend sampled last for this
-    slot, and `tokens` is empty: the batch was planned before that token was known here.
+    When `continues` is true, the span is the one token that the backend sampled last for this slot.
+    `tokens` is then empty, because the batch was planned before that token was known here.
     """
 
     slot: int
@@ -119,7 +119,7 @@ class Entry:
 
     @property
     def end(self) -> int:
-        """The position after the span: where a sampled token would stand."""
+        """The position after the span, where a sampled token goes."""
         return self.start + self.length
 
 
@@ -147,19 +147,19 @@ class TokenLogprob:
 
 
 class FaultKind(StrEnum):
-    """Whose turn it is after a fault."""
+    """Who has to act after a fault."""
 
     BACKEND = "backend"
     """The model or the backend failed."""
     REQUEST = "request"
-    """The caller's constraint cannot be followed: some are found out only on the way."""
+    """The caller's constraint cannot be followed. Some constraints show this only while in use."""
     CAPACITY = "capacity"
-    """Nobody's mistake: the compiled constraint was given up for others. It may work later."""
+    """Nobody: the compiled constraint was dropped to make room. It may work later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why no token could be chosen, in a sentence for people."""
+    """A sentence that says why no token could be chosen."""
 
     message: str
     kind: FaultKind = FaultKind.BACKEND
@@ -167,11 +167,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What came back for one entry.
+    """The result of one entry.
 
     `token` is None when none was wanted, or when `fault` says why none could be chosen.
-    `prompt_logprobs` are those of the span's own tokens that are prompt tokens, in order, when
-    the sampling asks for them; the token at position 0 has none and is left out.
+    If the sampling asks for them, `prompt_logprobs` has those of the prompt tokens in the span, in
+    order. The token at position 0 has none and is left out.
     """
 
     token: int | None = None
@@ -182,7 +182,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came back for a batch: one sample per entry, in order, and the time it took."""
+    """The result of a batch: one sample per entry, in order, and the time it took."""
 
     number: int
     samples: tuple[Sample, ...]

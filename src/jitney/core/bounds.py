@@ -1,4 +1,4 @@
-"""Whether there is room in the queue for a new request: its own bounds, and its tenant's share.
+"""Checks that the queue, and the tenant's share of it, have room for a new request.
 
 Called by the scheduler only.
 
@@ -19,12 +19,12 @@ def check_room(
     counters: Counters,
     retry_s: float,
 ) -> None:
-    """Raise QueueFull when the sequences of a new request are too many."""
+    """Raise QueueFull if there is no room for the sequences of a new request."""
     _check_share(queue, sequences, counters, retry_s)
     count = queue.count + len(sequences)
     token_count = queue.token_count + sum(each.known_count for each in sequences)
     requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
-    # An empty line takes any request that fits the model, however small its bound.
+    # An empty queue takes any request that fits the model, even above the bounds.
     if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
         return
     counters.add("queue_full")

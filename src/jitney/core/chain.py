@@ -1,8 +1,7 @@
-"""What a sequence's tokens are looked up by: `Chain`, one key for each whole chunk of them.
+"""`Chain`: the keys by which a sequence's tokens are looked up, one for each whole chunk.
 
-A key stands for all tokens up to the end of its chunk, so two sequences with equal beginnings have
-equal keys as far as those go. Each key is made once, when it is first asked for. Called by
-`PrefixIndex` only.
+A key depends on all tokens up to the end of its chunk. So two sequences with the same beginning
+have the same keys for it. Each key is made once, at its first use. Called by `PrefixIndex` only.
 
 Tests: tests/unit/core/test_prefix.py.
 """
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from jitney.core.limits import PREFIX_CHUNK
 
 _CHECKED_MAX = 4
-"""Others whose tokens were compared and who are remembered: one is used, one is waited for."""
+"""How many other chains are remembered as equal. One is used and one is waited for."""
 
 
 class Chain:
@@ -25,12 +24,12 @@ class Chain:
         self._scope = scope
         self._tokens = tokens
         self.spanned = spanned
-        """Tokens at the head that are computed in spans, those after them one by one; 0 where that
-        makes no difference."""
+        """How many tokens at the head are computed in spans; the others are computed one by one. 0
+        where that makes no difference."""
         self._keys: list[int] = []
         self._checked: dict[Chain, int] = {}
         self.read_count = 0
-        """Tokens hashed or compared along the way; what is looked at each time is not counted."""
+        """Tokens hashed or compared once. Tokens read at every look-up are not counted."""
 
     def key(self, depth: int) -> int:
         """The key of the first `depth` chunks."""
@@ -41,7 +40,8 @@ class Chain:
         return self._keys[depth - 1]
 
     def deepest(self, is_held: Callable[[int], bool]) -> int:
-        """The most chunks whose key is held. Whoever holds a key holds those before it."""
+        """The largest number of chunks whose key is held. A holder of a key has all keys before
+        it."""
         known = len(self._keys)
         depth = bisect_left(range(known), True, key=lambda at: not is_held(self._keys[at]))
         if depth < known:
@@ -51,16 +51,16 @@ class Chain:
         return depth
 
     def tail(self, other: "Chain", depth: int) -> int:
-        """How many tokens of the chunk after the first `depth` ones are equal."""
+        """How many tokens are equal in the chunk after the first `depth` chunks."""
         at = depth * PREFIX_CHUNK
         ours, theirs = self._tokens[at : at + PREFIX_CHUNK], other._tokens[at : at + PREFIX_CHUNK]
         pairs = enumerate(zip(ours, theirs, strict=False))
         return next((count for count, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
 
     def equals(self, other: "Chain", depth: int) -> bool:
-        """Whether the first `depth` chunks are really equal, scope and all (invariant 6).
+        """Whether the first `depth` chunks and the scopes are really equal (invariant 6).
 
-        A key only proposes. What was compared is remembered: tokens do not change, they only grow.
+        Equal keys do not prove it. The result is remembered: known tokens never change.
         """
         end = depth * PREFIX_CHUNK
         checked = self._checked.get(other, 0)
@@ -77,5 +77,6 @@ class Chain:
         return is_equal
 
     def forget_others(self) -> None:
-        """It waits no more. Remembered, each would keep the one before it alive, without end."""
+        """Called when the sequence stops waiting. Otherwise each chain would keep the one before it
+        in memory, without end."""
         self._checked.clear()

@@ -1,7 +1,6 @@
-"""Who may stand in the next batch together, and which span of tokens each of them gets.
+"""Chooses which running sequences share the next batch, and the span of tokens of each.
 
-Chosen among those who run; whether there is memory for it is the scheduler's matter. Called by the
-scheduler only.
+The scheduler checks later whether there is memory for it. Called by the scheduler only.
 
 Tests: tests/unit/core/test_mix.py and tests/simulation.
 """
@@ -18,7 +17,7 @@ from jitney.core.sequences import LiveSequences
 
 
 class Composer:
-    """Composes ticks of those who run."""
+    """Chooses the running sequences of each tick."""
 
     def __init__(
         self, settings: SchedulerSettings, live: LiveSequences, cost: CostModel, traits: Traits
@@ -38,10 +37,11 @@ class Composer:
         )
 
     def groups(self, batch_number: int) -> list[list[Sequence]]:
-        """Who may stand in one batch: a suspect stands alone, so that blame is certain.
+        """The groups that may be one batch, in the order in which to try them.
 
-        The suspect and the others take turns, and so do prefills and decodes under the mix
-        `separate`; whoever cannot move leaves its turn to the rest.
+        A suspect is alone in its batch, so that its guilt is certain. The suspect and the others
+        take turns. Under the mix `separate`, prefills and decodes take turns too. A group that
+        cannot run leaves its turn to the next.
         """
         running = self._live.running
         suspects = [sequence for sequence in running if sequence.is_suspect]
@@ -49,12 +49,12 @@ class Composer:
             return self._apart(running, batch_number)
         others = [sequence for sequence in running if not sequence.is_suspect]
         groups = [suspects, others] if batch_number % 2 else [others, suspects]
-        # Each of the two has had as many turns as half of the batches.
+        # Each of the two gets every second batch.
         return [part for group in groups for part in self._apart(group, batch_number // 2)]
 
     def spans(self, group: list[Sequence]) -> list[tuple[Sequence, int]]:
-        """What each of these may compute in this tick, in order of seniority."""
-        # Some may have been sent back for those of another group, who found no room all the same.
+        """The span that each of these may compute in this tick, in order of seniority."""
+        # Some may have been preempted for another group that found no room in the end.
         running = [sequence for sequence in group if sequence.state is SequenceState.RUNNING]
         wanted = [self._wanted(sequence) for sequence in running]
         prefills = [
@@ -67,7 +67,7 @@ class Composer:
         if self._settings.mix is Mix.SEPARATE and prefills:
             budget = self._budget_of_prefills()
         share = share_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
-        # When not every decode has a place in this tick, they take turns.
+        # When this tick has no place for every decode, they take turns.
         left_out = decode_count - share.decode_count
         first = self._decode_turn % decode_count if left_out else 0
         self._decode_turn += share.decode_count
@@ -86,30 +86,31 @@ class Composer:
         return chosen
 
     def _apart(self, group: list[Sequence], turn: int) -> list[list[Sequence]]:
-        """The group as it is, or its prefills and decodes apart, those whose turn it is first."""
+        """The whole group; under `separate`, its prefills and its decodes. Whose turn it is, is
+        first."""
         if self._settings.mix is not Mix.SEPARATE:
             return [group]
         wanted = [(sequence, self._wanted(sequence)) for sequence in group]
         prefills = [sequence for sequence, want in wanted if want > 1]
         decodes = [sequence for sequence, want in wanted if want == 1]
         kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
-        # Those whose turn it is may find no memory; the most senior always does, from the others.
+        # The first kind may find no memory. The most senior always does: it takes it from others.
         return [*kinds, [sequence for sequence, want in wanted if want][:1]]
 
     def _budget_of_prefills(self) -> Budget:
-        """That of a tick without decodes; smaller where somebody who generates waits for it."""
+        """The budget of a tick without decodes. It is smaller if a decode waits for this tick."""
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
         is_awaited = any(self._wanted(sequence) == 1 for sequence in self._live.running)
         return within_stall(budget, self._cost) if is_awaited else budget
 
     def _wanted(self, sequence: Sequence) -> int:
-        """Positions that are planned for a sequence at most."""
+        """The most positions to plan for a sequence."""
         if sequence in self._live.paused:
             return 0
         want = sequence.wanted_count
         if want > 1 and self._decodes_differ:
-            # What was generated is computed again as it was computed: one by one (invariant 4).
+            # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))
         is_scored = sequence.sampling.prompt_logprobs is not None
         if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:

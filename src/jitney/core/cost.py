@@ -1,52 +1,52 @@
-"""What a tick costs, learnt as it runs: seconds = a + b * decodes + c * prefill tokens.
+"""Learns the cost of a tick: seconds = a + b * decodes + c * prefill tokens.
 
-The first two are a line through ticks without prefill, by least squares of relative errors with
-exponential forgetting. The third is what ticks with prefill took beyond that line, per token. One
-fit of all three would not do: while every tick carries the same prefill it cannot tell the parts
-apart. Where decodes have become slower unseen, prefill is taken to be dearer than it is, and
-callers who generate are spared; where they have become faster, spans grow step by step. Used by
-the `bounded-stall` mix and for the retry time of a full queue, and shown to people as `Fit`.
+a and b are a line through the ticks without prefill: least squares of relative errors, with
+exponential forgetting. c is the time per prefill token above that line. One fit of all three does
+not work: while every tick has the same prefill, it cannot separate the parts. If decodes have
+become slower unseen, prefill seems too expensive, and spans stay small. If decodes have become
+faster, spans grow step by step. Used by the `bounded-stall` mix and for the retry time of a full
+queue, and shown to people as `Fit`.
 """
 
 from dataclasses import dataclass
 
 FORGET = 0.98
 PREFILL_FORGET = 0.8
-"""Faster: a token costs more as its prompt becomes longer."""
+"""Smaller, so old ticks count less: a token costs more as its prompt becomes longer."""
 
 TOKEN_S_MIN = 1e-7
-"""Less is noise: a token of the smallest model on the fastest machine takes longer."""
+"""Less is noise. Even the smallest model on the fastest machine takes longer."""
 
 SPAN_UNKNOWN = 64
-"""Prefill tokens beside decodes while nothing is known of their cost."""
+"""Prefill tokens beside decodes while their cost is unknown."""
 
-SPAN_TELLING = 64
-"""A tick with fewer prefill tokens says less of their cost. One with more says no more, because in
-a large span each token is cheaper."""
+SPAN_FULL_WEIGHT = 64
+"""A tick with this many prefill tokens counts fully. One with fewer counts less. One with more does
+not count more, because each token of a large span is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a tick of B decodes takes by itself: T(B) = fixed_s + B * sequence_s.
+    """The time of a tick with B decodes and no prefill: T(B) = fixed_s + B * sequence_s.
 
-    `sequence_s` is None while all such ticks had one size: then `fixed_s` is the whole of it.
-    A fit of noisy ticks may be a little below zero in one of the two.
+    `sequence_s` is None while all such ticks had one size; then `fixed_s` is the whole time.
+    With noisy ticks one of the two may be a little below zero.
     """
 
     fixed_s: float
     sequence_s: float | None
 
     def seconds(self, decode_count: int) -> float:
-        """What so many decodes take."""
+        """The time of so many decodes."""
         return max(0.0, self.fixed_s + decode_count * (self.sequence_s or 0.0))
 
 
 class CostModel:
-    """Fits the cost of a tick from what was observed."""
+    """Fits the cost of a tick to the observed ticks."""
 
     def __init__(self) -> None:
-        # Sums of 1, x, x * x, y and x * y, for the decodes x and the seconds y of a tick, each
-        # divided by the square of the seconds.
+        # Sums of 1, x, x * x, y and x * y, each divided by y * y. x is the decodes and y the
+        # seconds of a tick.
         self._sums = [0.0, 0.0, 0.0, 0.0, 0.0]
         self._prefill_count = 0.0
         self._prefill_s = 0.0
@@ -60,7 +60,7 @@ class CostModel:
         if seconds <= 0.0:
             return
         if prefill_count:
-            portion = min(1.0, SPAN_TELLING / prefill_count)
+            portion = min(1.0, SPAN_FULL_WEIGHT / prefill_count)
             beyond_s = max(0.0, seconds - self._decodes_s(decode_count))
             self._prefill_count = PREFILL_FORGET * self._prefill_count + portion * prefill_count
             self._prefill_s = PREFILL_FORGET * self._prefill_s + portion * beyond_s
@@ -84,15 +84,15 @@ class CostModel:
             return SPAN_UNKNOWN
         token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
         fitting = max(0, int((seconds - self._decodes_s(decode_count)) / token_s))
-        # By doubling at most: decodes may have become faster unseen, and prefill seem free.
+        # At most double: if decodes became faster unseen, prefill seems free.
         span = self._span if decode_count else self._span_alone
         return min(fitting, max(SPAN_UNKNOWN, 2 * span))
 
     @property
     def fit(self) -> Fit | None:
-        """The line of decodes; None before the first such tick.
+        """The line of decodes; None before the first tick without prefill.
 
-        While all ticks have one size, the slope is the last that was seen.
+        While all ticks have one size, the last known slope stays.
         """
         weight, x, _, y, _ = self._sums
         if not weight:
@@ -100,16 +100,16 @@ class CostModel:
         return Fit((y - (self._slope or 0.0) * x) / weight, self._slope)
 
     def _decodes_s(self, decode_count: int) -> float:
-        """What so many decodes take by themselves; 0 before the first such tick."""
+        """The time of so many decodes without prefill; 0 before the first such tick."""
         weight, x, _, y, _ = self._sums
         if not weight:
             return 0.0
-        # Around the mean, where a line through one point is level.
+        # Around the mean: with one size known, the line is level.
         slope = self._slope_now() or 0.0
         return max(0.0, y / weight + slope * (decode_count - x / weight))
 
     def _slope_now(self) -> float | None:
-        """Seconds for one more decode; None while all ticks that count have one size."""
+        """Seconds for one more decode; None while all counted ticks have one size."""
         weight, x, x2, y, xy = self._sums
         mean_x, mean_y = x / weight, y / weight
         variance = x2 / weight - mean_x**2

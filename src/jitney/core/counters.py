@@ -1,7 +1,7 @@
-"""Named counters of the rare paths: a metric for operators, and proof that simulations went there.
+"""Named counters of rare events: metrics for operators, and proof that simulations reached them.
 
-Every name is declared here, so that a test can demand that each was visited (invariant 7: they
-only grow).
+Every name is declared here, so a test can demand that each was counted. Counters only grow
+(invariant 7).
 
 Tests: tests/simulation/test_seeds.py.
 """
@@ -53,7 +53,7 @@ NAMES = (
 
 
 class Counters:
-    """Counts by name; an undeclared name is a mistake of ours."""
+    """Counts by name. An undeclared name is a KeyError."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(NAMES, 0)

@@ -1,4 +1,4 @@
-"""How long each sequence may wait and may take, and whose time is over (invariant 8).
+"""Time limits of sequences: how long each may wait and take (invariant 8).
 
 Called by the scheduler only.
 
@@ -12,7 +12,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 
 ENDED_KEPT = 256
-"""Deadlines of ended sequences that may lie about before they are cleared away."""
+"""How many deadlines of ended sequences are kept before all are removed."""
 
 
 class Deadlines:
@@ -24,7 +24,7 @@ class Deadlines:
 
     @property
     def next_at(self) -> float | None:
-        """When the next one passes."""
+        """When the next limit ends."""
         return self._due[0][0] if self._due else None
 
     def add(self, sequence: Sequence, now: float) -> None:
@@ -34,7 +34,7 @@ class Deadlines:
                 heapq.heappush(self._due, (now + limit_s, sequence.order, sequence))
 
     def passed(self, now: float, live_count: int) -> Iterator[Sequence]:
-        """Those whose time is over; each is to be ended before the next is asked for."""
+        """Sequences whose time is over. The caller ends each one before it takes the next."""
         self._forget_ended(live_count)
         while self._due and self._due[0][0] <= now:
             sequence = heapq.heappop(self._due)[2]
@@ -43,14 +43,14 @@ class Deadlines:
 
     def _is_over(self, sequence: Sequence, now: float) -> bool:
         wait_s, total_s = self._limits_s(sequence)
-        # The same sums as when it was put here: a difference could round the other way.
+        # The same sums as in `add`: a difference could be rounded differently.
         if total_s is not None and sequence.arrived_at + total_s <= now:
             return True
         waits = not sequence.has_started
         return waits and wait_s is not None and sequence.arrived_at + wait_s <= now
 
     def _limits_s(self, sequence: Sequence) -> tuple[float | None, float | None]:
-        """How long it may wait for its first slot, and how long it may take in all."""
+        """The limits until its first slot and until its end."""
         request, settings = sequence.request, self._settings
         wait_s = (
             settings.queue_timeout_s if request.queue_timeout_s is None else request.queue_timeout_s
@@ -63,7 +63,7 @@ class Deadlines:
         return wait_s, total_s
 
     def _forget_ended(self, live_count: int) -> None:
-        """Drop those of ended sequences: the next one at once, all when they are the most."""
+        """Drop limits of ended sequences: the next ones now, all when they are the majority."""
         due = self._due
         while due and due[0][2].state is SequenceState.FINISHED:
             heapq.heappop(due)

@@ -1,6 +1,6 @@
-"""What the scheduler reports about a sequence. Frozen; read by the collector and by observers.
+"""Events: what the scheduler reports about a sequence. Frozen; read by the tick and the collector.
 
-A sequence is named by its request and its index among the request's completions.
+A sequence is identified by its request and its index among the request's completions.
 
 Tests: tests/unit/core/test_scheduler.py.
 """
@@ -23,26 +23,26 @@ class FinishReason(StrEnum):
 
 
 class PreemptReason(StrEnum):
-    """What a preempted sequence had to make room for, and what became of its memory."""
+    """Why a sequence was preempted, and what happened to its memory."""
 
     SAVED = "saved"
-    """Memory ran out; its own was saved, to be restored."""
+    """Memory ran out. Its memory was saved and will be restored."""
     RECOMPUTED = "recomputed"
-    """Memory ran out; its own was given up, to be computed again."""
+    """Memory ran out. Its memory was given up and will be computed again."""
     DISPLACED = "displaced"
-    """A request of a higher class took its place; its memory stays cached while there is room."""
+    """A request of a higher class took its place. Its memory stays cached while there is room."""
     PAUSED = "paused"
-    """Its caller paused it; its memory stays cached while there is room."""
+    """Its caller paused it. Its memory stays cached while there is room."""
 
     @property
     def is_of_memory(self) -> bool:
-        """Whether it was memory that ran out."""
+        """Whether memory ran out."""
         return self in (PreemptReason.SAVED, PreemptReason.RECOMPUTED)
 
 
 @dataclass(frozen=True, slots=True)
 class StartEvent:
-    """The sequence got its first slot: `cached_count` prompt tokens need not be computed."""
+    """The sequence got its first slot. `cached_count` prompt tokens need not be computed."""
 
     request_id: RequestId
     index: int
@@ -63,7 +63,7 @@ class PromptEvent:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """A token of the completion. Not sent for an end token, which is no part of the text."""
+    """A token of the completion. End tokens have no event, because they are not text."""
 
     request_id: RequestId
     index: int
@@ -74,9 +74,9 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PreemptEvent:
-    """The sequence lost its slot and waits again; `by` is the request that it made room for.
+    """The sequence lost its slot and waits again. `by` is the request that needed the room.
 
-    One that was paused made room for nobody, and `by` is its own.
+    For a paused sequence, `by` is its own request.
     """
 
     request_id: RequestId
@@ -90,9 +90,9 @@ class PreemptEvent:
 class FinishEvent:
     """The last event of a sequence (invariant 1).
 
-    `stop_reason` is the token that ended it when that is not the model's own end token.
-    `completion_count` counts every sampled token, an end token included. `message` says why it
-    failed, in a sentence for people, and `fault_kind` whose turn it is then.
+    `stop_reason` is the token that ended it, unless that is the model's own end token.
+    `completion_count` counts every sampled token, also an end token. `message` is a sentence that
+    says why it failed, and `fault_kind` says who has to act then.
     """
 
     request_id: RequestId

@@ -1,13 +1,13 @@
-"""The exact count of the model's memory, in blocks: who holds what, shared blocks once.
+"""The exact count of the model's memory in blocks: what each slot holds. Shared blocks count once.
 
-Sharing only ever comes from copying a prefix, so the blocks of all slots form a tree. A segment
-is a run of blocks with one set of holders; a slot stands at the end of a path of segments.
+Blocks are shared only when a prefix is copied, so the blocks of all slots form a tree. A segment
+is a run of blocks with the same holders. A slot holds a path of segments, from the root to its tip.
 
         [0..16) ---- [16..20)   slot 3
            `-------- [16..31)   slot 7          31 + 4 blocks are used, not 20 + 31
 
-Whole blocks are shared; a block that is not full is copied, since both slots will write to it.
-Called by `Memory` only. Invariant 3: `recount` walks the tree and must agree.
+Full blocks are shared. A block that is not full is copied, because both slots will write to it.
+Called by `Memory` only. Invariant 3: `recount` walks the tree and must find the same count.
 """
 
 
@@ -24,7 +24,7 @@ class BlockRun:
 
 
 class Ledger:
-    """Block counts for every slot. Never refuses: whoever grows a slot first asks for room."""
+    """Block counts for every slot. It never refuses: its caller checks first that there is room."""
 
     def __init__(self, capacity_blocks: int, block_tokens: int) -> None:
         assert capacity_blocks > 0, capacity_blocks
@@ -45,16 +45,16 @@ class Ledger:
         return self._lengths.get(slot, 0)
 
     def blocks(self, token_count: int) -> int:
-        """Blocks that so many tokens take when nothing is shared."""
+        """Blocks of so many tokens when nothing is shared."""
         return -(-token_count // self.block_tokens)
 
     def growth(self, slot: int, length: int) -> int:
-        """Blocks that would be taken by letting the slot grow to `length` tokens."""
+        """Blocks that the slot needs to grow to `length` tokens."""
         tip = self._tips.get(slot)
         return max(0, self.blocks(length) - (tip.end if tip is not None else 0))
 
     def grow(self, slot: int, length: int) -> None:
-        """The slot holds `length` tokens from here on."""
+        """The slot now holds `length` tokens."""
         assert length >= self.length(slot), (slot, length, self.length(slot))
         self._lengths[slot] = length
         need = -(-length // self.block_tokens)
@@ -83,7 +83,7 @@ class Ledger:
         self.grow(target, length)
 
     def shrink(self, slot: int, length: int) -> None:
-        """The slot forgets what it holds from token `length` on."""
+        """The slot forgets its tokens from `length` on."""
         assert length <= self.length(slot), (slot, length)
         need = self.blocks(length)
         tip = self._tips.get(slot)
@@ -107,14 +107,14 @@ class Ledger:
         self._lengths[slot] = length
 
     def release(self, slot: int) -> None:
-        """The slot holds nothing from here on."""
+        """The slot now holds nothing."""
         self._lengths.pop(slot, None)
         tip = self._tips.pop(slot, None)
         if tip is not None:
             self._drop(tip)
 
     def held_by(self, slots: list[int]) -> int:
-        """Blocks that any of these slots hold, each counted once."""
+        """Blocks held by any of these slots, each counted once."""
         seen: set[int] = set()
         count = 0
         for slot in slots:
@@ -126,7 +126,7 @@ class Ledger:
         return count
 
     def segments(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Every run of blocks as (start, end, the slots that hold it), in order of the slots."""
+        """Every segment as (start, end, slots that hold it), in the order of slots."""
         holders: dict[int, list[int]] = {}
         found: dict[int, BlockRun] = {}
         for slot in sorted(self._tips):
@@ -142,7 +142,7 @@ class Ledger:
         ]
 
     def recount(self) -> int:
-        """Blocks in use, counted from scratch; checks the tree on the way."""
+        """Blocks in use, counted from scratch. Also checks the tree."""
         references: dict[int, int] = {}
         segments: dict[int, BlockRun] = {}
         for slot, tip in self._tips.items():
@@ -161,7 +161,7 @@ class Ledger:
         return sum(segment.end - segment.start for segment in segments.values())
 
     def _cut(self, segment: BlockRun, at: int) -> BlockRun:
-        """The part of the segment before block `at`, as a segment that others can hold."""
+        """The part of the segment before block `at`, as a segment of its own."""
         assert segment.start < at <= segment.end, (segment.start, at, segment.end)
         if at == segment.end:
             return segment

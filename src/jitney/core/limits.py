@@ -1,25 +1,25 @@
 """Every upper bound of the engine that is not a setting, with the reason for its value.
 
-Checked on entry, before anything reaches native code (invariant 9). Settings have their own
-bounds beside their definition in `jitney.config`.
+Input is checked before it reaches native code (invariant 9). The bounds of settings are with their
+definitions in `jitney.config`.
 
 Tests: tests/unit/core/test_params.py and tests/unit/engine/test_engine.py.
 """
 
 COMPLETIONS_MAX = 16
-"""`n`: completions of one request. Each takes a slot; more than this is a batch job."""
+"""`n`: completions of one request. Each takes a slot. More than this is a batch job."""
 
 STOP_STRINGS_MAX = 16
 STOP_STRING_CHARACTERS_MAX = 256
-"""Stop strings are searched at every token, and hold text back for as long as they may match."""
+"""Stop strings are searched at every token, and text is held back while it may match one."""
 
 STOP_TOKENS_MAX = 256
 LOGPROBS_MAX = 20
-"""Alternatives per position, as in OpenAI's API; memory is positions times this."""
+"""Alternatives per position, as in OpenAI's API. Memory grows with positions times this."""
 
 SCORED_SPAN_MAX = 128
-"""Tokens of a prompt whose logprobs are wanted, in one batch: each is scored over all the
-vocabulary, and that is not in the budget of the batch."""
+"""Prompt tokens of one batch whose logprobs are wanted. Each is scored over the whole vocabulary,
+and the budget of the batch does not count that."""
 
 LOGIT_BIAS_ENTRIES_MAX = 1024
 LOGIT_BIAS_MAX = 100.0
@@ -30,7 +30,7 @@ TOP_K_MAX = 1_000_000
 PENALTY_MAX = 2.0
 REPETITION_PENALTY_MIN = 0.01
 REPETITION_PENALTY_MAX = 10.0
-"""Logits are divided by it; nearer to nothing they would leave the range of numbers."""
+"""Logits are divided by it. A value nearer to 0 would make them too large for a float."""
 SEED_MAX = 2**63 - 1
 TOKENS_MAX = 2**31 - 1
 """Any count of tokens must fit the 32-bit integers of the native libraries."""
@@ -38,120 +38,121 @@ TOKENS_MAX = 2**31 - 1
 CONSTRAINT_CHARACTERS_MAX = 262_144
 CONSTRAINT_COMPILE_S_MAX = 2.0
 CONSTRAINT_COMPILE_BYTES_MAX = 2**28
-"""A schema or grammar is text from a stranger: bounded in size, and in time and memory to compile.
-The largest ones that are of use take a tenth of that memory."""
+"""A schema or grammar comes from a stranger. So its size is bounded, and the time and memory to
+compile it. The largest useful ones take a tenth of that memory."""
 
 CONSTRAINT_AGAIN_S_MAX = 0.1
-"""Constraints that are not kept any more are compiled again when their slots are opened, and all
-who are in the batch wait for so long, for all of them together. An ordinary one takes a tenth."""
+"""A constraint that was dropped from the cache is compiled again when its slot is opened. Everybody
+in the batch waits for it: this long at most, for all constraints together. An ordinary one takes a
+tenth."""
 
 CONSTRAINTS_LOST_S_MAX = 1.0
-"""The same in the first batch of a process: one that takes the place of another has lost all that
-were compiled, and streams that go on need theirs. In any other process none is lost by then."""
+"""The same in the first batch of a process. A process that replaces another one has no compiled
+constraints, and the streams that go on need theirs."""
 
 CONSTRAINT_TOKEN_S_MAX = 0.003
 CONSTRAINT_EXTRA_S_MAX = 0.15
-"""All who are in the batch wait while constraints are followed: the processor's time that they may
-take for each token, and what all of them together may take beyond that. An ordinary schema takes
-0.0001 s at a token; an ambiguous grammar takes more and more the longer its text becomes."""
+"""Everybody in the batch waits while constraints are applied. The first is the processor time of a
+constraint for each token. The second is what all constraints together may take beyond that. An
+ordinary schema takes 0.0001 s per token. An ambiguous grammar takes more as its text grows."""
 
 REGEX_CHARACTERS_MAX = 32_768
-"""Following a regex takes time at each token in proportion to its length, and all who are in the
-batch wait for it: 0.01 s at this length, 0.3 s at six times as much."""
+"""To apply a regex takes time at each token in proportion to its length, and everybody in the batch
+waits: 0.01 s at this length, 0.3 s at six times this length."""
 
 CHOICES_MAX = 10_000
 PROMPT_CHARACTERS_MAX = 10_000_000
 """A text longer than this is refused before it is tokenised."""
 
 COPIED_TOKENS_MAX = 4096
-"""Tokens of shared prefixes that are copied into new slots in one tick; the one that reaches it is
-the last. Where slots have cells of their own a copy moves bytes, 50 KB a token for a small model:
-twelve copies of 4,000 tokens in one tick stopped everybody for 0.8 s."""
+"""Tokens of shared prefixes that are copied into new slots in one tick. The copy that reaches it is
+the last. Where each slot has its own cells, a copy moves bytes: 50 KB per token for a small model.
+Twelve copies of 4,000 tokens in one tick stopped everybody for 0.8 s."""
 
 SLICE_CHARACTERS = 65_536
 SLICE_TEXTS = 256
-"""Texts that are tokenised in one go: others have their turn after it, and work that nobody waits
-for any more ends there. Some ten milliseconds. A text of its own is never cut, for its tokens
-might be others then."""
+"""How much text is tokenised in one step, about ten milliseconds. After each step others get their
+turn, and work that nobody waits for ends. One text is never cut: that could change its tokens."""
 
 TEMPLATE_CHARACTERS_MAX = 1_000_000
 TEMPLATE_COMPILE_S_MAX = 10.0
-"""The longest chat templates in use have some 20,000 characters, and take a tenth of a second."""
+"""The longest chat templates in use have about 20,000 characters and take a tenth of a second."""
 
 TEMPLATE_S_MAX = 2.0
-"""For one chat: an ordinary one takes a thousandth of it, the longest that is taken a fifth. It is
-time on the clock, so a machine that has much else to do needs some to spare."""
+"""For one chat. An ordinary chat takes a thousandth of it, the longest allowed one a fifth. It is
+wall-clock time, so a busy machine needs some reserve."""
 
 TEMPLATE_BYTES_MAX = 2**29
-"""For one chat: the longest that is taken, in characters of the worst kind, has 120 MB as JSON, and
-is in memory three times while it is read."""
+"""For one chat. The longest allowed chat, with the worst characters, has 120 MB as JSON and is in
+memory three times while it is read."""
 
 TEMPLATE_QUICK_S = 0.1
-"""Whoever waits longer for a template waits for a chat that is not ordinary."""
+"""A longer wait for a template means that an unusual chat is being rendered."""
 
 TEMPLATE_WAIT_S_MAX = 4.0
-"""The time of two chats at their limit. Whoever waited so long is told to come back."""
+"""The time of two chats at their limit. A caller that waited this long is asked to try again."""
 
 TENANT_CHARACTERS_MAX = 256
 CALLER_ID_CHARACTERS_MAX = 256
 STRIKES_MAX = 4
-"""Backend failures in a row that a sequence may be part of before it is taken to be their cause."""
+"""A sequence that was part of this many backend failures in a row counts as their cause."""
 
 STRIKES_QUARANTINE = 2
-"""From this many strikes on, suspects run one to a batch, so that the innocent are told apart."""
+"""From this many strikes on, a suspect runs alone in its batch. That shows which one is the
+cause."""
 
 PREFIX_CHUNK = 8
-"""Prefixes are indexed at multiples of this many tokens; the rest of a match is compared. A prompt
-of fewer is computed again each time. Half of it would double what a long prompt takes to index,
-0.4 ms for 1,000 tokens, for prompts that cost next to nothing."""
+"""Prefixes are indexed at multiples of this many tokens. The rest of a match is compared. A shorter
+prompt is always computed again. Half of this value would double the time to index a long prompt
+(0.4 ms for 1,000 tokens), only to save prompts that cost almost nothing."""
 
 PREFIX_WAIT_MIN = 32
-"""A request waits for another one's prefill only when that saves at least this many tokens."""
+"""A request waits for the prefill of another one only if that saves at least this many tokens."""
 
 PAUSE_S_MAX = 600.0
-"""All pauses of a request together: it takes memory, and one of the places of the paused."""
+"""All pauses of a request together. A paused request takes memory and one of the paused places."""
 
 PAUSED_MAX = 1024
-"""Sequences that may be paused, however many may wait: each tick looks at all of them."""
+"""Sequences that may be paused, whatever the size of the queue: each tick looks at all of them."""
 
 BATCH_FACTOR = 20.0
-"""A batch that takes so many times as long as others of its size is stuck. A busy neighbour slows a
-machine ten times."""
+"""A batch that takes this many times as long as others of its size is stuck. A busy neighbour can
+slow a machine ten times."""
 
 BATCH_S_MIN = 20.0
-"""But none is stuck before: whoever is ended for nothing loads the model again, and who was in the
-batch is suspected."""
+"""No batch is stuck before this time. A wrong verdict costs a reload of the model, and the
+sequences of the batch become suspects."""
 
 BATCH_FIRST_S = 60.0
 BATCH_TOKEN_S = 0.5
 BATCH_S_MAX = 300.0
-"""Where nothing was measured, a batch may take the first, and the second for each of its tokens, up
-to the third; and no more than that where something was. The first batch of a process, which may
-have kernels to prepare, may always take the first."""
+"""The limit of a batch without measurements: BATCH_FIRST_S, and BATCH_TOKEN_S for each token, up to
+BATCH_S_MAX. BATCH_S_MAX also bounds a batch with measurements. The first batch of a process may
+always take BATCH_FIRST_S, because it may have to prepare kernels."""
 
 BATCH_FACTOR_MIN = 3.0
-"""On a machine that was measured to be so slow that all of this is too little, a batch may take so
-many times as long as others of its size."""
+"""If the measured machine is so slow that these limits are too small, a batch may take this many
+times as long as others of its size."""
 
 RESET_S_MAX = 60.0
 """For a backend to empty its memory."""
 
 UNREAD_BYTES_MAX = 131_072
 UNREAD_S_MAX = 2.0
-"""What is kept for the reader of a stream over HTTP who has stopped, by estimate: when it is more
-than the first, and the oldest of it has lain there for longer than the second, the request ends.
-By the size alone, sixteen completions with twenty logprobs each would end at the seventh tick that
-the event loop is late."""
+"""What is kept for an HTTP reader that has stopped, by estimate. The request ends when more bytes
+are unread than UNREAD_BYTES_MAX and the oldest has been unread for longer than UNREAD_S_MAX. With
+the size alone, sixteen completions with twenty logprobs each would end when the event loop is late
+by seven ticks."""
 
 GIVE_UP_ATTEMPTS = 5
 GIVE_UP_S = 120.0
-"""A backend that failed to start so often in a row, and is gone for so long, is given up. A count
-alone would give up on a machine that has no memory for a few seconds."""
+"""The engine gives up when the backend failed to start this often in a row and is lost for this
+long. A count alone would give up on a machine that lacks memory for a few seconds."""
 
 RETRY_AFTER_S_MAX = 600
-"""The longest time that a caller is asked to wait before it tries again."""
+"""The longest wait that a caller is asked for before it tries again."""
 
 QUEUE_SHARE = 0.5
 RUNNING_SHARE = 0.75
-"""What one of several keys may hold of the queue, and of the places to run in: enough to use the
-machine well alone, and others always find some of both."""
+"""The share of the queue, and of the places to run, that one of several keys may hold. One key
+alone can use the machine well, and others still find room in both."""

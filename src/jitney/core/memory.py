@@ -1,11 +1,12 @@
 """The model's memory as the scheduler sees it: slots, the ledger, cached prefixes, saved state.
 
-Decides nothing about who runs. Each change is made here, in the ledger and the prefix index, and
-written down as a memory operation for the next batch, in the order in which it must happen.
+It does not decide which sequences run. It makes each change in the ledger and the prefix index, and
+adds a memory operation to the next batch. The operations are in the order in which they must
+happen.
 
     a slot is   free     on `_free`, holds nothing
                 owned    in `_holdings`, by a running sequence
-                cached   in `_holdings` and `_cached`: kept for its prefix until the room is wanted
+                cached   in `_holdings` and `_cached`: kept for its prefix until room is needed
 
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
@@ -34,14 +35,14 @@ from jitney.core.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class SavedMemory:
-    """What was saved for a sequence that waits: so many tokens, under this ticket."""
+    """Saved memory of a waiting sequence."""
 
     ticket: int
     token_count: int
 
 
 class Memory:
-    """Slots and blocks: who has which, what is shared, what could be given up."""
+    """Slots and blocks: which sequence has them, which are shared, which could be freed."""
 
     def __init__(self, traits: Traits, settings: SchedulerSettings, counters: Counters) -> None:
         assert traits.slots_max >= settings.max_num_seqs, (traits, settings)
@@ -59,20 +60,20 @@ class Memory:
         self._ticket_next = 0
 
     def take_operations(self) -> tuple[MemoryOperation, ...]:
-        """The operations since the last call, to be the head of the next batch."""
+        """The operations since the last call, for the next batch."""
         operations = tuple(self._operations)
         self._operations.clear()
         return operations
 
     def find(self, sequence: Sequence) -> Match:
-        """The longest prefix of the sequence that some slot holds, within its scope.
+        """The longest prefix of the sequence that a slot holds, within its scope.
 
-        One token is always left to compute, since only a forward pass gives the next one. What
-        was saved for the sequence itself comes first unless a prefix is longer.
+        One token is always left to compute, because only a forward pass gives the next one. The
+        saved memory of the sequence is preferred, unless a prefix is longer.
         """
         params = sequence.request.params
         if params.prompt_logprobs is not None and sequence.prompt_scored < sequence.prompt_count:
-            return NO_MATCH  # the logprobs of the prompt come from computing all of it
+            return NO_MATCH  # logprobs of the prompt need all of it to be computed
         chain = self._chain(sequence)
         read_count = chain.read_count
         match = self._index.longest(chain, sequence.known_count - 1)
@@ -81,11 +82,11 @@ class Memory:
         return match if saved is None or match.length >= saved.token_count else NO_MATCH
 
     def blocks_wanted(self, sequence: Sequence, match: Match) -> int:
-        """Blocks that the sequence takes until everything it knows is computed."""
+        """Blocks that the sequence needs to compute all its known tokens."""
         return self.ledger.blocks(sequence.known_count) - match.length // self._block
 
     def blocks_promised(self, running: list[Sequence]) -> int:
-        """Blocks that running sequences will still take for what they know already."""
+        """Blocks that running sequences still need for their known tokens."""
         growth = self.ledger.growth
         return sum(
             growth(sequence.slot, len(sequence.tokens))
@@ -94,14 +95,14 @@ class Memory:
         )
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
-        """Free blocks, and those that only cached prefixes hold, but for what was matched."""
+        """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
         obtainable = self.ledger.capacity - self.held_by(running)
         if match.holding is not None and match.holding.sequence is None:
             obtainable -= match.length // self._block
         return obtainable
 
     def give_slot(self, sequence: Sequence, match: Match) -> bool:
-        """Give the sequence a slot, with as much computed as can be had; false if none is left."""
+        """Give the sequence a slot with the matched or saved tokens; false if there is no room."""
         source = match.holding
         if source is None and sequence in self._saved:
             return self._give_restored(sequence)
@@ -109,17 +110,17 @@ class Memory:
         is_whole = source is not None and match.length == source.length
         if source is not None and is_cached and is_whole:
             self._take_over(sequence, source, match.length)
-        elif not self._give_beside(sequence, match):
+        elif not self._give_copy(sequence, match):
             if source is None or not is_cached:
                 return False
-            # No room beside the prefix: cut it at a block's edge and go on inside it.
+            # No room for a copy: cut the prefix at a block's edge and use its slot.
             self._take_over(sequence, source, match.length - match.length % self._block)
         self.discard(sequence)
         self._counters.add("copied_tokens", sequence.computed)
         return True
 
     def grow(self, sequence: Sequence, length: int) -> bool:
-        """Room for the sequence's first `length` tokens; evicts cached prefixes if it must."""
+        """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
         assert sequence.slot is not None, "only a sequence with a slot grows"
         need = self.ledger.growth(sequence.slot, length)
         if need > self.ledger.free and not self._make_room(need):
@@ -128,14 +129,14 @@ class Memory:
         return True
 
     def confirm(self, sequence: Sequence) -> None:
-        """The sequence's computed tokens grew: others may share them from here on."""
+        """More tokens of the sequence are computed: now others may share them."""
         assert sequence.slot is not None, "only a sequence with a slot computes"
         holding = self._holdings[sequence.slot]
         holding.length = sequence.computed
         self._index.extend(holding)
 
     def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:
-        """The sequence gives its slot back; what it computed stays as a cached prefix, or goes."""
+        """The sequence gives its slot back. Its tokens stay as a cached prefix, or are released."""
         assert sequence.slot is not None, "only a sequence with a slot leaves"
         holding = self._holdings[sequence.slot]
         holding.sequence = None
@@ -144,14 +145,14 @@ class Memory:
         else:
             self._index.trim(holding, sequence.computed)
             if self.ledger.length(holding.slot) > sequence.computed:
-                # A batch in flight computed beyond what turned out to be the end.
+                # A batch in flight computed more than the end of the sequence.
                 self._operations.append(Truncate(holding.slot, sequence.computed))
                 self.ledger.shrink(holding.slot, sequence.computed)
             self._cached[holding.slot] = holding
         sequence.forget_computed()
 
     def save(self, sequence: Sequence) -> bool:
-        """Keep the sequence's memory aside under a ticket, if the backend can and there is room."""
+        """Save the sequence's memory under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
         saved_count = sum(each.token_count for each in self._saved.values()) + sequence.computed
         saved_bytes = saved_count * self._traits.kv_bytes_per_token
@@ -165,13 +166,13 @@ class Memory:
         return True
 
     def discard(self, sequence: Sequence) -> None:
-        """Whatever was saved for the sequence is not wanted any more."""
+        """Forget the saved memory of the sequence, if there is any."""
         saved = self._saved.pop(sequence, None)
         if saved is not None:
             self._operations.append(Discard(saved.ticket))
 
     def trim_cache(self, running: list[Sequence]) -> None:
-        """Evict least recently used prefixes until the cache is within its own limit."""
+        """Evict the least recently used prefixes until the cache is within its limit."""
         limit = self._settings.cache_tokens
         if limit is None:
             return
@@ -179,8 +180,8 @@ class Memory:
         while self._cached and (self.ledger.used - owned) * self._block > limit:
             self._evict_oldest(None)
 
-    def lose_everything(self) -> None:
-        """The backend's memory is gone: every slot is free and every ticket void."""
+    def clear(self) -> None:
+        """The backend's memory is lost: every slot is free and every ticket is void."""
         self.ledger = Ledger(self.ledger.capacity, self._block)
         self._free = list(range(self._traits.slots_max))
         self._holdings.clear()
@@ -191,16 +192,16 @@ class Memory:
 
     @property
     def cached_count(self) -> int:
-        """Slots that are kept for their prefixes."""
+        """Slots that are kept only for their prefixes."""
         return len(self._cached)
 
     def cached_blocks(self, running: list[Sequence]) -> int:
-        """Blocks that nothing but cached prefixes holds."""
+        """Blocks that only cached prefixes hold."""
         return self.ledger.used - self.held_by(running)
 
     @property
     def holdings(self) -> dict[int, Holding]:
-        """What each slot holds; to be read, not changed."""
+        """What each slot holds. Read-only."""
         return self._holdings
 
     def check(self, running: list[Sequence]) -> None:
@@ -211,7 +212,7 @@ class Memory:
         owned = {sequence.slot for sequence in running}
         assert len(owned) == len(running), "two sequences in one slot"
         assert owned.isdisjoint(self._cached), "a running sequence in a cached slot"
-        assert owned | set(self._cached) == set(self._holdings), "a slot nobody knows of"
+        assert owned | set(self._cached) == set(self._holdings), "a slot without an owner"
         assert len(self._free) + len(self._holdings) == self._traits.slots_max, self._free
         for slot in self._free:
             assert ledger.length(slot) == 0, slot
@@ -222,7 +223,7 @@ class Memory:
         self._index.check(list(self._holdings.values()))
 
     def held_by(self, running: list[Sequence]) -> int:
-        """Blocks that these sequences hold, what they share counted once."""
+        """Blocks of these sequences. Shared blocks count once."""
         return self.ledger.held_by([s.slot for s in running if s.slot is not None])
 
     def _chain(self, sequence: Sequence) -> Chain:
@@ -232,7 +233,7 @@ class Memory:
         return sequence.chain
 
     def _scope(self, sequence: Sequence) -> str:
-        # Without reuse only the completions of one request share: `n` is still one prefill.
+        # Without reuse, only the completions of one request share: `n` needs one prefill.
         if self._settings.enable_prefix_caching:
             return "scope " + sequence.request.scope
         return "request " + sequence.request.id
@@ -251,8 +252,8 @@ class Memory:
         self._counters.add("restored")
         return True
 
-    def _give_beside(self, sequence: Sequence, match: Match) -> bool:
-        """Take a slot of its own, with a copy of the prefix that was matched."""
+    def _give_copy(self, sequence: Sequence, match: Match) -> bool:
+        """Give a new slot, with a copy of the matched prefix."""
         source = match.holding
         partial = self.ledger.blocks(match.length % self._block)
         if not self._make_room(partial, source):
@@ -269,7 +270,7 @@ class Memory:
         return True
 
     def _take_over(self, sequence: Sequence, holding: Holding, length: int) -> None:
-        """A cached prefix that the sequence goes on from becomes its own memory, uncopied."""
+        """The slot of a cached prefix becomes the sequence's own, without a copy."""
         del self._cached[holding.slot]
         if length < holding.length:
             self._operations.append(Truncate(holding.slot, length))
@@ -293,7 +294,7 @@ class Memory:
     def _take_slot(self, pinned: Holding | None) -> int | None:
         if not self._free and not self._evict_oldest(pinned):
             return None
-        # The lowest first: some backends are faster when the slots in use are neighbours.
+        # The lowest first: some backends are faster when used slots are neighbours.
         return heapq.heappop(self._free)
 
     def _make_room(self, blocks: int, pinned: Holding | None = None) -> bool:

@@ -1,9 +1,9 @@
-"""How a tick's token budget is split: pure functions, numbers in, span lengths out.
+"""Splits the token budget of a tick: pure functions, numbers in, span lengths out.
 
-A decode wants one token. A prefill wants many and gets at most a chunk of them. Under every mix
-a tick with work makes progress, and the prefill beside decodes is at least PREFILL_MIN tokens or
-what the budget leaves, so that nobody starves (invariant 8). Tenants with a share have equal
-parts of it: one with long prompts does not keep the short ones of another waiting.
+A decode wants one token. A prefill wants many, and gets at most a chunk. Under every mix a tick
+with work makes progress. The prefill beside decodes is at least PREFILL_MIN tokens, or the rest of
+the budget, so nothing starves (invariant 8). Tenants with a share get equal parts of the prefill:
+long prompts of one tenant do not block short prompts of another.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from jitney.core.cost import CostModel
 from jitney.core.scheduler_settings import Mix
 
 PREFILL_MIN = 16
-"""`bounded-stall` lets prefill go on by this much, and by as many tokens as there are decodes, even
-when the target is missed without it; `separate` by this much."""
+"""The least prefill of a tick, even when it misses the stall target. `bounded-stall` also gives at
+least as many tokens as there are decodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetShare:
-    """Decodes that run in this tick, and the span of each prefill, in the order they were given."""
+    """The decodes that run in this tick, and the span of each prefill in the given order."""
 
     decode_count: int
     spans: tuple[int, ...]
@@ -28,7 +28,7 @@ class BudgetShare:
 
 @dataclass(frozen=True, slots=True)
 class PrefillWanted:
-    """Tokens that a prefill wants, and the tenant who has a share in the prefill of a tick."""
+    """Tokens that a prefill wants, and its tenant if that has a share."""
 
     tokens: int
     sharer: str | None = None
@@ -36,22 +36,22 @@ class PrefillWanted:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a tick may carry."""
+    """What a tick may hold."""
 
     tokens: int
     chunk: int
     stall_s: float
     prefill_batch_size: int | None = None
     decode_batch_size: int | None = None
-    """Sequences in a tick of one kind, under `separate`; None is as many as the tokens allow."""
+    """Sequences in a tick of one kind under `separate`; None: as many as the tokens allow."""
     turn: int = 0
-    """The number of this tick of prefills under `separate`: tenants take turns to be the first."""
+    """The number of this prefill tick under `separate`. Tenants take turns to be first."""
 
 
 def share_budget(
     mix: Mix, decode_count: int, wanted: list[PrefillWanted], budget: Budget, cost: CostModel
 ) -> BudgetShare:
-    """Split the budget between so many decodes and these prefills, the most senior first."""
+    """Split the budget between decodes and these prefills, the most senior first."""
     match mix:
         case Mix.DECODE_FIRST:
             decodes = min(decode_count, budget.tokens)
@@ -78,16 +78,16 @@ def share_budget(
 
 
 def within_stall(budget: Budget, cost: CostModel) -> Budget:
-    """The budget of a tick of prefills alone, for which others wait to generate."""
+    """The budget of a tick of prefills while decodes wait for it."""
     tokens = max(cost.prefill_within(budget.stall_s, 0), PREFILL_MIN)
     return replace(budget, tokens=min(budget.tokens, tokens))
 
 
 def _share_apart(decode_count: int, wanted: list[PrefillWanted], budget: Budget) -> BudgetShare:
-    """The share of a tick that has decodes or prefills; whose turn it is was decided before."""
+    """The share of a tick under `separate`: decodes or prefills, as the caller decided."""
     assert not (decode_count and wanted), "a tick has one kind"
     decodes = min(decode_count, budget.tokens, budget.decode_batch_size or decode_count)
-    chosen = _taking_turns(wanted, budget)
+    chosen = _choose_in_turn(wanted, budget)
     spans = [0] * len(wanted)
     given = _spans([wanted[at] for at in chosen], budget.tokens, budget.chunk)
     for at, span in zip(chosen, given, strict=True):
@@ -95,8 +95,9 @@ def _share_apart(decode_count: int, wanted: list[PrefillWanted], budget: Budget)
     return BudgetShare(decodes, tuple(spans))
 
 
-def _taking_turns(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
-    """The places of those who prefill: one of each tenant, then another one of each, and so on."""
+def _choose_in_turn(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
+    """The indices of the prefills that run: one of each tenant, then a second of each, and so
+    on."""
     if budget.prefill_batch_size is None:
         return list(range(len(wanted)))
     tenants: dict[str | None, int] = {}
@@ -110,7 +111,7 @@ def _taking_turns(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
 
 
 def _spans(wanted: list[PrefillWanted], tokens: int, chunk: int) -> tuple[int, ...]:
-    """What each prefill gets: tenants share alike, and within a tenant the senior ones go first."""
+    """The span of each prefill: tenants get equal parts, and senior ones are first in a tenant."""
     left = _portions(wanted, tokens, chunk)
     spans = []
     for want in wanted:
@@ -122,10 +123,10 @@ def _spans(wanted: list[PrefillWanted], tokens: int, chunk: int) -> tuple[int, .
 
 
 def _portions(wanted: list[PrefillWanted], tokens: int, chunk: int) -> dict[str | None, int]:
-    """Tokens for each tenant: who wants less than an equal part leaves the rest to the others."""
+    """Tokens for each tenant. A tenant that wants less leaves the rest to the others."""
     totals: dict[str | None, int] = {}
     for want in wanted:
-        # Where there are fewer tokens than tenants, those of the senior prefills have one each.
+        # With fewer tokens than tenants, the tenants of senior prefills get one each.
         if want.sharer in totals or len(totals) < tokens:
             totals[want.sharer] = totals.get(want.sharer, 0) + min(want.tokens, chunk)
     portions = {}

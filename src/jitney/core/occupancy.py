@@ -1,9 +1,9 @@
-"""What tenants hold of the memory, against what their share of the places entitles them to.
+"""Compares the memory that tenants hold with their share.
 
-Who may run three quarters of the sequences may hold three quarters of the blocks. One sequence of
-a tenant is always within its share, however long. Growth beyond the share is not stopped while
-memory is free; it is what others take back first when it is not. Called by the scheduler's parts
-only.
+A tenant that may run three quarters of the sequences may hold three quarters of the blocks. A
+single sequence of a tenant is always within its share, at any length. While memory is free, a
+tenant may grow beyond its share. When memory runs out, others take that part first. Called by the
+parts of the scheduler only.
 
 Tests: tests/unit/core/test_shares.py.
 """
@@ -17,26 +17,27 @@ from jitney.core.sequence import Sequence
 
 
 class Occupancy:
-    """Compares what those who run hold with their tenants' shares."""
+    """Compares the blocks of running sequences with the shares of their tenants."""
 
     def __init__(self, memory: Memory, max_num_seqs: int) -> None:
         self._memory = memory
         self._sequences_max = max_num_seqs
 
     def has_room(self, sequence: Sequence, match: Match, running: list[Sequence]) -> bool:
-        """Whether the sequence, if it ran too, would be within its tenant's share."""
+        """Whether the tenant would stay within its share if this sequence ran too."""
         blocks_max = self._blocks_max(sequence.request)
-        own = _of(sequence.request.sharer, running)
+        sharer = sequence.request.sharer
+        own = [each for each in running if each.request.sharer == sharer]
         if blocks_max is None or not own:
             return True
         held = self._memory.held_by(own) + self._memory.blocks_promised(own)
-        # What only a cached prefix holds is the tenant's from then on.
+        # A prefix that is only cached will count as the tenant's.
         is_held = match.holding is not None and match.holding.sequence in own
         wanted = self._memory.blocks_wanted(sequence, match if is_held else NO_MATCH)
         return held + wanted <= blocks_max
 
-    def beyond(self, running: list[Sequence]) -> Set[str]:
-        """Tenants who hold more than their share, with more than one sequence."""
+    def over_share(self, running: list[Sequence]) -> Set[str]:
+        """Tenants that hold more than their share, with more than one sequence."""
         by_sharer: dict[str, list[Sequence]] = {}
         for sequence in running:
             if sequence.request.sharer is not None:
@@ -56,10 +57,10 @@ class Occupancy:
         return max(1, capacity * request.share.running_max // self._sequences_max)
 
 
-def spare(running: Iterable[Sequence], tenants: Set[str]) -> list[Sequence]:
-    """The sequences of these tenants but for the most senior one of each, in order of seniority.
+def all_but_first(running: Iterable[Sequence], tenants: Set[str]) -> list[Sequence]:
+    """The sequences of these tenants without the most senior one of each, in order of seniority.
 
-    That one is not sent back because of its tenant: every tenant goes on with something.
+    The most senior one goes on, so that every tenant makes progress.
     """
     seen: set[str] = set()
     found = []
@@ -71,7 +72,3 @@ def spare(running: Iterable[Sequence], tenants: Set[str]) -> list[Sequence]:
             found.append(sequence)
         seen.add(sharer)
     return found
-
-
-def _of(sharer: str | None, running: list[Sequence]) -> list[Sequence]:
-    return [sequence for sequence in running if sequence.request.sharer == sharer]

@@ -1,10 +1,10 @@
-"""What a caller may ask of the sampler: `SamplingParams`, with the names of vLLM's offline API.
+"""`SamplingParams`: what a caller may ask of the sampler, with the names of vLLM's offline API.
 
 `PARAMETERS` is the table of them: type, help and range by name. HTTP bodies, the reference page and
-the command line go through it, so a new parameter is a row, a field, and a step in the sampler.
+the command line use it. So a new parameter needs a row, a field, and a step in the sampler.
 
-Frozen, checked at construction; everything below trusts it. The meaning of each parameter is
-written out in `jitney.sampling.reference`.
+Frozen and checked at construction, so the core does not check again. `jitney.sampling.reference`
+defines what each parameter does.
 """
 
 import json
@@ -31,7 +31,7 @@ class ConstraintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A language that the completion must belong to. `text` is the source; choices are JSON."""
+    """A language that the completion must follow. `text` is its source; choices are JSON."""
 
     kind: ConstraintKind
     text: str
@@ -41,9 +41,9 @@ class Constraint:
 class StructuredOutputsParams:
     """Exactly one of: a JSON schema, a regex, a list of choices, or a grammar (Lark or GBNF).
 
-    Objects of a schema take the keys in their `properties` and no others, unless they say
-    otherwise (`additionalProperties`). Between the parts of JSON there is a space, or one new line
-    and an indentation of 20 at most.
+    Objects of a schema take only the keys in their `properties`, unless `additionalProperties` says
+    otherwise. Between the parts of JSON there is a space, or one new line and an indentation of at
+    most 20.
     """
 
     json: str | dict[str, Any] | bool | None = None  # Any: a JSON schema is any JSON value
@@ -62,7 +62,7 @@ class StructuredOutputsParams:
         self.constraint()
 
     def constraint(self) -> Constraint:
-        """The same thing in the one form that the core carries."""
+        """The same in the form that the core uses."""
         if self.json is not None:
             return _sized(ConstraintKind.JSON, _as_json(self.json))
         if self.regex is not None:
@@ -80,7 +80,7 @@ def _as_json(schema: object) -> str:
     try:
         return json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _unusable(f"the JSON schema cannot be written as JSON ({error}).") from None
+        raise _unusable(f"The JSON schema cannot be written as JSON ({error}).") from None
 
 
 def _choices(choices: Iterable[str]) -> Constraint:
@@ -101,7 +101,7 @@ def _sized(kind: ConstraintKind, text: str) -> Constraint:
     length_max = limits.REGEX_CHARACTERS_MAX if is_regex else limits.CONSTRAINT_CHARACTERS_MAX
     if len(text) > length_max:
         raise _unusable(
-            f"the {name} constraint has {len(text)} characters; the limit is {length_max}."
+            f"The {name} constraint has {len(text)} characters; the limit is {length_max}."
         )
     return Constraint(kind, text)
 
@@ -112,7 +112,7 @@ def _unusable(message: str) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A row of the table. Numbers have a range; with `is_above`, `lowest` is outside of it."""
+    """A row of the table. Numbers have a range. With `is_above`, `lowest` is not part of it."""
 
     type: Any  # Any: a type, or a union of them
     about: str
@@ -121,7 +121,7 @@ class Parameter:
     is_above: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Raise InvalidRequest for a number that is out of range, or no number."""
+        """Raise InvalidRequest for a number out of range, or for a value that is not a number."""
         if self.lowest is None or self.highest is None:
             return
         if self.type is float:
@@ -160,9 +160,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "temperature": Parameter(float, "0 to 2; 0 is greedy. Default: 1.", 0, limits.TEMPERATURE_MAX),
     "top_p": Parameter(float, "Above 0, up to 1.", 0, 1, is_above=True),
     "top_k": Parameter(int, "Only the k likeliest tokens; 0 and -1 are all.", -1, limits.TOP_K_MAX),
-    "min_p": Parameter(
-        float, "Only tokens at least so likely as this share of the likeliest.", 0, 1
-    ),
+    "min_p": Parameter(float, "Only tokens at least this share as likely as the likeliest.", 0, 1),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
     "repetition_penalty": Parameter(
@@ -219,9 +217,8 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = field(init=False, default=())
     stop_table: StopTable | None = field(init=False, default=None, repr=False, compare=False)
     constraint: Constraint | None = field(init=False, default=None, repr=False, compare=False)
-    """The stop strings and what the completion must satisfy, in the form that everything below
-    uses. Made here and once: the engine thread has no time for it, least of all for each
-    completion."""
+    """Stop strings and constraint in the form that the core uses. They are made here, once, because
+    the engine thread has no time for it."""
 
     def __post_init__(self) -> None:
         for name, row in PARAMETERS.items():
@@ -281,7 +278,7 @@ class SamplingParams:
         for text in self.stop_strings:
             if not isinstance(text, str) or not 0 < len(text) <= limits.STOP_STRING_CHARACTERS_MAX:
                 raise InvalidRequest(
-                    f"each stop string has 1 to {limits.STOP_STRING_CHARACTERS_MAX} characters.",
+                    f"Each stop string has 1 to {limits.STOP_STRING_CHARACTERS_MAX} characters.",
                     "stop",
                 )
 

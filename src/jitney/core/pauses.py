@@ -1,8 +1,8 @@
-"""Who is paused, since when and until when: their callers want them to do nothing for a while.
+"""Sequences that their callers paused: since when and until when.
 
-A paused sequence stands beside the queue and keeps its age. All its pauses together last
-PAUSE_S_MAX at most, and no more than a part of the queue's places may be paused, so that nobody
-fills the engine with requests that do nothing. Called by the scheduler's parts only.
+A paused sequence is not in the queue, but keeps its age. All its pauses together last at most
+PAUSE_S_MAX. Only a part of the queue's places may be paused, so that nobody can fill the engine
+with requests that do nothing. Called by the parts of the scheduler only.
 
 Tests: tests/unit/core/test_steering.py.
 """
@@ -19,14 +19,14 @@ from jitney.core.strategy import Gate
 
 @dataclass(frozen=True, slots=True)
 class PauseTimes:
-    """Since when a sequence is paused, and when it goes on by itself."""
+    """When a pause began, and when it ends at the latest."""
 
     start: float
     end: float
 
 
 class Pauses:
-    """The sequences that are paused. One that runs goes on until its batch has returned."""
+    """The paused sequences. A running one goes on until its batch has returned."""
 
     def __init__(self, queue: WaitQueue, gate: Gate, counters: Counters, count_max: int) -> None:
         self._queue = queue
@@ -46,11 +46,11 @@ class Pauses:
 
     @property
     def end_at(self) -> float | None:
-        """When the first of them goes on by itself."""
+        """When the first pause ends by itself."""
         return min((pause.end for pause in self._pauses.values()), default=None)
 
     def begin(self, sequence: Sequence, now: float) -> None:
-        """Let the sequence do nothing until it is resumed, unless it was paused for too long."""
+        """Pause the sequence, unless it was paused for too long or too many are paused."""
         if sequence in self._pauses:
             return
         left_s = limits.PAUSE_S_MAX - sequence.history.paused_s
@@ -65,7 +65,7 @@ class Pauses:
             self.leave_queue(sequence)
 
     def end(self, sequence: Sequence, now: float) -> None:
-        """Let a paused sequence wait for its turn again; any other one is left as it is."""
+        """Let a paused sequence wait for its turn again; ignore any other one."""
         pause = self._pauses.get(sequence)
         if pause is None:
             return
@@ -76,22 +76,22 @@ class Pauses:
             self._queue.add(sequence)
 
     def end_due(self, now: float) -> None:
-        """Resume those who were paused for as long as may be."""
+        """Resume sequences whose pauses reached the limit."""
         for sequence in [each for each, pause in self._pauses.items() if pause.end <= now]:
             self._counters.add("pauses_ended")
             self.end(sequence, now)
 
     def end_all(self, now: float) -> None:
-        """Resume everybody."""
+        """Resume all."""
         for sequence in list(self._pauses):
             self.end(sequence, now)
 
     def leave_queue(self, sequence: Sequence) -> None:
-        """A paused sequence waits beside the queue, and no group waits for it."""
+        """A paused sequence leaves the queue, and no group waits for it."""
         self._queue.remove(sequence)
         self._gate.left(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence is paused no more, or has ended."""
+        """The sequence is not paused any more, or has ended."""
         if self._pauses.pop(sequence, None) is not None:
             self._queue.shares.count(sequence, paused=-1)

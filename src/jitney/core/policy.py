@@ -1,9 +1,8 @@
-"""An order of the waiting that is not one of ours: `SchedulingPolicy`.
+"""`SchedulingPolicy`: an order of waiting requests that users write themselves.
 
-Implemented by whoever runs the engine and called on the engine thread, once each time that a
-sequence joins the queue. It is told what it may know and answers with a number. It orders the
-waiting and nothing else: who has waited longer than `overtake_s` is next all the same, and places,
-memory and shares are not its matter.
+Called on the engine thread, once each time a sequence joins the queue. It gets a `Candidate` and
+returns a number. It only orders the queue. A sequence that waited longer than `overtake_s` is still
+next, and places, memory and shares do not depend on the policy.
 
 Tests: tests/unit/core/test_queue.py.
 """
@@ -16,7 +15,7 @@ from jitney.core.request import Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A sequence that waits, as a policy sees it. Times are seconds on the engine's own clock."""
+    """A waiting sequence, as a policy sees it. Times are seconds on the engine's clock."""
 
     request_id: str
     arrived_at: float
@@ -24,17 +23,17 @@ class Candidate:
     tenant: str
     prompt_tokens: int
     generated_tokens: int
-    """Above 0 when it ran before and was preempted or paused."""
+    """Above 0 if it ran before and was preempted or paused."""
     max_tokens: int
-    """Tokens that it may generate in all."""
+    """The most tokens that it may generate."""
     work_left: int
     """Tokens still to compute if it runs to its limit."""
 
 
 @runtime_checkable
 class SchedulingPolicy(Protocol):
-    """Who among the waiting is next."""
+    """Decides which waiting sequence is next."""
 
     def rank(self, candidate: Candidate) -> float:
-        """Its place: the smallest number is next, and of equal ones the older. Must be quick."""
+        """Its rank: the smallest is next; of equal ones, the older. Must be quick."""
         ...

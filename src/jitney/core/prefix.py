@@ -1,10 +1,10 @@
-"""Which slot holds the longest prefix of a prompt: `Holding` and `PrefixIndex`.
+"""Finds the slot with the longest prefix of a prompt: `Holding` and `PrefixIndex`.
 
-Prefixes are found by keys at multiples of PREFIX_CHUNK tokens (`Chain`) and then compared: a key
-only proposes, equality decides (invariant 6). Running sequences stand in the index with everything
-they know, so that a newcomer can see that its prefix is about to be computed by somebody else and
-wait for it. A look-up is made for every waiting sequence in every tick, so it does not walk along
-the prompt: what it learnt the last time is in the sequence's chain. Called by `Memory` only.
+Prefixes are found by keys at multiples of PREFIX_CHUNK tokens (`Chain`). Then the tokens are
+compared, because equal keys are no proof (invariant 6). Running sequences are in the index with all
+their known tokens. So a newcomer can see that another sequence will compute its prefix, and wait
+for it. Every waiting sequence is looked up in every tick. To be fast, a look-up does not read the
+whole prompt again: the sequence's chain remembers the last result. Called by `Memory` only.
 """
 
 from collections.abc import Iterable
@@ -15,15 +15,16 @@ from jitney.core.limits import PREFIX_CHUNK
 from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
-"""Holdings compared at one depth: they differ by less than a chunk, so a few are enough. Where
-decodes differ, one that is usable in part may hide another that is usable further."""
+"""Holdings compared at one depth. They differ by less than a chunk, so a few are enough. Where
+decodes differ, a holding that is usable in part may hide a better one."""
 
 HoldingsByKey = dict[int, dict[int, "Holding"]]
 """Holdings by key, and then by slot."""
 
 
 class Holding:
-    """What a slot holds: `length` computed tokens of `chain`. Cached when nobody owns it."""
+    """What a slot holds: `length` computed tokens of `chain`. It is cached if `sequence` is
+    None."""
 
     __slots__ = ("chain", "computed_depth", "known_depth", "length", "sequence", "slot")
 
@@ -37,7 +38,7 @@ class Holding:
 
     @property
     def known_count(self) -> int:
-        """Tokens that it holds or is about to compute."""
+        """Tokens that it holds or will compute."""
         return self.length if self.sequence is None else self.sequence.known_count
 
 
@@ -45,7 +46,7 @@ class Holding:
 class Match:
     """The best prefix found: `length` tokens of `holding`.
 
-    `promised` is above `length` when a running sequence is about to compute more of it.
+    `promised` is above `length` when a running sequence will compute more of it.
     """
 
     holding: Holding | None
@@ -57,15 +58,15 @@ NO_MATCH = Match(None, 0, 0)
 
 
 class PrefixIndex:
-    """Finds holdings by what they begin with. Each stands at each of its depths in one of two
-    tables: `_computed` as far as it is computed, `_promised` beyond that."""
+    """Finds holdings by their first tokens. Each depth of a holding is in one of two tables:
+    `_computed` where its tokens are computed, `_promised` beyond that."""
 
     def __init__(self) -> None:
         self._computed: HoldingsByKey = {}
         self._promised: HoldingsByKey = {}
 
     def extend(self, holding: Holding) -> None:
-        """Index what the holding has grown by since the last call, known or computed."""
+        """Index the tokens that became known or computed since the last call."""
         for depth in range(holding.known_depth + 1, holding.known_count // PREFIX_CHUNK + 1):
             _put(self._promised, depth, holding)
             holding.known_depth = depth
@@ -75,7 +76,7 @@ class PrefixIndex:
             holding.computed_depth = depth
 
     def trim(self, holding: Holding, token_count: int) -> None:
-        """Forget what stands in the index of the holding beyond so many tokens."""
+        """Remove the holding from the index beyond so many tokens."""
         kept = token_count // PREFIX_CHUNK
         for depth in range(holding.known_depth, kept, -1):
             _take(
@@ -97,7 +98,7 @@ class PrefixIndex:
         return Match(best, length, max(length, promised))
 
     def check(self, holdings: list[Holding]) -> None:
-        """Every holding stands in the index at each of its depths, and nothing else does."""
+        """The index has every holding at each of its depths, and nothing else."""
         tables = (self._computed, self._promised)
         count = sum(holding.known_depth for holding in holdings)
         assert count == sum(len(each) for held in tables for each in held.values()), count
@@ -110,10 +111,10 @@ class PrefixIndex:
     def _best(
         self, chain: Chain, depth: int, held: HoldingsByKey, length_max: int
     ) -> tuple[Holding | None, int]:
-        """Of those who hold so many chunks, the one with the most tokens in common, and how many.
+        """Of the holdings with this key, the one with the most equal tokens, and their number.
 
-        All of them were compared but for the rest of a chunk, so one comparison is enough; a second
-        one is made only when two different texts have one key.
+        Usually one full comparison is enough. A second one is needed only when two different texts
+        have the same key.
         """
         if depth == 0:
             return None, 0
@@ -135,7 +136,7 @@ def _usable(
     held_count = holding.length if is_computed else holding.known_count
     spanned, theirs = chain.spanned, holding.chain.spanned
     if spanned != theirs:
-        # Beyond that, one of them has in a span what the other has by itself (invariant 4).
+        # Beyond that, one was computed in a span and the other token by token (invariant 4).
         common = min(common, spanned, theirs)
     return min(common, held_count, length_max)
 

@@ -1,9 +1,9 @@
-"""The bounded wait line: who is next under each policy, and the one rule that bounds every wait.
+"""The queue: which waiting sequence is next under each policy, and the rule that bounds every wait.
 
-The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next,
-the oldest first, whatever the policy. So no sequence is ever overtaken by one that arrived more
-than `overtake_s` after it. Tenants who run their share of the places are left out by name, at no
-cost for what of theirs waits. Called by the scheduler only.
+The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next, the
+oldest first, under any policy. So no sequence is overtaken by one that arrived more than
+`overtake_s` later. Tenants that already run their full share are skipped as a whole, which costs
+nothing per sequence. Called by the scheduler only.
 """
 
 import heapq
@@ -16,15 +16,14 @@ from jitney.core.sequence import Sequence
 from jitney.core.shares import Shares
 
 Rank = tuple[float, float, int]
-"""What a line is sorted by: the policy's number, arrival, order of submission."""
-
+"""The sort key of a line: the policy's number, arrival, order of submission."""
 
 TENANTS_MAX = 4096
-"""Tenants whose count of tokens served is remembered while they are away."""
+"""Above this many tenants, absent ones are forgotten, with their count of served tokens."""
 
 
 class WaitLine(Protocol):
-    """An order over waiting sequences."""
+    """An order of waiting sequences."""
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in its place."""
@@ -35,12 +34,12 @@ class WaitLine(Protocol):
         ...
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
-        """All but those of these tenants, the next one first; it must not change meanwhile."""
+        """All but those of these tenants, the next first. The line must not change meanwhile."""
         ...
 
 
 class RankedLine:
-    """A line sorted by a number that does not change while a sequence waits."""
+    """A line sorted by a number that is computed when a sequence joins."""
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking = ranking
@@ -58,7 +57,7 @@ class RankedLine:
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
-        # As it was when it came: what the rank is made of may have changed since.
+        # The rank from when it joined: it might be different now.
         rank = self._rank_of.pop(sequence)
         del self._sequences[rank]
         del self._ranks[bisect_left(self._ranks, rank)]
@@ -96,7 +95,7 @@ class PartedLine:
             del self._parts[part]
 
     def count(self, without: Set[str]) -> int:
-        """How many wait, but for those of these tenants."""
+        """How many wait, without those of these tenants."""
         return sum(line.count for part, line in self._parts.items() if part not in without)
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
@@ -104,15 +103,15 @@ class PartedLine:
         lines = [line for part, line in self._parts.items() if part not in without]
         if len(lines) == 1:
             return lines[0].ordered()
-        # No two ranks are equal, so that sequences are never compared.
+        # No two ranks are equal, so sequences are never compared.
         return (each for _, each in heapq.merge(*(line.ranked() for line in lines)))
 
 
 class FairLine:
-    """A line per tenant; next is the tenant that was served the fewest tokens.
+    """A line per tenant. The next tenant is the one that was served the fewest tokens.
 
-    A tenant that was away comes back at the level of the least served one who is here: being
-    idle earns no credit to starve others with.
+    A tenant that comes back starts at the level of the least served present one. Otherwise it could
+    block the others after being idle.
     """
 
     def __init__(self) -> None:
@@ -149,18 +148,18 @@ class FairLine:
             yield from self._lines[tenant].ordered()
 
     def admit(self, sequence: Sequence) -> None:
-        """The sequence runs: its tenant is here even when none of it waits."""
+        """The sequence runs: its tenant is present even if nothing of it waits."""
         tenant = sequence.request.tenant
         self._running[tenant] = self._running.get(tenant, 0) + 1
 
     def leave(self, sequence: Sequence) -> None:
-        """The sequence runs no more."""
+        """The sequence does not run any more."""
         tenant = sequence.request.tenant
         self._running[tenant] -= 1
         assert self._running[tenant] >= 0, tenant
 
     def forget_absent(self) -> None:
-        """Bound the table: beyond so many tenants, those who are not here are forgotten."""
+        """Bound the tables: above TENANTS_MAX, forget absent tenants."""
         if len(self._served) <= TENANTS_MAX:
             return
         for tenant in [name for name in self._served if not self.is_here(name)]:
@@ -177,10 +176,10 @@ class FairLine:
 
 
 class WaitQueue:
-    """The wait line with its counts; the scheduler checks the bounds before it adds."""
+    """All waiting sequences with their counts. The scheduler checks the bounds before it adds."""
 
     def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
-        """Without a ranking, tenants have a fair share."""
+        """Without a ranking, the policy is `fair`."""
         self._overtake_s = overtake_s
         self.fair: FairLine | None = None
         self._line: WaitLine
@@ -190,18 +189,18 @@ class WaitQueue:
             self._line = PartedLine(ranking)
         self._arrivals = PartedLine(by_arrival)
         self._newcomers = PartedLine(by_arrival)
-        """Those in the line who never ran."""
+        """Waiting sequences that never ran."""
         self.shares = Shares()
         self.count = 0
         self.token_count = 0
         self.work_count = 0
 
     def newcomer_count(self, without: Set[str] = frozenset()) -> int:
-        """Those in the line who never ran, but for those of these tenants."""
+        """How many wait and never ran, without those of these tenants."""
         return self._newcomers.count(without)
 
     def add(self, sequence: Sequence) -> None:
-        """Let the sequence wait; one that was preempted keeps its age."""
+        """Let the sequence wait. A preempted one keeps its age."""
         self._line.add(sequence)
         self._arrivals.add(sequence)
         if not sequence.has_started:
@@ -224,13 +223,13 @@ class WaitQueue:
         assert self.count >= 0, self.count
 
     def rank_again(self, sequence: Sequence) -> None:
-        """What its rank is made of has changed."""
+        """Sort the sequence again, because its rank has changed."""
         if self.fair is None:
             self._line.remove(sequence)
             self._line.add(sequence)
 
     def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
-        """Elders by age, then the others as the policy has it; none of these tenants."""
+        """Elders by age, then the others by policy, without those of these tenants."""
         elders = []
         for sequence in self._arrivals.ordered(without):
             if now - sequence.arrived_at <= self._overtake_s:
@@ -242,5 +241,5 @@ class WaitQueue:
                 yield sequence
 
     def oldest_newcomer(self, without: Set[str] = frozenset()) -> Sequence | None:
-        """Of those in the line who never ran, the first that came, but for these tenants."""
+        """The oldest waiting sequence that never ran, without those of these tenants."""
         return next(self._newcomers.ordered(without), None)

@@ -1,8 +1,8 @@
-"""The number that each policy sorts the waiting by; the smallest is next.
+"""The number by which each policy sorts the queue; the smallest is next.
 
-Asked once each time that a sequence joins the queue. A policy that is not ours may raise, or
-answer what is no number: then the sequence stands where it came, among those of rank 0, and that is
-counted and said. Called by the scheduler's parts only.
+Computed once each time a sequence joins the queue. A user's policy may raise, or return something
+that is not a number. The sequence then gets rank 0, and the mistake is counted and logged. Called
+by the parts of the scheduler only.
 
 Tests: tests/unit/core/test_queue.py.
 """
@@ -18,11 +18,11 @@ from jitney.core.sequence import Sequence
 Ranking = Callable[[Sequence], float]
 
 COMPLAINTS_MAX = 10
-"""Mistakes of a policy that are put into words; the counter has them all."""
+"""Mistakes of a policy that are logged. The counter counts them all."""
 
 
 def by_arrival(sequence: Sequence) -> float:
-    """All are equal, so that the older is next."""
+    """All are equal, so the older is next."""
     return 0.0
 
 
@@ -39,9 +39,9 @@ def by_work(sequence: Sequence) -> float:
 def ranking_of(
     policy: Policy | SchedulingPolicy, counters: Counters, complaints: list[str]
 ) -> Ranking | None:
-    """How a policy ranks; None is `fair`, which sorts tenants and not requests.
+    """The ranking of a policy; None for `fair`, which sorts tenants and not requests.
 
-    What is wrong with a policy that is not ours is added to the complaints.
+    Mistakes of a user's policy are added to the complaints.
     """
     if not isinstance(policy, Policy):
         return ForeignRanking(policy, counters, complaints).rank
@@ -50,7 +50,7 @@ def ranking_of(
 
 
 class ForeignRanking:
-    """Asks a policy that is not ours, and takes nothing but a number from it."""
+    """Asks a user's policy, and accepts only a number."""
 
     def __init__(self, policy: SchedulingPolicy, counters: Counters, complaints: list[str]) -> None:
         self._policy = policy
@@ -58,13 +58,13 @@ class ForeignRanking:
         self._complaints = complaints
 
     def rank(self, sequence: Sequence) -> float:
-        """Its number, or 0 when there is none."""
+        """The policy's number, or 0 if it gives none."""
         try:
             rank = float(self._policy.rank(_candidate(sequence)))
             if math.isnan(rank):
                 raise ValueError("NaN is no rank")
         except BaseException as error:
-            # Even an exit: it is not the policy's to end the engine.
+            # Even SystemExit: a policy must not end the engine.
             self._refuse(sequence, error)
             return 0.0
         return rank
@@ -73,13 +73,13 @@ class ForeignRanking:
         self._counters.add("policy_faults")
         if self._counters["policy_faults"] <= COMPLAINTS_MAX:
             self._complaints.append(
-                f"the policy {type(self._policy).__name__} gave request {sequence.request.id} no "
-                f"rank, so it stands where it came: {type(error).__name__}{_reason(error)}"
+                f"The policy {type(self._policy).__name__} gave request {sequence.request.id} no "
+                f"rank, so its rank is 0: {type(error).__name__}{_reason(error)}"
             )
 
 
 def _reason(error: BaseException) -> str:
-    """What the error says, if it can say it."""
+    """The text of the error, if it can be had."""
     try:
         return f": {str(error)[:200]}" if str(error) else ""
     except BaseException:

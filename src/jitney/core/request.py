@@ -1,7 +1,6 @@
-"""What the engine was asked: `Request`, frozen, with token ids in it.
+"""`Request`: one prompt as token ids, and what to do with it. Frozen.
 
-Made by whoever faces the caller (`jitney.api.llm`, the server), read by the core. Nothing here
-knows text, threads or time other than the moment of arrival, which it is told.
+Made by the Python API and the server, read by the core. Nothing here knows text, threads or time.
 
 Tests: tests/unit/core/test_scheduler.py.
 """
@@ -18,9 +17,10 @@ RequestId = NewType("RequestId", str)
 
 
 class Priority(IntEnum):
-    """Classes of service; the higher is served first under the `priority` policy.
+    """Classes of service. Under the policy `priority` the higher class is served first.
 
-    Numbers count up. Over HTTP they count down, because the field there is vLLM's.
+    Here a larger number is a higher class. Over HTTP it is the opposite, because that field is
+    vLLM's.
     """
 
     LOW = 0
@@ -30,12 +30,12 @@ class Priority(IntEnum):
 
 
 def read_priority(given: object) -> Priority:
-    """The class that a name in any case, a `Priority` or its number means; None is normal."""
+    """The class for a name in any case, a `Priority` or its number; None is normal."""
     if given is None:
         return Priority.NORMAL
     if isinstance(given, str) and given.upper() in Priority.__members__:
         return Priority[given.upper()]
-    # A bool is an int to Python, and no class to anyone.
+    # In Python a bool is an int, but it is not a class.
     if isinstance(given, int) and not isinstance(given, bool) and given in set(Priority):
         return Priority(given)
     raise InvalidRequest(
@@ -47,7 +47,7 @@ def read_priority(given: object) -> Priority:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The most that one tenant may hold: sequences and their tokens that wait, and that run."""
+    """The most that one tenant may hold: waiting sequences, their tokens, running sequences."""
 
     waiting_max: int
     waiting_tokens_max: int
@@ -59,15 +59,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and what to do with it. Times are seconds on the engine's own clock.
+    """One prompt and what to do with it.
 
-    `seed` is concrete even when the caller gave none, so that a resumed sequence draws alike.
-    `scope` is the boundary of prefix reuse: tokens are shared only within equal scopes.
-    `reply_id` is the id of the HTTP reply that it is a part of; empty without one. `is_chat` says
+    `seed` is a number even if the caller gave none, so that a resumed sequence draws the same.
+    `scope` bounds prefix reuse: requests share tokens only within the same scope.
+    `reply_id` is the id of the HTTP reply that it is part of; empty without one. `is_chat` says
     whether that is a chat. Both are for records only.
-    `share` is what its tenant may hold beside others, the same in all of its requests; None is
-    everything.
-    `queue_timeout_s` bounds the time until it first runs, `request_timeout_s` that until it ends.
+    `share` is the most that its tenant may hold, the same in all its requests; None is no limit.
+    `queue_timeout_s` bounds the time until it runs, `request_timeout_s` the time until it ends.
     """
 
     id: RequestId
@@ -85,5 +84,5 @@ class Request:
 
     @property
     def sharer(self) -> str | None:
-        """The tenant against whose share it counts; None is nobody's, and bounded by no share."""
+        """The tenant whose share it counts against; None if there is no share."""
         return None if self.share is None else self.tenant

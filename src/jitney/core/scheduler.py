@@ -1,13 +1,12 @@
-"""The scheduler: who runs in each tick, which span of tokens, which memory operations come first.
+"""The scheduler: which sequences run in each tick, with which spans and memory operations.
 
-Sans-IO: it is told the time and the outcomes, and answers with batches and events. It owns every
-sequence from submission to its end and is called from one thread only. Neither text nor native
-memory is known here.
+Sans-IO: it gets the time and the outcomes, and returns batches and events. It owns every sequence
+from submission to its end. Only one thread calls it. It knows neither text nor native memory.
 
     submit, cancel, finish, expire,
-    pause, resume, reprioritise         what the world wants
-    plan(now) -> PlannedBatch           what the backend shall do, and for whom
-    apply(planned, outcome) -> events   what it did; `fail` when it could not
+    pause, resume, reprioritise         what callers want
+    plan(now) -> PlannedBatch           what the backend has to do, and for which sequences
+    apply(planned, outcome) -> events   what it did; `fail` when it failed
     check()                             invariants 2, 3 and 7, recomputed from scratch
 """
 
@@ -30,19 +29,19 @@ from jitney.core.snapshot import Detail, Snapshot, describe
 from jitney.errors import Draining, InvalidRequest
 
 RETRY_SHARE = 0.25
-"""A refused caller is told to come back when this share of the waiting work will be done."""
+"""A refused caller is asked to try again when this share of the waiting work is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch, and the sequence of each of its entries, in their order."""
+    """A batch, and the sequences of its entries in the same order."""
 
     batch: Batch
     sequences: tuple[Sequence, ...]
 
 
 class Scheduler:
-    """Continuous batching over one backend's memory."""
+    """Continuous batching on one backend."""
 
     def __init__(
         self, settings: SchedulerSettings, traits: Traits, eos_tokens: tuple[int, ...]
@@ -62,11 +61,11 @@ class Scheduler:
         self._is_released = False
 
     def submit(self, request: Request, now: float) -> None:
-        """Accept a request or raise: from here on it ends exactly once (invariant 1)."""
+        """Accept a request or raise. An accepted one ends exactly once (invariant 1)."""
         if self._drains:
-            raise Draining("the engine is closing and takes no new requests.")
+            raise Draining("The engine is closing and takes no new requests.")
         if request.id in self._live.by_request:
-            raise InvalidRequest(f"a request with the id {request.id!r} is live already.", "id")
+            raise InvalidRequest(f"A request with the id {request.id!r} is live already.", "id")
         sequences = make_sequences(request, self._eos_tokens, self._settings.model_len_max, now)
         queue = self._live.queue
         check_room(queue, sequences, self._settings, self.counters, self._retry_s())
@@ -75,11 +74,11 @@ class Scheduler:
             self._deadlines.add(sequence, now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
-        """End what is left of a request. An unknown or ended one is nobody's mistake."""
+        """End the live sequences of a request. An unknown or ended request is ignored."""
         sequences = list(self._live.by_request.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
-        # What was planned meanwhile comes first: a start must not be reported after an end.
+        # Events of planning come first: a start must not be reported after an end.
         events = self._live.take_events()
         for sequence in sequences:
             phase = "generating" if sequence.completion_count else "prefilling"
@@ -92,68 +91,68 @@ class Scheduler:
     def finish(
         self, request_id: RequestId, index: int, reason: FinishReason, now: float
     ) -> list[Event]:
-        """End one sequence on the verdict of whoever reads its text."""
+        """End one sequence because its text is complete."""
         for sequence in self._live.by_request.get(request_id, ()):
             if sequence.index == index:
                 return [*self._live.take_events(), self._live.end(sequence, reason, now)]
         return []
 
     def pause(self, request_id: RequestId, now: float) -> None:
-        """Let a request do nothing until it is resumed. An unknown or ended one is ignored.
+        """Pause a request until it is resumed. An unknown or ended one is ignored.
 
-        Its memory stays as a cached prefix while there is room, its deadline holds and it keeps
-        its age. It is resumed by itself when its pauses lasted PAUSE_S_MAX in all, or when the
-        engine drains.
+        Its memory stays as a cached prefix while there is room. Its deadline holds, and it keeps
+        its age. It goes on by itself when its pauses reach PAUSE_S_MAX in all, or when the engine
+        drains.
         """
         if not self._is_released:
             for sequence in self._live.by_request.get(request_id, ()):
                 self._live.paused.begin(sequence, now)
 
     def resume(self, request_id: RequestId, now: float) -> None:
-        """Let a paused request go on when it is its turn; any other one is ignored."""
+        """Let a paused request go on when it is its turn. Any other one is ignored."""
         for sequence in self._live.by_request.get(request_id, ()):
             self._live.paused.end(sequence, now)
 
     def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
-        """Put a request into another class. An unknown or ended one is ignored."""
+        """Change the class of a request. An unknown or ended one is ignored."""
         for sequence in self._live.by_request.get(request_id, ()):
             self._live.reprioritise(sequence, priority)
 
     def expire(self, now: float) -> list[Event]:
-        """End what is past its deadline (invariant 8), and pauses that lasted long enough."""
+        """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
         events = self._live.take_events()
         self._live.paused.end_due(now)
         for sequence in self._deadlines.passed(now, len(self._live.by_request)):
             phase = "running" if sequence.has_started else "waiting"
             self.counters.add(f"deadline_{phase}")
-            message = f"the request passed its deadline while {phase}."
+            message = f"The request passed its deadline while {phase}."
             events.append(self._live.end(sequence, FinishReason.DEADLINE, now, message))
         return events
 
     def drain(self, now: float) -> None:
-        """Take no new requests; what was accepted runs to its end, paused or not."""
+        """Take no new requests. Accepted ones run to their end, also paused ones."""
         self._drains = True
         self.release(now)
 
     def release(self, now: float) -> None:
-        """Wait for nobody any more: from here on groups depart as they are, and no pause lasts."""
+        """From now on groups start without waiting to be full, and all pauses end."""
         self._is_released = True
         self._live.paused.end_all(now)
 
     def depart(self) -> None:
-        """Let those who wait now depart without waiting for others: nobody else will come."""
-        self._live.hurry()
+        """Let waiting requests start without waiting for others: no more will come."""
+        self._live.stop_gathering()
 
     def plan(self, now: float) -> PlannedBatch | None:
         """The work of one tick, or None when there is nothing to do.
 
-        There is no prefill phase and no decode phase. Every sequence has tokens known and tokens
-        computed, and a batch lets the second catch up with the first: by one for a sequence that
-        generates, by a span for one that has just arrived, was preempted, or lost its memory in
-        a crash. First the waiting are admitted, so that they are part of this very batch; then
-        the mix splits the budget; then each sequence, the most senior first, obtains the memory
-        for its span, at the expense of cached prefixes and, at the worst, of its juniors,
-        or of a tenant that holds more than its share.
+        There is no prefill phase and no decode phase. Every sequence has known tokens and computed
+        tokens, and each batch lets computed catch up with known. A generating sequence needs one
+        token. A sequence that is new, was preempted, or lost its memory in a crash needs a span.
+        First, waiting sequences are admitted, so that they are part of this batch. Then the mix
+        splits the budget. Then each sequence gets the memory for its span, the most senior first.
+        If memory is short, cached prefixes are evicted; after that, sequences of a tenant above
+        its share, or junior ones, are preempted.
         """
         self._live.stop_paused(now)
         self._live.admit(now, drains=self._is_released)
@@ -161,7 +160,7 @@ class Scheduler:
         sequences: list[Sequence] = []
         for group in self._composer.groups(self._batch_number):
             for sequence, span in self._composer.spans(group):
-                # One further down the list may have been preempted for one above it.
+                # A sequence may have been preempted for one before it in this loop.
                 if sequence.state is SequenceState.RUNNING and self._obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
                     sequences.append(sequence)
@@ -177,11 +176,11 @@ class Scheduler:
 
     @property
     def is_steady(self) -> bool:
-        """Whether planning before the last outcome is known takes nothing from anybody.
+        """Whether the next batch can be planned before the last outcome is known.
 
-        Nobody waits who may join, and everyone makes one token after the other, with memory for
-        the next: who is under way cannot be sent back to wait, and a slot that becomes free is
-        given away at once.
+        That is so if no waiting sequence may join, and every running one generates and has memory
+        for its next token. Otherwise planning early would be a loss: a sequence in flight cannot be
+        preempted, and a slot that becomes free should go to a waiting sequence at once.
         """
         live = self._live
         running, memory = live.running, live.memory
@@ -192,9 +191,9 @@ class Scheduler:
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
     def apply(self, planned: PlannedBatch, outcome: Outcome, now: float) -> list[Event]:
-        """Take in what came back: the only place where tokens are appended or become computed.
+        """Apply an outcome. Only here tokens are appended and become computed.
 
-        The events of planning (starts, preemptions) come out here too.
+        The events of planning (starts, preemptions) are returned here too.
         """
         batch = planned.batch
         self._returned_number += 1
@@ -204,9 +203,9 @@ class Scheduler:
         events = self._live.take_events()
         pairs = zip(batch.entries, outcome.samples, strict=True)
         for sequence, (entry, sample) in zip(planned.sequences, pairs, strict=True):
-            # Not one that was cancelled, or ended by its text, while the batch was under way.
+            # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
-                self._settle(sequence, entry, sample, now, events)
+                self._apply_sample(sequence, entry, sample, now, events)
         decode_count = sum(entry.length == 1 for entry in batch.entries)
         self._cost.observe(decode_count, batch.token_count - decode_count, outcome.seconds)
         self._live.gate.observe(outcome.seconds)
@@ -235,16 +234,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any accepted request has not ended."""
+        """Whether an accepted request has not ended."""
         return bool(self._live.by_request)
 
     @property
     def holds_answers(self) -> bool:
-        """Whether a group is under way, whose answers are to be handed out together."""
+        """Whether a group runs whose answers are given out together."""
         return self._live.gate.holds_answers
 
     def wake_at(self, now: float) -> float | None:
-        """When planning might change its mind though nothing arrives; None if never."""
+        """When planning may have a new result though nothing arrives; None if never."""
         live = self._live
         departure = live.gate.wake_at(live.line())
         times = (departure, live.paused.end_at, self._deadlines.next_at)
@@ -252,7 +251,7 @@ class Scheduler:
         return max(now, min(known)) if known else None
 
     def snapshot(self) -> Snapshot:
-        """The levels and counters of this moment."""
+        """The levels and counters now."""
         running, memory, queue = self._live.running, self._live.memory, self._live.queue
         ledger = memory.ledger
         return Snapshot(
@@ -272,18 +271,18 @@ class Scheduler:
         )
 
     def take_complaints(self) -> list[str]:
-        """What a policy that is not ours did wrong since the last call, in words."""
+        """Sentences about mistakes of a user's policy since the last call."""
         complaints = list(self._live.complaints)
         self._live.complaints.clear()
         return complaints
 
     @property
     def running(self) -> list[Sequence]:
-        """Those who run, the most senior first; to be read, not changed."""
+        """The running sequences, the most senior first. Read-only."""
         return self._live.running
 
     def detail(self, now: float) -> Detail:
-        """Who holds which memory and why the waiting wait; made only when somebody looks."""
+        """Which sequence holds which memory, and why others wait. Made only on demand."""
         return describe(self._live, self._settings, now)
 
     def check(self) -> None:
@@ -295,7 +294,7 @@ class Scheduler:
         return RETRY_SHARE * self._live.queue.work_count / rate if rate else 1.0
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
-        """Memory for the sequence's span, if need be from others; false if it has to wait."""
+        """Get memory for the sequence's span, if needed from others; false if it has to wait."""
         live = self._live
         length = sequence.planned + span
         while not live.memory.grow(sequence, length):
@@ -303,10 +302,10 @@ class Scheduler:
             victim = live.choose_victim(sequence)
             if victim is None:
                 return False
-            live.send_back(victim, now, by=sequence)
+            live.preempt_for_memory(victim, now, by=sequence)
         return True
 
-    def _settle(
+    def _apply_sample(
         self, sequence: Sequence, entry: Entry, sample: Sample, now: float, events: list[Event]
     ) -> None:
         live, request = self._live, sequence.request
@@ -314,28 +313,30 @@ class Scheduler:
         if live.queue.fair is not None and entry.wants_token:
             live.queue.fair.charge(request.tenant, 1)
         if sequence.computed > sequence.strikes.known_count:
-            sequence.strikes.count = 0  # it got past the place where the backend failed
+            sequence.strikes.count = 0  # it passed the position where the backend failed
         kind = "completion" if entry.start >= sequence.prompt_count else "prompt"
         self.counters.add(f"computed_{kind}_tokens", entry.length)
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
-            fault = sample.fault or Fault("the backend returned no token.")
+            fault = sample.fault or Fault("The backend returned no token.")
             event = live.end(
                 sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind
             )
             events.append(event)
             return
         if sample.prompt_logprobs:
-            self._score(sequence, entry, sample, events)
+            self._report_prompt_logprobs(sequence, entry, sample, events)
         if sample.token is not None and entry.wants_token:
             sequence.pending -= 1
             sequence.tokens.append(sample.token)
         live.memory.confirm(sequence)
         if sample.token is not None and entry.wants_token:
-            self._extend(sequence, sample, now, events)
+            self._report_token(sequence, sample, now, events)
 
-    def _extend(self, sequence: Sequence, sample: Sample, now: float, events: list[Event]) -> None:
-        """Report a token, and the end of the sequence if this is it."""
+    def _report_token(
+        self, sequence: Sequence, sample: Sample, now: float, events: list[Event]
+    ) -> None:
+        """Report a token, and the end of the sequence if the token ends it."""
         token = sample.token
         assert token is not None, "only called with a token"
         if token in sequence.sampling.end_tokens:
@@ -348,8 +349,10 @@ class Scheduler:
         if sequence.known_count >= sequence.known_max:
             events.append(self._live.end(sequence, FinishReason.LENGTH, now))
 
-    def _score(self, sequence: Sequence, entry: Entry, sample: Sample, events: list[Event]) -> None:
-        """Report logprobs of the prompt, but none twice when a span was computed again."""
+    def _report_prompt_logprobs(
+        self, sequence: Sequence, entry: Entry, sample: Sample, events: list[Event]
+    ) -> None:
+        """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
         start = max(entry.start, 1)
         fresh = sample.prompt_logprobs[max(0, sequence.prompt_scored - start) :]
         if fresh:
@@ -359,7 +362,7 @@ class Scheduler:
 
 
 def _entry(sequence: Sequence, span: int) -> Entry:
-    """The entry for the sequence's next span; counts it as planned."""
+    """The entry for the sequence's next span. Counts the span as planned."""
     assert sequence.slot is not None, "only a sequence with a slot computes"
     start = sequence.planned
     tokens = tuple(sequence.tokens[start : start + span])

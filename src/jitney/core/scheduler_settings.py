@@ -1,6 +1,6 @@
-"""The numbers that the scheduler runs by, and the names of its strategies, policies and mixes.
+"""Settings of the scheduler, and the names of its strategies, policies and mixes.
 
-Only what the core needs; `jitney.config` is where people set them. Frozen after start.
+Only what the core needs. People set them in `jitney.config`. Frozen.
 
 Tests: tests/unit/core/test_scheduler.py.
 """
@@ -15,17 +15,17 @@ class Strategy(StrEnum):
     """When waiting requests may join."""
 
     CONTINUOUS = "continuous"
-    """At any tick, or where there is a window, when it is over."""
+    """At any tick; or at the end of the window, if there is one."""
     STATIC = "static"
-    """A group departs when it is full or its oldest waited `wait_s`, and runs to its end."""
+    """A group starts when it is full or its oldest waited `wait_s`, and runs to its end."""
     DYNAMIC = "dynamic"
-    """As static, with a shorter wait."""
+    """Like static, with a shorter wait."""
     ADAPTIVE = "adaptive"
-    """As dynamic, with groups that are larger when many wait and smaller when ticks are slow."""
+    """Like dynamic. Groups are larger when many wait and smaller when ticks are slow."""
 
 
 class Policy(StrEnum):
-    """Who among the waiting is next."""
+    """Which waiting sequence is next."""
 
     FIFO = "fifo"
     PRIORITY = "priority"
@@ -34,18 +34,18 @@ class Policy(StrEnum):
 
 
 class Mix(StrEnum):
-    """How a tick's token budget is split between those who generate and those who prefill."""
+    """How the token budget of a tick is split between decodes and prefills."""
 
     DECODE_FIRST = "decode-first"
     PREFILL_FIRST = "prefill-first"
     BALANCED = "balanced"
     BOUNDED_STALL = "bounded-stall"
     SEPARATE = "separate"
-    """A tick carries prefills or decodes, never both."""
+    """A tick has prefills or decodes, never both."""
 
 
 class GroupAnswers(StrEnum):
-    """When the answers of a group are handed out."""
+    """When the answers of a group are given out."""
 
     TOGETHER = "together"
     EACH = "each"
@@ -53,7 +53,7 @@ class GroupAnswers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """Limits and choices of one scheduler; memory and slots come from the backend's traits."""
+    """Limits and choices of one scheduler. Memory and slots come from the backend's traits."""
 
     model_len_max: int
     max_num_seqs: int = 16
@@ -61,30 +61,30 @@ class SchedulerSettings:
     prefill_chunk: int = 512
     enable_prefix_caching: bool = True
     cache_tokens: int | None = None
-    """Most tokens that idle cached prefixes may hold; None leaves it to the memory."""
+    """The most tokens of cached prefixes; None: as many as the memory holds."""
     watermark: float = 0.02
-    """Share of the memory that admission leaves free, so that running sequences can grow."""
+    """Share of the memory that admission keeps free, so that running sequences can grow."""
     saved_limit: int = 2**30
     strategy: Strategy = Strategy.CONTINUOUS
     policy: Policy | SchedulingPolicy = Policy.FIFO
     mix: Mix = Mix.BOUNDED_STALL
     wait_s: float | None = 0.0
-    """How long newcomers are gathered before they run; None is until a group is full."""
+    """How long newcomers are gathered before they run; None: until a group is full."""
     window_size: int | None = None
-    """Newcomers that end the window of `continuous` early; None is as many as have a place."""
+    """So many newcomers end the window of `continuous` early; None: as many as have a place."""
     min_batch_size: int = 1
-    """The fewest that depart together before `wait_s` is over."""
+    """The smallest group that starts before `wait_s` is over."""
     group_answers: GroupAnswers = GroupAnswers.TOGETHER
     prefill_batch_size: int | None = None
     decode_batch_size: int | None = None
-    """Sequences in one tick of prefills, and of decodes, under the mix `separate`."""
+    """Sequences in one tick of prefills and of decodes, under the mix `separate`."""
     enable_preemption: bool = True
-    """Whether a request of a higher class takes the place of one of a lower class that runs."""
+    """Whether a request of a higher class may displace a running one of a lower class."""
     stall_s_target: float = 0.1
     tick_s_target: float = 0.1
-    """Ticks that take longer make the groups of `adaptive` smaller."""
+    """Slower ticks make the groups of `adaptive` smaller."""
     overtake_s: float = 30.0
-    """No request is overtaken by one that arrived more than this later."""
+    """No request is overtaken by one that arrived more than this time later."""
     max_num_queued_reqs: int = 1024
     max_num_queued_tokens: int = 1_000_000
     queue_timeout_s: float | None = None
@@ -93,5 +93,5 @@ class SchedulerSettings:
     def __post_init__(self) -> None:
         assert self.max_num_seqs >= 1, self.max_num_seqs
         assert self.prefill_chunk >= 1, self.prefill_chunk
-        # With fewer tokens than sequences a prefilling sequence could starve behind decodes.
+        # With fewer tokens than sequences, a prefill could starve behind decodes.
         assert self.max_num_batched_tokens >= self.max_num_seqs, self.max_num_batched_tokens

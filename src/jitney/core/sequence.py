@@ -1,12 +1,12 @@
-"""`Sequence`: one stream of tokens being extended. Mutable; only the scheduler touches it.
+"""`Sequence`: one stream of tokens that grows. Mutable; only the scheduler changes it.
 
-Each sequence has tokens *known* and tokens *computed*; a tick lets the second catch up with the
-first. One that is a single token short is generating, one further behind is prefilling: those
-words are for people to look at and steer nothing.
+Each sequence has *known* tokens and *computed* tokens. A tick lets computed catch up with known. A
+sequence that is one token behind is generating; one that is further behind is prefilling. These two
+words are for people; nothing depends on them.
 
     known      tokens[:known_count]           prompt and completion so far
     computed   positions whose keys and values are in the slot, confirmed by an outcome
-    planned    computed, plus what batches in flight were told to compute
+    planned    computed, plus the positions in batches in flight
     pending    tokens that batches in flight will sample (0 while nothing is in flight)
 """
 
@@ -22,7 +22,7 @@ from jitney.errors import ContextLengthExceeded, InvalidRequest
 
 _CONVERTED = {"seed", "top_k", "logit_bias"}
 _PASSED_ON = {each.name for each in fields(Sampling)} & PARAMETERS.keys() - _CONVERTED
-"""Sampling parameters that a backend is given as they are."""
+"""Sampling parameters that a backend gets unchanged."""
 
 
 class SequenceState(StrEnum):
@@ -31,7 +31,7 @@ class SequenceState(StrEnum):
     WAITING -> RUNNING -> FINISHED
        ^          |
        `----------'  preempted, or the backend lost its memory
-    and WAITING -> FINISHED when it is cancelled or its deadline passes.
+    and WAITING -> FINISHED if it is cancelled or its deadline passes.
     """
 
     WAITING = "waiting"
@@ -49,7 +49,7 @@ _MOVES = {
 
 @dataclass(slots=True)
 class Strikes:
-    """Backend failures in a row that a sequence was part of, and how much it knew at the last."""
+    """Backend failures in a row with this sequence, and its known tokens at the last one."""
 
     count: int = 0
     known_count: int = 0
@@ -67,9 +67,9 @@ class History:
     started_at: float | None = None
     """When it first got a slot."""
     admitted_known: int = 0
-    """Tokens that it knew when it last got one."""
+    """Known tokens when it last got a slot."""
     cached_count: int = 0
-    """Tokens of its prompt that were not computed when it started."""
+    """Prompt tokens that were in the cache when it started."""
     preempted_count: int = 0
     paused_s: float = 0.0
 
@@ -86,14 +86,14 @@ class Sequence:
     priority: Priority = field(init=False)
     tokens: list[int] = field(init=False)
     order: int = 0
-    """Of submission, among all sequences."""
+    """The number of its submission, among all sequences."""
     state: SequenceState = SequenceState.WAITING
     slot: int | None = None
     computed: int = 0
     planned: int = 0
     pending: int = 0
     prompt_scored: int = 1
-    """Positions of the prompt whose logprobs were reported; the first one has none."""
+    """Prompt positions whose logprobs were reported, counting position 0, which has none."""
     chain: Chain | None = None
     strikes: Strikes = field(default_factory=Strikes)
     history: History = field(default_factory=History)
@@ -119,19 +119,19 @@ class Sequence:
 
     @property
     def wanted_count(self) -> int:
-        """Positions that could be planned now, the one of a token in flight included."""
+        """Positions that could be planned now, also that of a token in flight."""
         if len(self.tokens) + self.pending >= self.known_max and self.pending:
-            return 0  # the last token it may have is in flight: nothing follows it
+            return 0  # its last allowed token is in flight: nothing follows it
         return len(self.tokens) + self.pending - self.planned
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether more is to be computed than the token that it made last."""
+        """Whether more than its last token is to be computed."""
         return len(self.tokens) - self.computed > 1
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a batch that has not returned holds an entry of it."""
+        """Whether it is in a batch that has not returned."""
         return self.planned != self.computed or self.pending > 0
 
     @property
@@ -141,51 +141,57 @@ class Sequence:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be what brings the backend down: suspects run one at a time."""
+        """Whether it may be what makes the backend fail. Suspects run one at a time."""
         return self.strikes.count >= limits.STRIKES_QUARANTINE
 
     @property
     def has_progressed(self) -> bool:
-        """Whether it made a token since it was admitted: only then may it be preempted again."""
+        """Whether it made a token since it was admitted."""
         return len(self.tokens) > self.history.admitted_known
 
     @property
     def work_left(self) -> int:
-        """Tokens still to compute if it runs to its limit: what `sjf` sorts by."""
+        """Tokens to compute until its limit. The policy `sjf` sorts by it."""
         return self.known_max - self.computed
 
     def move(self, state: SequenceState) -> None:
-        """Change state; only moves of the diagram are legal."""
+        """Change the state. Only moves of the diagram are allowed."""
         assert (self.state, state) in _MOVES, (self.state, state)
         self.state = state
 
     def forget_computed(self) -> None:
-        """Its memory is gone: everything known is to be computed again."""
+        """Its memory is gone: all known tokens have to be computed again."""
         self.slot = None
         self.computed = 0
         self.planned = 0
         self.pending = 0
 
 
+def check_prompt_length(prompt_count: int, model_len_max: int) -> None:
+    """Raise InvalidRequest for an empty prompt, and ContextLengthExceeded for one that is too
+    long."""
+    if prompt_count == 0:
+        raise InvalidRequest("The prompt is empty; give at least one token.", "prompt")
+    if prompt_count >= model_len_max:
+        raise ContextLengthExceeded(
+            f"The prompt has {prompt_count} tokens, the context holds {model_len_max}, and the "
+            "completion needs at least one; shorten the prompt; whoever loads the model can raise "
+            "max_model_len.",
+            "prompt",
+        )
+
+
 def make_sequences(
     request: Request, eos_tokens: frozenset[int], model_len_max: int, now: float
 ) -> list[Sequence]:
-    """The sequences of a request, one for each completion; raises when it can never fit."""
+    """The sequences of a request, one for each completion. Raises if it can never fit."""
     prompt_count = len(request.prompt)
-    if prompt_count == 0:
-        raise InvalidRequest("the prompt is empty; give at least one token.", "prompt")
-    if prompt_count >= model_len_max:
-        raise ContextLengthExceeded(
-            f"the prompt has {prompt_count} tokens and the context is {model_len_max}, of which "
-            "one must be left for the completion; shorten the prompt; whoever loads the model can "
-            "raise max_model_len.",
-            "prompt",
-        )
+    check_prompt_length(prompt_count, model_len_max)
     params = request.params
     known_max = model_len_max
     if params.max_tokens is not None:
         known_max = min(model_len_max, prompt_count + params.max_tokens)
-    # One for all of them but for the seed: a bias or a schema may be large.
+    # They share everything except the seed: a bias or a schema may be large.
     sampling = _make_sampling(request, eos_tokens)
     return [
         Sequence(request, index, replace(sampling, seed=_seed(request, index)), known_max, now)
@@ -194,12 +200,12 @@ def make_sequences(
 
 
 def _seed(request: Request, index: int) -> int:
-    """Each completion draws for itself; the first one draws as if it were alone."""
+    """Each completion has its own seed. The first has the seed of the request."""
     return (request.seed + index * 0x9E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
 
 
 def _make_sampling(request: Request, eos_tokens: frozenset[int]) -> Sampling:
-    """What a backend has to know of a request to choose tokens for its first completion."""
+    """The sampling of the first completion of a request."""
     params = request.params
     ends = set(params.stop_token_ids or ())
     if not params.ignore_eos:

@@ -1,7 +1,7 @@
-"""Who waits and who runs: every live sequence, and each of its moves between the two.
+"""All live sequences: which wait, which run, and every move between the two.
 
-Admission, displacement, preemption and ending are here; what the running do in a tick is the
-scheduler's matter. Called by the scheduler only.
+Admission, displacement, preemption and ending are here. The scheduler decides what running
+sequences do in a tick. Called by the scheduler only.
 
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
@@ -22,7 +22,7 @@ from jitney.core.events import (
     StartEvent,
 )
 from jitney.core.memory import Memory
-from jitney.core.occupancy import Occupancy, spare
+from jitney.core.occupancy import Occupancy, all_but_first
 from jitney.core.pauses import Pauses
 from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
@@ -35,7 +35,7 @@ from jitney.core.strategy import Line, make_gate
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
-"""Waiting sequences looked at for one place; those who wait for a prefix let others pass."""
+"""Waiting sequences to look at for one place. One that waits for a prefix lets others pass."""
 
 _ENDINGS = {
     FinishReason.STOP: "ended_finished",
@@ -57,7 +57,7 @@ class LiveSequences:
         self.memory = Memory(traits, settings, counters)
         self.occupancy = Occupancy(self.memory, settings.max_num_seqs)
         self.complaints: list[str] = []
-        """What is wrong with a policy that is not ours, in words, to be said and cleared."""
+        """Sentences about mistakes of a user's policy, to be logged and cleared."""
         ranking = ranking_of(settings.policy, counters, self.complaints)
         self.queue = WaitQueue(ranking, settings.overtake_s)
         self.gate = make_gate(settings, counters)
@@ -66,15 +66,15 @@ class LiveSequences:
         self.by_request: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
         self.deferred_count = 0
-        """Those passed over at the last admission: they wait for something other than room."""
-        self._crowded: set[str] = set()
-        """Tenants that were seen to have no share of the memory left, in this admission."""
+        """Sequences skipped at the last admission: they do not wait for room."""
+        self._memory_full: set[str] = set()
+        """Tenants whose share of the memory is used up, as found in this admission."""
         self._events: list[Event] = []
         self._order = 0
-        self._hurried_order = 0
+        self._gathered_order = 0
 
     def add(self, sequences: list[Sequence]) -> None:
-        """The sequences of a newly accepted request wait from here on."""
+        """The sequences of a newly accepted request start to wait."""
         self.by_request[sequences[0].request.id] = list(sequences)
         for sequence in sequences:
             self._order += 1
@@ -89,26 +89,26 @@ class LiveSequences:
         return events
 
     def admit(self, now: float, *, drains: bool) -> None:
-        """Let the waiting run, as far as strategy, policy, places and memory allow."""
+        """Let waiting sequences run, as far as strategy, policy, places and memory allow."""
         line = self.line()
-        is_hurried = line.oldest is not None and line.oldest.order <= self._hurried_order
-        self.gate.open(now, line, drains=drains or is_hurried)
-        self._crowded.clear()
+        is_gathered = line.oldest is not None and line.oldest.order <= self._gathered_order
+        self.gate.open(now, line, drains=drains or is_gathered)
+        self._memory_full.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):
             if self._counters["copied_tokens"] >= copied_max:
                 break
-        # Those whom a share holds back join no group that others travel in already.
-        held_back = (self.held_back or self.queue.shares.full) | self._crowded
+        # Sequences that a share holds back cannot join this group later.
+        held_back = (self.held_back or self.queue.shares.full) | self._memory_full
         if self.queue.count == self.queue.shares.waiting_count(held_back):
             self.gate.close()
 
-    def hurry(self) -> None:
-        """Those who came until now need not wait for others to join them."""
-        self._hurried_order = self._order
+    def stop_gathering(self) -> None:
+        """Sequences that wait now need not wait for others to join them."""
+        self._gathered_order = self._order
 
     def line(self) -> Line:
-        """The newcomers who could be admitted if there is room, and the places for them."""
+        """The newcomers that could be admitted if there is room, and the free places."""
         held_back = self.held_back or frozenset()
         places = self._settings.max_num_seqs - len(self.running)
         count, oldest = self.queue.newcomer_count(held_back), self.queue.oldest_newcomer(held_back)
@@ -116,14 +116,14 @@ class LiveSequences:
 
     @property
     def joinable_count(self) -> int:
-        """Of the waiting, those whom the gate lets in."""
+        """How many waiting sequences the gate lets in."""
         if self.gate.is_open:
             return self.queue.count
         return self.queue.count - self.queue.newcomer_count()
 
     @property
     def is_tick_full(self) -> bool:
-        """Whether those who run fill a tick: who cannot be computed is better chosen later."""
+        """Whether running sequences fill a tick. Then it is better to choose the next one later."""
         chunk = self._settings.prefill_chunk
         wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
         return wanted >= self._settings.max_num_batched_tokens
@@ -137,7 +137,7 @@ class LiveSequences:
         by: Sequence,
         keeps_memory: bool,
     ) -> None:
-        """Send a running sequence back to wait, in favour of `by`; it keeps its age."""
+        """Let a running sequence wait again, in favour of `by`. It keeps its age."""
         assert not sequence.is_in_flight, "its batch must return first"
         self.memory.leave(sequence, keeps_memory=keeps_memory)
         self._wait_again(sequence)
@@ -153,11 +153,11 @@ class LiveSequences:
 
     @property
     def waiting_paused_count(self) -> int:
-        """Those who are paused and run no more."""
+        """How many are paused and do not run any more."""
         return sum(sequence.state is SequenceState.WAITING for sequence in self.paused)
 
     def stop_paused(self, now: float) -> None:
-        """Send those back who were paused while they ran, as far as their batch has returned."""
+        """Preempt running sequences that were paused, if their batch has returned."""
         if not self.paused:
             return
         for sequence in [each for each in self.running if each in self.paused]:
@@ -165,12 +165,12 @@ class LiveSequences:
                 self.preempt(sequence, PreemptReason.PAUSED, now, by=sequence, keeps_memory=True)
 
     def reprioritise(self, sequence: Sequence, priority: Priority) -> None:
-        """Put the sequence into another class, from here on."""
+        """Change the class of the sequence."""
         sequence.priority = priority
         self._counters.add("reprioritised")
         if sequence.state is SequenceState.RUNNING:
             self.running.remove(sequence)
-            self._place_among_running(sequence)
+            self._insert_running(sequence)
         elif sequence not in self.paused:
             self.queue.rank_again(sequence)
 
@@ -183,9 +183,9 @@ class LiveSequences:
         stop_reason: int | None = None,
         fault_kind: FaultKind = FaultKind.BACKEND,
     ) -> FinishEvent:
-        """The end of a sequence, whether it runs or waits; reported exactly once (invariant 1)."""
+        """End a sequence that runs or waits. Reported exactly once (invariant 1)."""
         if sequence.state is SequenceState.RUNNING:
-            # Memory that may hold what made it fail is not for others to build on.
+            # Others must not reuse memory that may hold the cause of a failure.
             self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)
             self._stop_running(sequence)
             self.memory.trim_cache(self.running)
@@ -218,8 +218,8 @@ class LiveSequences:
         )
 
     def lose_memory(self) -> None:
-        """The backend lost everything: what ran waits again, at nothing computed."""
-        self.memory.lose_everything()
+        """The backend lost its memory: running sequences wait again, with nothing computed."""
+        self.memory.clear()
         for sequence in list(self.running):
             sequence.forget_computed()
             self._wait_again(sequence)
@@ -232,10 +232,10 @@ class LiveSequences:
         running = [sequence for sequence in live if sequence.state is SequenceState.RUNNING]
         waiting = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
-        assert set(running) == set(self.running), "the running list is not who runs"
+        assert set(running) == set(self.running), "the list of running sequences is wrong"
         assert len(running) <= self._settings.max_num_seqs, len(running)
         line = [sequence for sequence in waiting if sequence not in self.paused]
-        assert set(self.paused) <= set(live), "one that ended is paused"
+        assert set(self.paused) <= set(live), "an ended sequence is paused"
         assert self.queue.count == len(line), (self.queue.count, len(line))
         assert self.queue.token_count == sum(s.known_count for s in line), "queue tokens"
         self.queue.shares.check(line, list(self.paused), running)
@@ -246,21 +246,21 @@ class LiveSequences:
             assert sequence.known_count <= sequence.known_max, sequence.request.id
 
     def _admit_one(self, now: float) -> bool:
-        """Admit one sequence, or make place for one; false when there is nothing more to do."""
+        """Admit one sequence, or make room for one; false if there is nothing more to do."""
         self.deferred_count = 0
         if len(self.running) >= self._settings.max_num_seqs and not self._displaces:
             return False
         without = self.held_back
         if without is None:
             return False
-        without = without | self._crowded
+        without = without | self._memory_full
         if self.queue.shares.waiting_count(without):
             self._counters.add("share_waits")
         candidates, strangers_count = self._candidates(now, without)
         looked_at = 0
         for sequence in candidates:
             sharer = sequence.request.sharer
-            if sharer in self._crowded:
+            if sharer in self._memory_full:
                 continue
             self.deferred_count = strangers_count + looked_at
             if looked_at >= LOOKAHEAD:
@@ -273,20 +273,20 @@ class LiveSequences:
                 self._counters.add("prefix_waits")
                 continue
             if sharer is not None and not self.occupancy.has_room(sequence, match, self.running):
-                # Its others wait for as long as it does, and those of other tenants pass.
-                self._crowded.add(sharer)
+                # The tenant's other sequences wait too. Those of other tenants pass.
+                self._memory_full.add(sharer)
                 continue
-            # Nobody passes the one whose turn it is, or a large one would wait for ever.
-            return self._make_place(sequence, match, now)
+            # Nothing passes the sequence whose turn it is, or a large one would wait for ever.
+            return self._admit(sequence, match, now)
         self.deferred_count = self.queue.count
         return False
 
     @property
     def held_back(self) -> Set[str] | None:
-        """Tenants of whom nobody is admitted now; None is everybody.
+        """Tenants of which nothing is admitted now; None: nothing is admitted at all.
 
-        Those who run as many as they may, and where those who run fill a tick, whoever prefills
-        already: a tenant that does not has its part of the tick.
+        These are tenants that run their full share. When running sequences fill a tick, tenants
+        that already prefill are held back too; other tenants still get their part of the tick.
         """
         full = self.queue.shares.full
         if not self.is_tick_full:
@@ -296,47 +296,48 @@ class LiveSequences:
         return full | named if named == prefilling else None
 
     def choose_victim(self, sequence: Sequence) -> Sequence | None:
-        """Who is sent back when there is no memory for the sequence, if anyone can be.
+        """The sequence to preempt when there is no memory for this one; None if there is none.
 
-        One of a tenant beyond its share, and else one of its juniors. A sequence whose own tenant
-        is beyond its share takes from its own.
+        First one of a tenant above its share, otherwise a junior of this sequence. If its own
+        tenant is above its share, only juniors of that tenant.
         """
         juniors = self.running[self.running.index(sequence) + 1 :]
-        beyond = self.occupancy.beyond(self.running)
+        over_share = self.occupancy.over_share(self.running)
         sharer, by_class = sequence.request.sharer, self.by_class
-        if sharer in beyond:
+        if sharer in over_share:
             own = [each for each in juniors if each.request.sharer == sharer]
             return choose_for_memory(own, by_class=by_class)
-        spared = choose_for_memory(spare(self.running, beyond), by_class=by_class)
-        return spared or choose_for_memory(juniors, by_class=by_class)
+        victims = all_but_first(self.running, over_share)
+        victim = choose_for_memory(victims, by_class=by_class)
+        return victim or choose_for_memory(juniors, by_class=by_class)
 
     def _candidates(self, now: float, without: Set[str]) -> tuple[Iterable[Sequence], int]:
-        """Who may be admitted, the next one first; and how many others wait.
+        """The sequences that may be admitted, the next first; and how many others wait.
 
-        Those wait for a group of their own, or for one of their tenant's to end.
+        The others wait for a group, or for their tenant's share.
         """
         waiting = self.queue.ordered(now, without)
         if self.gate.is_open:
             return waiting, self.queue.shares.waiting_count(without)
-        # One that ran before may stand behind any number of newcomers.
+        # A sequence that ran before may be behind many newcomers.
         joinable_count = self.joinable_count
         found = filter(self.gate.may_join, waiting) if joinable_count else ()
         return found, self.queue.count - joinable_count
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
-        """Whether there is room for what the sequence knows, beside those who run."""
+        """Whether there is room for its known tokens, beside the running sequences."""
         memory = self.memory
         room = memory.blocks_obtainable(self.running, match)
         room -= memory.blocks_promised(self.running) + memory.blocks_wanted(sequence, match)
         reserve = int(self._settings.watermark * memory.ledger.capacity) if self.running else 0
         return room >= reserve
 
-    def _make_place(self, sequence: Sequence, match: Match, now: float) -> bool:
+    def _admit(self, sequence: Sequence, match: Match, now: float) -> bool:
         if len(self.running) >= self._settings.max_num_seqs:
             return self._displace(sequence, now, keeps_memory=True)
         if not self.has_memory(sequence, match):
             self._counters.add("kv_full")
-            return self._take_back(sequence, now) or self._displace(
+            return self._preempt_over_share(sequence, now) or self._displace(
                 sequence, now, keeps_memory=False
             )
         if not self.memory.give_slot(sequence, match):
@@ -349,12 +350,12 @@ class LiveSequences:
         sequence.move(SequenceState.RUNNING)
         history = sequence.history
         history.admitted_known = sequence.known_count
-        self._place_among_running(sequence)
+        self._insert_running(sequence)
         self.gate.joined(sequence)
         self.queue.shares.count(sequence, running=1)
         if self.queue.fair is not None:
             self.queue.fair.admit(sequence)
-            # Charged at once, or one tenant would take all places of this very tick.
+            # Charged now, or one tenant would take all places of this tick.
             self.queue.fair.charge(
                 sequence.request.tenant, sequence.known_count - sequence.computed
             )
@@ -367,30 +368,30 @@ class LiveSequences:
                 StartEvent(sequence.request.id, sequence.index, now, waited_s, sequence.computed)
             )
 
-    def _place_among_running(self, sequence: Sequence) -> None:
+    def _insert_running(self, sequence: Sequence) -> None:
         insort(self.running, sequence, key=lambda s: seniority(s, by_class=self.by_class))
 
-    def _take_back(self, sequence: Sequence, now: float) -> bool:
-        """Send one back whose tenant holds more than its share; false if there is none."""
+    def _preempt_over_share(self, sequence: Sequence, now: float) -> bool:
+        """Preempt a sequence of a tenant above its share; false if there is none."""
         if sequence.request.sharer is None:
             return False
-        beyond = spare(self.running, self.occupancy.beyond(self.running))
+        victims = all_but_first(self.running, self.occupancy.over_share(self.running))
         victim = choose_for_memory(
-            [each for each in beyond if each.has_progressed], by_class=self.by_class
+            [each for each in victims if each.has_progressed], by_class=self.by_class
         )
         if victim is None:
             return False
-        self.send_back(victim, now, by=sequence)
+        self.preempt_for_memory(victim, now, by=sequence)
         return True
 
-    def send_back(self, victim: Sequence, now: float, *, by: Sequence) -> None:
-        """Give up a sequence's memory in favour of `by`; it is saved where that is possible."""
+    def preempt_for_memory(self, victim: Sequence, now: float, *, by: Sequence) -> None:
+        """Preempt a sequence and free its memory for `by`. It is saved if possible."""
         saved = self.memory.save(victim)
         reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
         self.preempt(victim, reason, now, by=by, keeps_memory=False)
 
     def _displace(self, sequence: Sequence, now: float, *, keeps_memory: bool) -> bool:
-        """Send a running sequence of a lower class back to make place; false if there is none."""
+        """Preempt a running sequence of a lower class; false if there is none."""
         if not self._displaces:
             return False
         overtake_s = self._settings.overtake_s
@@ -404,7 +405,7 @@ class LiveSequences:
         return True
 
     def _is_quarantined(self, sequence: Sequence) -> bool:
-        """Whether it is a suspect and another one is running: they run one at a time."""
+        """Whether it is a suspect and another suspect runs: they run one at a time."""
         if not sequence.is_suspect:
             return False
         if any(other.is_suspect for other in self.running):
@@ -414,7 +415,7 @@ class LiveSequences:
 
     def _wait_again(self, sequence: Sequence) -> None:
         sequence.move(SequenceState.WAITING)
-        # Before it leaves those who run, so that its tenant is not taken to have been away.
+        # Before it stops running, so that its tenant does not seem absent.
         self.queue.add(sequence)
         if sequence in self.paused:
             self.paused.leave_queue(sequence)

@@ -1,7 +1,7 @@
-"""What tenants hold of the queue and of the places, against the `Share` that each may hold.
+"""Counts what tenants hold of the queue and of the places, and compares it with their `Share`.
 
-Only requests that carry a share are counted; all of one tenant carry the same. Called by the
-scheduler's parts only.
+Only requests with a share are counted. All requests of a tenant have the same share. Called by the
+parts of the scheduler only.
 """
 
 from collections.abc import Set
@@ -12,13 +12,13 @@ from jitney.core.sequence import Sequence
 
 
 def paused_max(waiting_max: int) -> int:
-    """How many may be paused beside a queue with so many places."""
+    """How many may be paused, for a queue with so many places."""
     return min(max(1, waiting_max // 4), limits.PAUSED_MAX)
 
 
 @dataclass(slots=True)
 class TenantCounts:
-    """Sequences and tokens of one tenant that wait, and its sequences that are paused and run."""
+    """Waiting sequences of one tenant and their tokens; its paused and its running sequences."""
 
     waiting_count: int = 0
     paused_count: int = 0
@@ -27,7 +27,7 @@ class TenantCounts:
 
 
 class Shares:
-    """The counts of every tenant that has a share and is here."""
+    """The counts of every tenant with a share and a live sequence."""
 
     def __init__(self) -> None:
         self._held: dict[str, TenantCounts] = {}
@@ -35,11 +35,11 @@ class Shares:
 
     @property
     def full(self) -> Set[str]:
-        """Tenants that run as many as they may: nothing else of theirs is admitted."""
+        """Tenants that run as many sequences as they may. No more of theirs is admitted."""
         return self._full
 
     def waiting_count(self, tenants: Set[str]) -> int:
-        """Sequences of these tenants that wait."""
+        """How many sequences of these tenants wait."""
         return sum(self.held(tenant).waiting_count for tenant in tenants)
 
     def held(self, tenant: str) -> TenantCounts:
@@ -49,7 +49,7 @@ class Shares:
     def has_room(self, sequences: list[Sequence]) -> bool:
         """Whether a new request is within its tenant's share of the queue.
 
-        Who has nothing waiting may always bring one request, however small the share.
+        A tenant without waiting sequences may always add one request, even above its share.
         """
         share, held = sequences[0].request.share, self.held(sequences[0].request.tenant)
         if share is None or held.waiting_count == 0:
@@ -59,7 +59,7 @@ class Shares:
         return count <= share.waiting_max and token_count <= share.waiting_tokens_max
 
     def may_pause(self, sequence: Sequence) -> bool:
-        """Whether its tenant has room for one more that is paused."""
+        """Whether its tenant may have one more paused sequence."""
         share = sequence.request.share
         if share is None:
             return True
@@ -68,7 +68,7 @@ class Shares:
     def count(
         self, sequence: Sequence, *, waiting: int = 0, paused: int = 0, running: int = 0
     ) -> None:
-        """The sequence waits, is paused or runs from here on (1), or no more (-1)."""
+        """Count a sequence that begins (1) or stops (-1) to wait, to be paused or to run."""
         request = sequence.request
         if request.share is None:
             return

@@ -1,9 +1,9 @@
-"""How the scheduler stands at one moment: `Snapshot` in numbers, `Detail` for people to look at.
+"""The state of the scheduler at one moment: `Snapshot` in numbers, `Detail` for people.
 
-A snapshot is taken before and after every batch, from counts and from those who run, never from
-all slots: a turn must not cost more because many slots are kept for their prefixes. The detail,
-who holds what and who waits why, is made on demand on the thread that owns the scheduler. Its
-reasons are those that the next admission would find, in the order in which it would look.
+A snapshot is taken before and after every batch. It uses counts and the running sequences, never
+all slots: a turn must not be slower because many prefixes are cached. The detail (which sequence
+holds what, and why others wait) is made on demand, on the thread of the scheduler. Its reasons are
+those that the next admission would find, in the same order.
 """
 
 from collections.abc import Mapping
@@ -24,26 +24,26 @@ WAITING_SHOWN_MAX = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Levels and counters. Tokens of memory are whole blocks, shared ones once."""
+    """Levels and counters. Memory is counted in whole blocks; shared ones count once."""
 
     running_count: int
     prefilling_count: int
-    """Of the running, those who have more to compute than the token that they made last."""
+    """Running sequences that have more to compute than their last token."""
     waiting_count: int
     paused_count: int
-    """Those whose caller paused them; they are not among the waiting."""
+    """Sequences that their callers paused. They do not count as waiting."""
     waiting_tokens: int
     deferred_count: int
-    """Of the waiting, those who wait for a prefix, window, group, trial or share, not for room."""
+    """Waiting sequences that wait for a prefix, window, group, trial or share, not for room."""
     cached_count: int
-    """Slots in which nobody runs, kept for their prefixes."""
+    """Slots without a running sequence, kept for their prefixes."""
     kv_tokens: int
     kv_used: int
     kv_cached: int
     slot_count: int
     """Sequences that may run at once."""
     fit: Fit | None
-    """What a tick of decodes takes; None while there was none."""
+    """The time of a tick of decodes; None before the first."""
     counters: Mapping[str, int]
 
     @property
@@ -53,7 +53,7 @@ class Snapshot:
 
     @property
     def is_work_due(self) -> bool:
-        """Whether a forward pass is expected: not while all are paused, or are being gathered."""
+        """Whether a forward pass should happen: not while all are paused or gathered."""
         return self.running_count > 0 or self.waiting_count > self.deferred_count
 
 
@@ -69,27 +69,27 @@ class WaitReason(StrEnum):
     """What a waiting sequence waits for."""
 
     SLOT = "slot"
-    """As many run as may."""
+    """All places are taken."""
     MEMORY = "memory"
-    """What it knows does not fit beside those who run."""
+    """Its known tokens do not fit beside the running sequences."""
     PREFIX = "prefix"
-    """Another sequence is computing what they have in common."""
+    """Another sequence is computing their common prefix."""
     GROUP = "group"
-    """Its group has not departed yet."""
+    """Its group has not started yet."""
     WINDOW = "window"
     """Newcomers are gathered for a moment before they join."""
     PAUSED = "paused"
     """Its caller paused it."""
     TRIAL = "trial"
-    """It was there when the backend failed, again and again, and such run one at a time."""
+    """It was in several batches that failed. Such sequences run one at a time."""
     SHARE = "share"
-    """Its tenant runs as many as it may, or holds as much memory."""
+    """Its tenant runs, or holds in memory, as much as it may."""
     BUDGET = "budget"
-    """Those who run fill the next batch."""
+    """Running sequences fill the next batch."""
     TURN = "turn"
-    """Nobody passes the one before it."""
+    """The sequence before it must be admitted first."""
     NEXT = "next"
-    """Nothing: it is admitted at the next tick."""
+    """Nothing: it will be admitted at the next tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """One slot that holds something; slots that are not listed are idle."""
+    """One slot that holds something. Slots that are not listed are empty."""
 
     slot: int
     state: SlotState
@@ -127,18 +127,18 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Slots, memory by stretches, and the first of the queue, the next one first."""
+    """Slots, memory by stretches, and the first sequences of the queue."""
 
     at: float
     slots: tuple[SlotView, ...]
     stretches: tuple[Stretch, ...]
     waiting: tuple[Waiting, ...]
     tails: Mapping[RequestId, tuple[str, ...]] = field(default_factory=dict)
-    """The last characters of every completion that is under way: the engine adds them."""
+    """The last characters of every live completion. The engine adds them."""
 
 
 def describe(live: LiveSequences, settings: SchedulerSettings, now: float) -> Detail:
-    """Who holds what, and who waits why. Reads everything and changes nothing."""
+    """Which sequence holds what, and why others wait. Changes nothing."""
     ledger = live.memory.ledger
     block = ledger.block_tokens
     stretches = tuple(
@@ -164,25 +164,25 @@ def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> li
     if settings.strategy is Strategy.CONTINUOUS:
         gathered = WaitReason.WINDOW
     is_blocked = False
-    crowded: set[str | None] = set()
+    memory_full: set[str | None] = set()
     for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
         sharer = sequence.request.sharer
         reason = everyone or _reason(live, sequence, gathered)
-        if sharer in crowded and reason in (WaitReason.MEMORY, WaitReason.NEXT):
+        if sharer in memory_full and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             reason = WaitReason.SHARE
         if sharer is not None and reason is WaitReason.SHARE:
-            crowded.add(sharer)
+            memory_full.add(sharer)
         if everyone is None and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             if is_blocked:
                 reason = WaitReason.TURN
             is_blocked = is_blocked or reason is WaitReason.MEMORY
-        shown.append(_waits(sequence, reason))
+        shown.append(_make_waiting(sequence, reason))
     paused = [each for each in live.paused if each.state is SequenceState.WAITING]
     room = WAITING_SHOWN_MAX - len(shown)
-    return shown + [_waits(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
+    return shown + [_make_waiting(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
 
 
-def _waits(sequence: Sequence, reason: WaitReason) -> Waiting:
+def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:
     return Waiting(
         sequence.request.id,
         sequence.index,

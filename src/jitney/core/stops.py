@@ -1,19 +1,19 @@
-"""Stop strings in a form in which they are found character by character: `StopTable`.
+"""`StopTable`: finds stop strings in a text, character by character.
 
-Made with the sampling parameters, on the caller's thread, and shared by all completions of all
-requests that have these parameters; it does not change after that. The engine thread follows
-texts with it (`jitney.text.stop`).
+It is made with the sampling parameters, on the caller's thread, and does not change after that. All
+completions of all requests with these parameters share it. The engine thread uses it
+(`jitney.text.stop`).
 
-It is the automaton of Aho and Corasick. A state is a beginning of a stop string: the longest that
-the text ends with so far. Making it takes time and memory in proportion to the characters of the
-stop strings, and following a text takes time in proportion to the text, whatever the strings.
+It is the automaton of Aho and Corasick. A state is a beginning of a stop string: the longest one
+with which the text ends. To make the table takes time and memory in proportion to the characters of
+the stop strings. To follow a text takes time in proportion to the text.
 """
 
 from array import array
 
 
 class StopTable:
-    """The states of some stop strings, numbered from the empty beginning, 0, by their length."""
+    """The states of some stop strings, numbered by length. State 0 is the empty beginning."""
 
     __slots__ = (
         "_branches",
@@ -32,17 +32,17 @@ class StopTable:
         assert sum(map(len, stops)) < 2**16, "numbers of states have 16 bits"
         self._stops = stops
         self._firsts = frozenset(stop[0] for stop in stops)
-        # For each state: the character that leads to it, its length, and a stop string with this
-        # beginning. Plain numbers side by side: as objects they would take twenty times the room.
+        # For each state: its last character, its length, and a stop string with this beginning.
+        # Arrays of numbers: objects would take twenty times the memory.
         self._letters = array("I", [0])
         self._lengths = array("H", [0])
         self._owners = array("H", [0])
-        # The state one character on; where there are several, the others are in `_branches`.
+        # The first state that is one character longer; the others are in `_branches`.
         self._nexts = array("H", [0])
         self._branches: dict[int, dict[int, int]] = {}
-        # The state of the longest shorter beginning that it ends with.
+        # The longest shorter state that this one ends with.
         self._retreats = array("H", [0])
-        # One more than the number of the longest stop string that it ends with; 0: none.
+        # One more than the index of the longest stop string that it ends with; 0: none.
         self._matches = array("H", [0])
         self._build()
 
@@ -50,10 +50,10 @@ class StopTable:
         return len(self._lengths)
 
     def follow(self, state: int, text: str) -> tuple[int, int]:
-        """The state after this text and how many characters were looked at: all of them, or those
-        up to the end of the first match."""
+        """The state after this text, and how many characters were read: all, or those up to the end
+        of the first match."""
         if state == 0 and self._firsts.isdisjoint(text):
-            # The way of almost every token.
+            # Almost every token ends here.
             return 0, len(text)
         for count, character in enumerate(text, 1):
             state = self._after(state, ord(character))
@@ -67,17 +67,17 @@ class StopTable:
         return self._stops[match - 1] if match else None
 
     def length(self, state: int) -> int:
-        """How many characters the beginning has, which are the text's last."""
+        """How many of the last characters of the text are a beginning of a stop string."""
         return self._lengths[state]
 
     def beginning(self, state: int, count: int) -> str:
-        """The first `count` of these characters."""
+        """The first `count` characters of the state's beginning."""
         assert count <= self._lengths[state], "what comes after them is not known to be text"
         return self._stops[self._owners[state]][:count] if state else ""
 
     def _build(self) -> None:
-        """Grow all strings together, by one character at a time: what a state may retreat to is
-        shorter, and so is there already."""
+        """Add all strings together, one character at a time. So shorter states, to which a state
+        may retreat, exist already."""
         ends = [0] * len(self._stops)
         for length in range(1, max(map(len, self._stops), default=0) + 1):
             for owner, stop in enumerate(self._stops):
@@ -88,7 +88,7 @@ class StopTable:
                     self._matches[ends[owner]] = owner + 1
 
     def _grown(self, parent: int, letter: int, owner: int) -> int:
-        """The state one character on, made if it is not there."""
+        """The state that is one character longer; made if it does not exist."""
         state = self._child(parent, letter)
         if state:
             return state
@@ -109,8 +109,8 @@ class StopTable:
     def _after(self, state: int, letter: int) -> int:
         """The state after one more character.
 
-        Each retreat gives up at least one character that was taken before, so there are no more
-        of them than characters.
+        Each retreat makes the state at least one character shorter, so there are at most as many
+        retreats as characters.
         """
         while True:
             child = self._child(state, letter)
@@ -119,7 +119,7 @@ class StopTable:
             state = self._retreats[state]
 
     def _child(self, state: int, letter: int) -> int:
-        """The state that is longer by this character; 0 when no stop string begins so."""
+        """The state that is longer by this character; 0 if no stop string begins like this."""
         child = self._nexts[state]
         if child and self._letters[child] == letter:
             return child

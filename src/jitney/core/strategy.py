@@ -1,9 +1,9 @@
 """When waiting sequences may join: a `Gate` for each strategy.
 
 `continuous` lets newcomers in at every tick, or gathers them in a window first (`Window`). The
-group strategies (`Groups`) open for a group, close behind it, and open again when its last member
-has ended. They exist so that what the literature says of them can be measured, and they are real:
-memory, preemption and recovery work inside a group as everywhere.
+group strategies (`Groups`) let a group in and then nobody, until the last member of the group has
+ended. They exist so that claims of the literature can be measured. Memory, preemption and recovery
+work inside a group as everywhere.
 """
 
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Stra
 from jitney.core.sequence import Sequence
 
 LATENCY_WEIGHT = 0.2
-"""What the last tick counts for in the mean that `adaptive` steers by."""
+"""The weight of the last tick in the mean time of a tick that `adaptive` uses."""
 
 GROWTH = 1.5
 SHRINK = 0.75
-"""An `adaptive` group has at most so many times the places of the one before while more wait, and
-at most so many while ticks are slow."""
+"""The largest factor from one `adaptive` group to the next: GROWTH while more wait, SHRINK while
+ticks are slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The newcomers whom a gate decides about, and the places that are free for them.
+    """The newcomers that a gate decides about, and the free places.
 
-    A newcomer has never run. Whoever ran before, and was preempted or paused, joins at any time.
+    A newcomer has never run. A sequence that was preempted or paused may join at any time.
     """
 
     count: int
@@ -44,11 +44,11 @@ class Gate(Protocol):
 
     @property
     def holds_answers(self) -> bool:
-        """Whether answers are held back now, to be handed out with others."""
+        """Whether answers are held back now, to be given out with others."""
         ...
 
     def open(self, now: float, line: Line, *, drains: bool) -> None:
-        """Decide who may join in this tick."""
+        """Decide which newcomers may join in this tick."""
         ...
 
     def may_join(self, sequence: Sequence) -> bool:
@@ -60,7 +60,7 @@ class Gate(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody else is here to join in this tick."""
+        """No other sequence can join in this tick."""
         ...
 
     def left(self, sequence: Sequence) -> None:
@@ -72,7 +72,7 @@ class Gate(Protocol):
         ...
 
     def wake_at(self, line: Line) -> float | None:
-        """When the gate would open without anyone else arriving."""
+        """When the gate will open if nothing else arrives."""
         ...
 
 
@@ -84,9 +84,9 @@ def make_gate(settings: SchedulerSettings, counters: Counters) -> Gate:
 
 
 class Window:
-    """Newcomers join when the oldest has waited for `wait_s`, or when enough of them are here.
+    """Newcomers join when the oldest has waited `wait_s`, or when there are enough of them.
 
-    Without a wait they join at once.
+    With `wait_s` 0 they join at once.
     """
 
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
@@ -108,7 +108,7 @@ class Window:
         return False
 
     def open(self, now: float, line: Line, *, drains: bool) -> None:
-        """Let newcomers in when the window is over, or they are as many as have a place."""
+        """Let newcomers in when the window is over, or when there are enough of them."""
         is_over = line.oldest is None or line.oldest.arrived_at + self._wait_s <= now
         is_enough = line.count >= min(self._size, max(line.places, 1))
         self._is_open = drains or is_over or is_enough
@@ -122,29 +122,30 @@ class Window:
         return self._is_open or sequence.has_started
 
     def joined(self, sequence: Sequence) -> None:
-        """Nothing is kept of it."""
+        """A window does not know its members."""
 
     def close(self) -> None:
-        """Nothing to do: the next tick looks at the window again."""
+        """Nothing to do: the next tick checks the window again."""
 
     def left(self, sequence: Sequence) -> None:
-        """Nothing was kept of it."""
+        """A window does not know its members."""
 
     def observe(self, seconds: float) -> None:
         """A window does not depend on ticks."""
 
     def wake_at(self, line: Line) -> float | None:
-        """The end of the window, while it keeps somebody out."""
+        """The end of the window, while a newcomer waits for it."""
         if self._is_open or line.oldest is None:
             return None
         return line.oldest.arrived_at + self._wait_s
 
 
 class Groups:
-    """A group departs when it is full or its oldest has waited for `wait_s`, and runs to its end.
+    """A group starts when it is full or its oldest has waited `wait_s`, and runs to its end.
 
-    `static` and `dynamic` groups have as many places as may run. Those of `adaptive` follow the
-    queue and the time of a tick. Fewer than `min_batch_size` depart only when the wait is over.
+    `static` and `dynamic` groups have `max_num_seqs` places. The size of `adaptive` groups depends
+    on the queue and the time of a tick. A group smaller than `min_batch_size` starts only when the
+    wait is over.
     """
 
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
@@ -157,16 +158,16 @@ class Groups:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are places left in the group that departs."""
+        """Whether the group that starts has places left."""
         return self._places > 0
 
     @property
     def holds_answers(self) -> bool:
-        """Whether a group is on its way whose answers are handed out when it has arrived."""
+        """Whether a group runs whose answers are given out when all have ended."""
         return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
 
     def open(self, now: float, line: Line, *, drains: bool) -> None:
-        """Start a new group if the last one has arrived and this one may depart."""
+        """Start a new group if the last one has ended and this one may start."""
         if self._members:
             return
         self._places = 0
@@ -188,25 +189,25 @@ class Groups:
         return self.is_open or sequence.has_started
 
     def joined(self, sequence: Sequence) -> None:
-        """The sequence was admitted; one that never ran takes a place."""
+        """The sequence was admitted. A newcomer takes a place."""
         self._members.add(sequence)
         if not sequence.has_started:
             self._places -= 1
 
     def close(self) -> None:
-        """Nobody else is here to join: the places that are left stay empty."""
+        """No other sequence can join: the places left stay empty."""
         self._places = 0
 
     def left(self, sequence: Sequence) -> None:
-        """The sequence ended or was paused; the last one of a group opens the gate."""
+        """The sequence ended or was paused. After the last one the next group may start."""
         self._members.discard(sequence)
 
     def observe(self, seconds: float) -> None:
-        """A tick took this long; `adaptive` steers by it."""
+        """A tick took this long. `adaptive` uses it."""
         self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
 
     def wake_at(self, line: Line) -> float | None:
-        """When a group would depart without anyone else arriving."""
+        """When a group will start if nothing else arrives."""
         if self._members or line.oldest is None or self._settings.wait_s is None:
             return None
         return line.oldest.arrived_at + self._settings.wait_s
@@ -216,11 +217,11 @@ class Groups:
         return wait_s is not None and oldest.arrived_at + wait_s <= now
 
     def _next_size(self, waiting_count: int) -> int:
-        """Places of the next group, which departs at once when so many wait."""
+        """Places of the next group. It starts at once when so many wait."""
         size_max = self._settings.max_num_seqs
         if self._settings.strategy is not Strategy.ADAPTIVE:
             return size_max
-        # Deep queues want large groups to drain them; slow ticks want small ones.
+        # A long queue needs large groups; slow ticks need small ones.
         last = self._size_last
         size = (last + waiting_count) // 2
         if waiting_count > last:

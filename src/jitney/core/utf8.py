@@ -1,15 +1,15 @@
-"""Texts that UTF-8 can carry: half of a surrogate pair is refused here. Any thread."""
+"""Encodes texts as UTF-8. Half of a surrogate pair is refused here. Any thread."""
 
 from jitney.errors import InvalidRequest
 
 
 def utf8_bytes(text: str, where: str, parameter: str | None = None) -> bytes:
-    """The text in UTF-8. Raises InvalidRequest, which says where the text came from."""
+    """The text in UTF-8. Raises InvalidRequest with the place of the text."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidRequest(
-            f"half of a surrogate pair in {where} is no character; "
+            f"Half of a surrogate pair in {where} is not a character; "
             "decode it from its source as UTF-8.",
             parameter,
         ) from None

@@ -1,8 +1,8 @@
-"""Who has to make room: pure choices among running sequences.
+"""Chooses which running sequence has to make room. Pure functions.
 
-The most senior sequence is never a victim, so it always goes on and ends, and so in turn does
-everyone after it: that is why preemption cannot go round in circles. A victim has made a token
-since it was admitted, unless there is no other.
+The most senior sequence is never a victim. So it always goes on and ends, and then the next one
+does: preemption cannot go on for ever. A victim has made a token since it was admitted, unless
+there is no other.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from jitney.core.sequence import Sequence
 
 
 def seniority(sequence: Sequence, *, by_class: bool) -> tuple[int, float, int]:
-    """The smaller, the more senior: class (where the policy knows classes), then age."""
+    """The smaller, the more senior: class (if the policy uses classes), then age."""
     return (-sequence.priority if by_class else 0, sequence.arrived_at, sequence.order)
 
 
 def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:
     """The one to preempt when memory runs out: lowest class, has progressed, cheapest to resume.
 
-    The candidates stand in order of seniority; the first of all running is not among them.
+    The candidates are in order of seniority, without the most senior of all running sequences.
     """
     free = [sequence for sequence in candidates if not sequence.is_in_flight]
     if not free:
@@ -39,11 +39,11 @@ def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence
 def choose_for_class(
     running: list[Sequence], newcomer: Sequence, now: float, overtake_s: float
 ) -> Sequence | None:
-    """The one that a waiting sequence may displace: of a lower class, not aged.
+    """The sequence that a waiting one may displace: of a lower class, not older than `overtake_s`.
 
-    An aged sequence was admitted because it had waited long enough; it is not sent back. Classes
-    are the callers' own claims, so nobody runs fewer than the one who displaces him, unless he
-    claims to be of less weight than is usual.
+    An older sequence was admitted because it had waited long enough, so it stays. Callers choose
+    their class themselves. So a tenant cannot displace another tenant that would then run fewer
+    sequences, unless the victim's class is below normal.
     """
     counts = Counter(sequence.request.sharer for sequence in running)
     mine = newcomer.request.sharer

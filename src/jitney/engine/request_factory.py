@@ -13,6 +13,7 @@ from jitney.core import limits
 from jitney.core.backend import Backend, Text
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.sequence import check_prompt_length
 from jitney.core.utf8 import utf8_bytes
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat_template import Segment
@@ -158,15 +159,7 @@ class RequestFactory:
             )
 
     def _check_prompt(self, prompt: tuple[int, ...]) -> None:
-        if not prompt:
-            raise InvalidRequest("the prompt is empty; give at least one token.", "prompt")
-        if len(prompt) >= self._model_len_max:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt)} tokens and the context holds "
-                f"{self._model_len_max}, of which the completion needs at least one; "
-                "shorten the prompt; whoever loads the model can raise max_model_len.",
-                "prompt",
-            )
+        check_prompt_length(len(prompt), self._model_len_max)
         self._check_tokens("prompt", prompt)
 
     def _check_params(self, params: SamplingParams) -> None:

@@ -135,7 +135,7 @@ def test_a_mistake_in_a_grammar_names_its_field() -> None:
     """Guards the caller, who wrote `grammar`: which language it is in is for us to find out."""
     with pytest.raises(InvalidRequest, match=r"^grammar takes a non-empty string\.$"):
         StructuredOutputsParams(grammar="")
-    with pytest.raises(InvalidRequest, match=r"^the grammar constraint has"):
+    with pytest.raises(InvalidRequest, match=r"^The grammar constraint has"):
         StructuredOutputsParams(grammar="root ::= " + " " * limits.CONSTRAINT_CHARACTERS_MAX)
 
 

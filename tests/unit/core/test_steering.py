@@ -372,7 +372,7 @@ def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
         one.submit(request(name), 0.0)
     complaints = one.take_complaints()
     assert len(complaints) == one.counters["policy_faults"] == 5
-    assert "the policy Broken gave request e no rank" in complaints[-1]
+    assert "The policy Broken gave request e no rank" in complaints[-1]
     assert one.take_complaints() == []
     assert started(one) == list("abcde")
 
