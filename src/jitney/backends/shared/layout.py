@@ -75,7 +75,7 @@ def check_batch(batch: Batch, limits: BatchLimits) -> int:
             f"batch {batch.number} has {token_count} tokens; the limit is {tokens_max}."
         )
     if len({entry.slot for entry in batch.entries}) < len(batch.entries):
-        raise BackendFailed(f"A slot is twice in batch {batch.number}.")
+        raise BackendFailed(f"A slot stands twice in batch {batch.number}.")
     return token_count
 
 
