@@ -1,9 +1,9 @@
 """The fake backend: no model, but an exact memory and an answer that depends on all of it.
 
-It stores tokens by slot and position as it is told, and its next token is a hash of what it finds
-stored (`jitney.backends.fake.oracle`). Every parameter of the sampling is honoured. For tests,
-demonstrations, and load tests of everything above it. `execute` and `reset` run on the engine
-thread; `encode` and `prepare` on any. Promises BackendFailed on every violated precondition.
+It stores tokens by slot and position, and its next token is a hash of the stored tokens
+(`jitney.backends.fake.oracle`). It obeys every sampling parameter. For tests, demonstrations, and
+load tests of everything above it. `execute` and `reset` run on the engine thread; `encode` and
+`prepare` on any. Raises BackendFailed for every violated precondition.
 """
 
 import threading
@@ -39,14 +39,14 @@ from jitney.sampling.reference import TEMPERATURE_MIN
 from jitney.tokenizers import byte_tokenizer
 
 ROWS_GROUP = 4
-"""Rows that a pass of the pretended kernels takes together."""
+"""The simulated kernels compute rows in groups of this size."""
 
 NO_SAMPLE = Sample()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSettings:
-    """The size of the memory, how often a completion ends by itself, and a pretended cost."""
+    """The size of the memory, how often a completion ends, and a simulated cost."""
 
     slots: int = 16
     kv_tokens: int = 16_384
@@ -54,17 +54,16 @@ class FakeSettings:
     model_len_max: int = 4096
     max_num_batched_tokens: int = 2048
     eos_period: int = 64
-    """One token in so many is the end token; 0 means none is."""
+    """One token in this many is the end token; 0 means none is."""
     tick_s: float = 0.0
     token_s: float = 0.0
-    """A batch is said to take `tick_s` and `token_s` for each of its tokens."""
+    """A batch takes `tick_s`, and `token_s` for each of its tokens."""
     sleeps: bool = False
     """Whether that time really passes."""
     can_save: bool = True
     rounds: bool = False
-    """Whether it pretends kernels that round by the shape of a pass: a token computed by itself
-    leaves something else behind than one in a span, and so does a pass that does not fill its
-    groups of rows."""
+    """Whether it simulates kernels that round by the shape of a pass. Then a token that is computed
+    alone has another result than one in a span, and so has a pass without full groups of rows."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -75,13 +74,14 @@ class FakeSettings:
             "max_num_batched_tokens",
         ):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, and got {getattr(self, name)}.")
+                raise ConfigError(f"{name} must be at least 1; it is {getattr(self, name)}.")
         for name in ("eos_period", "tick_s", "token_s"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, and got {getattr(self, name)}.")
+                raise ConfigError(f"{name} must not be negative; it is {getattr(self, name)}.")
         if self.block_tokens > self.kv_tokens:
             raise ConfigError(
-                f"a block of {self.block_tokens} tokens does not fit kv_tokens ({self.kv_tokens})."
+                f"block_tokens is {self.block_tokens}, more than kv_tokens ({self.kv_tokens}); "
+                "lower it."
             )
 
 
@@ -104,7 +104,7 @@ class FakeBackend:
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
         self._plain_slots: set[int] = set()
-        """Slots whose tokens are the oracle's own choice: no logits are made for them."""
+        """Slots whose tokens the oracle chooses directly, without logits."""
         self._limits = BatchLimits(
             settings.max_num_batched_tokens, settings.model_len_max, len(self._vocabulary.pieces)
         )
@@ -122,7 +122,7 @@ class FakeBackend:
 
     @property
     def traits(self) -> Traits:
-        """Numbers that hold for as long as this backend lives."""
+        """Numbers that do not change while this backend lives."""
         return self._traits
 
     @property
@@ -151,7 +151,7 @@ class FakeBackend:
         return tuple(self._memory.contents(slot).tokens)
 
     def execute(self, batch: Batch) -> Outcome:
-        """Carry out a batch; after BackendFailed the memory is to be reset."""
+        """Carry out a batch. After BackendFailed the caller must reset the memory."""
         settings = self._settings
         self._compiler.begin_batch()
         for operation in batch.operations:
@@ -169,10 +169,10 @@ class FakeBackend:
         self._sampler.reset()
 
     def check(self) -> None:
-        """It always lives; those who want it to fail wrap it."""
+        """Does nothing: this backend never crashes. Tests wrap it to simulate a crash."""
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
-        """Tokens of a text; the names of control tokens become them only when `special`."""
+        """Tokens of texts. The name of a control token becomes that token only when `special`."""
         return [
             token
             for text, special in texts
@@ -190,7 +190,7 @@ class FakeBackend:
 
     def _operate(self, operation: MemoryOperation) -> None:
         if isinstance(operation, Save) and not self._settings.can_save:
-            raise BackendFailed("this backend was set up not to save slots.")
+            raise BackendFailed("This backend was set up not to save slots.")
         self._memory.operate(operation)
         self._sampler.operate(operation)
         if isinstance(operation, Open):
@@ -199,7 +199,7 @@ class FakeBackend:
                 self._plain_slots.add(operation.slot)
 
     def _run(self, entries: tuple[Entry, ...], rows: int) -> list[Sample]:
-        """Store every span, then answer. Slots do not touch, so one pass does both."""
+        """Store every span and choose tokens. Slots are independent, so one loop does both."""
         samples = [NO_SAMPLE] * len(entries)
         by_logits: list[EntryRows] = []
         rounds, sampler, limits = self._settings.rounds, self._sampler, self._limits
@@ -226,26 +226,26 @@ class FakeBackend:
         return samples
 
     def _choose(self, entry: Entry, contents: SlotContents, rolling: int) -> Sample:
-        """The oracle's own choice, in a slot that needs no logits; `rolling` is its hash."""
+        """The oracle's token for a slot that needs no logits; `rolling` is the slot's hash."""
         sampling, choice = contents.sampling, self._sampler.choices[entry.slot]
         choice.token_last = None
         if not entry.wants_token:
             return NO_SAMPLE
-        assert sampling is not None, "checked before it was stored"
+        assert sampling is not None, "Checked before it was stored"
         if sampling.temperature >= TEMPERATURE_MIN:
             rolling = seeded(rolling, sampling.seed, contents.length)
         choice.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
         return Sample(token)
 
     def _rounding(self, entry: Entry, contents: SlotContents, left_over: int) -> int:
-        """What the pretended kernels add to each token of a span: 0 for a span in a full pass."""
-        # One that is left over of a prompt takes the token before it along.
+        """What the simulated kernels add to each token of a span: 0 for a span in a full pass."""
+        # A single last token of a prompt is computed together with the token before it.
         is_lone_prompt = is_lone(entry, contents.prompt_count)
         is_alone = entry.length == 1 and entry.start > 0 and not is_lone_prompt
         return left_over * ROUNDED_ROW + is_alone * ROUNDED_ALONE
 
     def _logits(self, laid_out: list[EntryRows]) -> list[Logits]:
-        """The rows that these entries want."""
+        """The rows of logits for these entries."""
         rows: list[Logits] = []
         for each in laid_out:
             hashes, tokens = self._cells.hashes[each.entry.slot], each.contents.tokens

@@ -1,7 +1,7 @@
-"""The cells of the fake backend: a hash in place of keys and values, and blocks that it costs.
+"""The cells of the fake backend: hashes in place of keys and values.
 
-Called by `jitney.backends.fake.backend` on the engine thread only. Blocks are counted as a backend
-with real ones counts them, by `jitney.backends.shared.paging`.
+Called by `jitney.backends.fake.backend` on the engine thread only. `jitney.backends.shared.paging`
+counts blocks, as for a backend with real ones.
 
 Tests: tests/unit/backends/fake/test_backend.py.
 """
@@ -25,10 +25,10 @@ class HashCells:
         self.pool.reset()
         self._tables = [BlockTable() for _ in range(self._slots)]
         self.hashes = [[HASH_OF_NOTHING] for _ in range(self._slots)]
-        """Of each slot: at place `i` the hash of its first `i` tokens."""
+        """For each slot: element `i` is the hash of its first `i` tokens."""
 
     def append(self, slot: int, tokens: Sequence[int], rounding: int) -> int:
-        """Write tokens after those that the slot holds, taking blocks for them; the new hash."""
+        """Write tokens after those that the slot holds, and take blocks for them; the new hash."""
         self.pool.grow(self._tables[slot], len(tokens))
         hashes = self.hashes[slot]
         rolling = hashes[-1]
@@ -38,7 +38,7 @@ class HashCells:
         return rolling
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """The first tokens of one slot become those of another, empty one."""
+        """Copy the first tokens of one slot to an empty one."""
         self.pool.share(self._tables[source], self._tables[target], length)
         self.hashes[target] = self.hashes[source][: length + 1]
         return True

@@ -16,7 +16,7 @@ MODEL_LEN_MAX = 4096
 
 
 def check(settings: Settings) -> None:
-    """Refuse what has no meaning here. Raises ConfigError."""
+    """Refuse settings that have no meaning here. Raises ConfigError."""
     if settings.batch_invariant == "off":
         raise ConfigError(
             "batch_invariant is off, and the fake backend is the same in every batch; leave it out."
@@ -40,7 +40,7 @@ def values(settings: Settings, source: Path | None) -> Values:
 
 
 def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
-    """The values for a trial: completions do not end by themselves."""
+    """The values for a trial, in which no token is the end token."""
     del model, folder
     return {"eos_period": 0, "model_len_max": 512, **given}
 

@@ -1,8 +1,8 @@
-"""The hash oracle: what the fake backend answers, as a function of tokens alone.
+"""The hash oracle: computes the fake backend's next token from the tokens alone.
 
-The next token is a hash of all tokens before it, so a wrong slot, a gap, a stale token or a
-missed release changes the answer. `expected_completion` computes the same answer for one request
-alone. Pure, and therefore safe on any thread.
+The next token is a hash of all tokens before it, so a wrong slot, a gap, an old token or a missed
+release changes it. `expected_completion` computes the same tokens for one request alone. Pure; any
+thread.
 
 Tests: tests/unit/backends/fake/test_backend.py.
 """
@@ -23,8 +23,8 @@ Logits = npt.NDArray[np.float32]
 HASH_OF_NOTHING = 0x6A09E667F3BCC908
 ROUNDED_ALONE = 1 << 32
 ROUNDED_ROW = 1 << 33
-"""What pretended kernels add to a token that was computed by itself, and for each row that stood
-outside the groups of a pass."""
+"""What simulated kernels add to a token that was computed alone, and for each row outside of a
+group."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _STIR = 0xBF58476D1CE4E5B9
@@ -47,7 +47,7 @@ def mix64(rolling: int, token: int) -> int:
 
 
 def seeded(rolling: int, seed: int, position: int) -> int:
-    """The hash from which a token is drawn, where the best one is not simply taken."""
+    """The hash that decides the token where it is drawn at random."""
     return mix64(mix64(rolling, seed), position)
 
 
@@ -57,7 +57,7 @@ def encode_plain(text: str) -> list[int]:
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Whether the token is the oracle's own choice, so that no logits are needed."""
+    """Whether the oracle chooses the token directly, so that no logits are needed."""
     return (
         sampling.top_k <= 0
         and sampling.top_p >= 1.0
@@ -96,8 +96,8 @@ class TokenOracle:
     def choose(self, rolling: int, token_before: int) -> int:
         """The token after a sequence with this hash that ends in `token_before`.
 
-        After a byte of a longer character, half of the choices are bytes that may go on with it,
-        so that some such characters come out whole and others broken.
+        After a byte of a longer character, half of the choices are bytes that can continue it. So
+        some such characters are complete and others are broken.
         """
         drawn = mix64(rolling, _CHOICE_SALT)
         if self._eos_period and drawn % self._eos_period == 0:
@@ -129,7 +129,7 @@ def _choice_table(vocabulary: Vocabulary) -> list[int]:
             ascii_bytes.append(token)
         elif piece and piece[0] >= _LEAD_BYTE_MIN:
             high_bytes.append(token)
-    assert all((words, ascii_bytes, high_bytes)), "the byte vocabulary has all three kinds"
+    assert all((words, ascii_bytes, high_bytes)), "The byte vocabulary has all three kinds"
     size = 64 * 16
     table: list[int] = []
     for tokens, share in (
@@ -153,9 +153,9 @@ def expected_completion(
 ) -> list[int]:
     """The tokens that the fake backend gives to this request when nothing goes wrong.
 
-    The token that ends it (the end token unless ignored, or a stop token) is left out; stop
-    strings are not looked at. A length below `tokens_max` therefore means that it stopped. Where
-    the pretended kernels round, a prompt is computed in spans and what follows one by one.
+    Leaves out the token that ends it (the end token unless ignored, or a stop token), and ignores
+    stop strings. So a length below `tokens_max` means that it stopped. Where the simulated kernels
+    round, a prompt is computed in spans, and later tokens one by one.
     """
     vocabulary = byte_tokenizer.byte_vocabulary()
     oracle = TokenOracle(vocabulary, eos_period)
@@ -186,7 +186,7 @@ def expected_completion(
 def sampling_of(
     params: SamplingParams, seed: int, prompt_count: int, end_tokens: tuple[int, ...]
 ) -> Sampling:
-    """The sampling of one sequence of a request, written out apart from the scheduler's own."""
+    """The sampling of one sequence of a request, independent of the scheduler's code."""
     return Sampling(
         seed=seed,
         prompt_count=prompt_count,
@@ -207,7 +207,7 @@ def sampling_of(
 
 
 def new_sampler(sampling: Sampling, vocabulary: Vocabulary) -> SlotSampler:
-    """A sampler of its own for one sequence."""
+    """A sampler for one sequence."""
     if sampling.constraint is None:
         return SlotSampler(sampling, None)
     compiler = ConstraintCompiler(vocabulary, encode_plain)

@@ -5,23 +5,21 @@ from pathlib import Path
 
 
 def allowed_cores() -> int:
-    """Cores that this process may run on, however much of them."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many cores this process may run on, without regard to a quota."""
+    return len(allowed_numbers()) or os.cpu_count() or 1
 
 
 def allowed_numbers() -> frozenset[int]:
-    """The numbers of those cores; empty where the system does not say."""
+    """The numbers of those cores; empty where the system does not give them."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset()
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Cores that this process may use at once: its affinity, and its container's CPU quota.
+    """How many cores this process may use at once.
 
-    A quota of two and a half cores counts as two: more threads than that are throttled in turn.
+    A quota of two and a half cores counts as two: the system slows more threads than that down.
     """
     cores = allowed_cores()
     quotas = [quota for quota in (*_quotas_v2(root), _quota_v1(root)) if quota is not None]
@@ -29,7 +27,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _quotas_v2(root: Path) -> list[float | None]:
-    """The quotas of the process's control group and of all above it; each of them binds."""
+    """The quotas of the process's control group and of all its parents. All of them apply."""
     groups = root / "sys/fs/cgroup"
     own = ""
     for line in _read(root / "proc/self/cgroup").splitlines():

@@ -1,8 +1,8 @@
-"""Whether a model and its memory fit this machine, asked before the library takes either.
+"""Checks whether a model and its memory fit this machine, before the library takes memory.
 
-Called while a backend is built. Linux tells in a file what is free, and macOS by a program; where
-neither is there the whole of the memory counts as free, and where not even that is known nothing
-is refused. An estimate in the user's favour: what is refused here could not have run.
+Called while a backend is built. Linux has a file with the free memory, and macOS a program. Without
+both, all memory counts as free. Where even its size is unknown, nothing is refused. The estimate is
+low: a model that is refused here could not have run.
 """
 
 import os
@@ -18,7 +18,7 @@ _PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTIL
 
 
 def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> None:
-    """Refuse a model whose weights alone are larger than the memory that is free."""
+    """Raise NoRoom for a model whose weights alone are larger than the free memory."""
     available = available_bytes(meminfo)
     if available is not None and weights_bytes > available:
         raise NoRoom(
@@ -30,7 +30,7 @@ def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> N
 def check_memory(
     kv_tokens: int, token_bytes: int, work_bytes: int, meminfo: Path = MEMINFO
 ) -> None:
-    """Refuse a `kv_tokens` whose keys and values, with the work space, do not fit."""
+    """Raise NoRoom where keys and values for `kv_tokens`, with the work space, do not fit."""
     available = available_bytes(meminfo)
     needed = kv_tokens * token_bytes + work_bytes
     if available is None or needed <= available:
@@ -42,13 +42,13 @@ def check_memory(
         else "lower kv_tokens and max_num_batched_tokens"
     )
     raise NoRoom(
-        f"kv_tokens {kv_tokens} takes {_gib(needed)} of memory for this model and "
+        f"kv_tokens {kv_tokens} takes {_gib(needed)} of memory for this model, and "
         f"{_gib(available)} is free; {advice}."
     )
 
 
 def available_bytes(meminfo: Path = MEMINFO) -> int | None:
-    """Memory that can be taken without swapping; None where the system does not say."""
+    """The memory that can be taken without swapping; None where the system does not say."""
     found = _free_in(meminfo)
     if found is None:
         found = _free_by_program()
@@ -80,7 +80,7 @@ def _whole_memory() -> int | None:
     if not all(name in os.sysconf_names for name in names):
         return None
     count, size_bytes = (os.sysconf(name) for name in names)
-    # Minus one is how the system says that it does not know.
+    # The system returns -1 for a number that it does not know.
     return count * size_bytes if count > 0 and size_bytes > 0 else None
 
 

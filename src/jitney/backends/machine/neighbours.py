@@ -1,10 +1,10 @@
-"""How many threads leave room for whatever else runs on this machine.
+"""Chooses how many threads compute while other processes ("neighbours") are busy.
 
-Threads that wait for each other by spinning lose far more than their share to a busy neighbour:
-while one of them is off its core, the others burn theirs. So no more of them are used than there
-are cores left over, and half as many as before where they do not get the cores that they want.
-Called before and after each pass, by the thread that computes; costs two small reads four
-times a second. Where the system does not say who is busy, the answer is always the same.
+Threads that wait for each other by spinning lose much speed to a busy neighbour: while one of them
+has no core, the others wait. So there are only as many threads as free cores. Where the threads do
+not get the cores that they need, their number is halved. Called before and after each pass, by the
+thread that computes. It makes two small reads four times a second. Where the system does not say
+which cores are busy, the number never changes.
 """
 
 import os
@@ -18,32 +18,32 @@ STAT = Path("/proc/stat")
 PARENT = "/proc/{}/stat"
 SAMPLE_S = 0.25
 SPARE = 0.4
-"""So much of a core is used by a system and by our own clients at all times. A process that wants a
-whole core gets at least half of one that a thread of ours spins on, so it is seen."""
+"""The share of a core that the system and our own clients always use. A busy process gets at least
+half of a core on which a thread of ours spins, so it is above this."""
 SHARED = 0.75
-"""Threads that get less than this of the time they want share their cores with others."""
+"""Threads that get less than this share of the time they need share cores with others."""
 MARGIN = 0.2
-"""So that a load at the very border does not change the number of threads four times a second."""
+"""Keeps a load at the limit from changing the number of threads four times a second."""
 _BUSY_COLUMNS = (1, 2, 3, 6, 7)
-"""User, nice, system, interrupts. Niceness counts within a session only, on most systems."""
+"""User, nice, system, interrupts. On most systems niceness only counts within a session."""
 
 Clock = Callable[[], float]
 
 
 def own_s() -> float:
-    """Seconds of all cores that this process has used so far."""
+    """The CPU seconds that this process has used so far."""
     used = os.times()
     return used.user + used.system
 
 
 def parent_s() -> float:
-    """The same of the process that started this one; 0 where the system does not say.
+    """The CPU seconds of the parent process; 0 where the system does not say.
 
-    A backend in a process of its own serves that one: it is not a neighbour.
+    A backend in its own process works for its parent, so the parent is not a neighbour.
     """
     try:
         text = PARENT.format(os.getppid())
-        # Behind the name, which may hold anything.
+        # The numbers come after the name, which may contain anything.
         words = Path(text).read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
@@ -51,7 +51,7 @@ def parent_s() -> float:
 
 
 class Neighbours:
-    """Counts the cores that others use, over the time between two looks."""
+    """Measures how many cores other processes use, between two calls of `threads`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Neighbours:
         self.threads()
 
     def threads(self) -> int:
-        """As many threads as there are cores left over, and at least one."""
+        """As many threads as there are free cores, and at least one."""
         now = self._clock()
         if self._threads_max == 1 or (self._seen is not None and now - self._seen[0] < SAMPLE_S):
             return self._threads
@@ -93,23 +93,23 @@ class Neighbours:
         return self._threads
 
     def computed(self, seconds: float) -> None:
-        """A pass took so long: its threads wanted their cores for all of that time."""
+        """Note that a pass took this long. Its threads needed their cores for all that time."""
         self._wanted_s += seconds * self._threads
 
     def _is_short(self) -> bool:
-        """Whether the threads got much less than they wanted since the last look."""
+        """Whether the threads got much less time than they needed since the last measurement."""
         got = self._own() - self._own_before
         return self._wanted_s >= SAMPLE_S / 2 and got < SHARED * self._wanted_s
 
     def _fitting(self, cores: float) -> int:
-        """Threads for so many cores; one more than before only where it fits with a margin."""
+        """Threads for this many cores. More than before only where they fit with a margin."""
         fitting = max(1, min(self._threads_max, int(cores)))
         if fitting > self._threads:
             fitting = max(self._threads, min(self._threads_max, int(cores - MARGIN)))
         return fitting
 
     def _others_s(self) -> float | None:
-        """Seconds of all cores that other processes have used so far."""
+        """The CPU seconds that other processes have used so far."""
         try:
             text = self._stat.read_text(encoding="ascii", errors="replace")
             ticks = sum(
@@ -123,5 +123,5 @@ class Neighbours:
         return ticks / os.sysconf("SC_CLK_TCK") - self._own() - self._parent()
 
     def _is_allowed(self, name: str) -> bool:
-        # The line of all cores together is named without a number.
+        # The line for all cores together has no number in its name.
         return name in self._allowed if self._allowed else name[:3] == "cpu" and name != "cpu"

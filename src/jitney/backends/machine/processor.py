@@ -1,7 +1,7 @@
-"""What this machine's processor is, as the system tells it. Called at start-up, on any thread.
+"""Reads the name and the instructions of this machine's processor. At start-up, on any thread.
 
-Linux tells in a file; macOS has a program for it. Where neither is there, the processor goes by
-the name of its architecture and says nothing of its instructions.
+Linux has a file for it, and macOS a program. Without both, the name is that of the architecture,
+and the instructions are unknown.
 """
 
 import platform
@@ -12,24 +12,24 @@ from jitney.backends.machine.system import output_of
 
 CPUINFO = Path("/proc/cpuinfo")
 _PART = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
-"""Linux knows an ARM processor by these numbers; it has no name for it."""
+"""On Linux an ARM processor has these numbers and no name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor by its name and the instructions that it says it has."""
+    """A processor: its name, and its instructions."""
 
     name: str
     instructions: str
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether it computes with them itself; else they would only be slower."""
+        """Whether it has instructions for bfloat16. Without them bfloat16 is only slower."""
         return not {"avx512_bf16", "amx_bf16"}.isdisjoint(self.instructions.split())
 
 
 def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """The processor of this machine; of several cores, the first."""
+    """The processor of this machine, as its first core describes it."""
     found: dict[str, str] = {}
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as file:
@@ -45,7 +45,7 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 def _ask_processor() -> Processor:
     name = output_of("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
-    # Only the Intel ones have these, and the second not all of those.
+    # Only processors of Intel have the first, and only some of those the second.
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
     instructions = [output_of("sysctl", "-n", each) for each in names]
     return Processor(name, " ".join(each.lower() for each in instructions if each))

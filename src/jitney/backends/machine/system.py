@@ -1,4 +1,4 @@
-"""Output of the system's own programs, for what stands in no file. Any thread.
+"""Runs the system's own programs, for facts that no file has. Any thread.
 
 Tests: tests/unit/backends/machine/test_processor.py.
 """
@@ -9,7 +9,7 @@ _ANSWER_S_MAX = 10.0
 
 
 def output_of(*command: str) -> str:
-    """What the program prints; nothing where it is missing, refuses or does not end."""
+    """The output of the program; empty where it is missing, fails or does not end."""
     try:
         done = subprocess.run(
             command,

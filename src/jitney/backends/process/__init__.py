@@ -1,1 +1,1 @@
-"""A backend in a process of its own: both ends of the pipe. Nothing of one backend."""
+"""Runs a backend in another process: both ends of the pipe. No code for one backend."""

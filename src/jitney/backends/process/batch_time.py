@@ -1,9 +1,9 @@
-"""How long a batch may take before it counts as stuck: `BatchTimeLimits`.
+"""`BatchTimeLimits`: how long a batch may take before the backend counts as stuck.
 
-Learnt from batches that ended. Called on the engine thread; it has no clock. The cost that the
-scheduler fits (`jitney.core.cost`) would not do. It forgets what prefill costs while there is none,
-which is harmless for a mix and not where a process is ended. So what was measured is kept by size
-here: the average time of batches of 1 token, of 2 and 3, of 4 to 7, and so on.
+It learns from batches that ended. Called on the engine thread; it has no clock. The cost model of
+the scheduler (`jitney.core.cost`) cannot serve here: it forgets the cost of prefill while there is
+none, and a wrong limit would end a process. So this keeps an average time for each size: batches of
+1 token, of 2 and 3, of 4 to 7, and so on.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from jitney.core import limits
 
 SEEN_MIN = 3
-"""So many batches of a size are needed: the first may have been slow for reasons of its own."""
+"""How many batches of a size must be measured: the first may be slow for other reasons."""
 
 WEIGHT = 0.2
-"""Of the latest batch in the average of its size."""
+"""The weight of the latest batch in the average of its size."""
 
 
 @dataclass(slots=True)
 class _Size:
-    """Batches of one size: how many were seen, and what they took on average."""
+    """Batches of one size: how many were measured, and their average time."""
 
     count: int = 0
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class BatchTimeLimits:
         self._is_fresh = True
 
     def limit_s(self, token_count: int) -> float:
-        """How long to wait for a batch of so many tokens."""
+        """How long to wait for a batch of this many tokens."""
         first_s = min(limits.BATCH_FIRST_S, self._ceiling_s)
         ceiling_s = min(first_s + limits.BATCH_TOKEN_S * token_count, self._ceiling_s)
         own_s = self._measured_s(token_count.bit_length())
@@ -46,14 +46,14 @@ class BatchTimeLimits:
         return limit_s if own_s is None else max(limit_s, limits.BATCH_FACTOR_MIN * own_s)
 
     def observe(self, token_count: int, seconds: float) -> None:
-        """A batch of so many tokens took so long."""
+        """Note how long a batch of this many tokens took."""
         self._is_fresh = False
         size = self._sizes.setdefault(token_count.bit_length(), _Size())
         size.count += 1
         size.seconds += max(1 / size.count, WEIGHT) * (seconds - size.seconds)
 
     def restart(self) -> None:
-        """There is a new process, whose first batch may have things to prepare."""
+        """Note that there is a new process. Its first batch may be slow."""
         self._is_fresh = True
 
     def _measured_s(self, bits: int) -> float | None:
@@ -61,8 +61,8 @@ class BatchTimeLimits:
         return size.seconds if size is not None and size.count >= SEEN_MIN else None
 
     def _extrapolated_s(self, token_count: int) -> float | None:
-        """What follows from the nearest smaller size. It is more than it will be: many tokens at
-        once take less time than as many alone."""
+        """An estimate from the nearest smaller size. It is too high: many tokens at once take less
+        time than the same tokens alone."""
         for bits in range(token_count.bit_length() - 1, 0, -1):
             measured_s = self._measured_s(bits)
             if measured_s is not None:

@@ -1,9 +1,9 @@
-"""A backend in a process of its own: `ProcessBackend` speaks to `jitney.backends.process.worker`.
+"""`ProcessBackend`: a backend in another process, which runs `jitney.backends.process.worker`.
 
-Batches are sent and received on the engine thread, which also calls `reset` and `check`; `encode`
-and `prepare` are called on any thread, and wait for each other; `close` on any. A crash of native
-code ends the other process: whoever uses it then gets BackendCrashed, and only `reset` starts a new
-one. Every wait is bounded, and no process is left behind.
+The engine thread sends and receives batches, and calls `reset` and `check`. Any thread may call
+`encode`, `prepare` and `close`; calls of `encode` wait for each other, and so do calls of
+`prepare`. A crash of native code ends the other process. Then every call raises BackendCrashed, and
+only `reset` starts a new process. Every wait is bounded, and every process is ended.
 """
 
 import logging
@@ -25,10 +25,10 @@ from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
 
 QUESTION_S_MAX = 60.0
-"""Longest wait for a text to be tokenised or a constraint compiled, and as long for its turn."""
+"""The longest wait to tokenise a text or to compile a constraint, and again to get a turn."""
 
 CHECK_S_MAX = 10.0
-"""A process with nothing to do that gives no sign of life for so long is stuck."""
+"""An idle process that does not answer for this long is stuck."""
 
 _log = logging.getLogger("jitney.backends")
 
@@ -41,28 +41,28 @@ class BackendSpec:
     settings: Mapping[str, messages.Plain]
     start_s_max: float = 300.0
     batch_s_max: float = limits.BATCH_S_MAX
-    """For any batch, unless batches of its size were measured to take nearly as long."""
+    """The limit for any batch, unless batches of its size were measured to take nearly as long."""
     fallback: Fallback | None = None
 
 
 class ProcessBackend:
-    """Implements `Backend` of `jitney.core.backend` across a process boundary, and
-    `QueueingBackend`: the other process computes while this one does something else."""
+    """Implements `Backend` and `QueueingBackend` of `jitney.core.backend`: the other process
+    computes while this one does something else."""
 
     def __init__(self, spec: BackendSpec) -> None:
         self._spec = spec
         self._is_closed = False
         self._fallback_reason: str | None = None
-        # Says which process is the present one, and is held while a new one starts.
+        # Guards `_worker`, and is held while a new process starts.
         self._lifecycle = threading.Lock()
-        # One question at a time on each channel, in the order in which they come.
+        # One question at a time on each channel, in the order of calls.
         self._texts_turn = FifoLock()
         self._constraints_turn = FifoLock()
         self._worker: WorkerProcess | None = None
         self._time_limits = BatchTimeLimits(spec.batch_s_max)
-        # How many tokens each batch has that was sent and not answered.
+        # The token counts of batches that were sent and not answered.
         self._unanswered: deque[int] = deque()
-        # The process that may be asked things, and who waits for one.
+        # The process that can answer questions; the condition is for threads that wait for one.
         self._ready_worker: WorkerProcess | None = None
         self._readiness = threading.Condition()
         with self._lifecycle:
@@ -72,7 +72,7 @@ class ProcessBackend:
 
     @property
     def traits(self) -> Traits:
-        """As the first process gave them; they hold for those after it."""
+        """From the first process; later processes have the same."""
         return self._traits
 
     @property
@@ -82,34 +82,34 @@ class ProcessBackend:
 
     @property
     def pid(self) -> int:
-        """The number of the present process."""
+        """The id of the present process."""
         return self._present().process.pid
 
     @property
     def fallback_reason(self) -> str | None:
-        """Why it runs with its fallback, if it had to."""
+        """Why it runs with its fallback, if it does."""
         return self._fallback_reason
 
     def execute(self, batch: Batch) -> Outcome:
-        """Carry out a batch over there. Raises BackendFailed or BackendCrashed."""
+        """Carry out a batch in the process. Raises BackendFailed or BackendCrashed."""
         self.send(batch)
         outcome = self.receive()
-        assert outcome is not None, "without a limit it is waited for"
+        assert outcome is not None, "Without a limit, receive waits for it"
         return outcome
 
     def send(self, batch: Batch) -> None:
-        """Hand a batch over, which waits there for those before it. Raises BackendCrashed."""
+        """Send a batch, which waits in the process for earlier ones. Raises BackendCrashed."""
         worker = self._present()
         limit_s = self._time_limits.limit_s(batch.token_count)
-        # If the process was gone before, nothing in this batch is to blame.
+        # If the process ended before, this batch is not the cause.
         with worker.talking(limit_s, was_reached=False):
             worker.batches.send(messages.Execute.of(batch), limit_s)
         self._unanswered.append(batch.token_count)
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
-        """The outcome of the oldest batch that was sent; None when it takes longer than this.
+        """The outcome of the oldest batch that was sent; None when it takes longer than `limit_s`.
 
-        The time that a batch may take counts from here: those before it have come back by then.
+        The time limit of the batch starts here: all earlier batches have been received.
         """
         worker, token_count = self._present(), self._unanswered[0]
         batch_s_max = self._time_limits.limit_s(token_count)
@@ -127,12 +127,12 @@ class ProcessBackend:
         return outcome
 
     def reset(self) -> None:
-        """Empty every slot and ticket, in a new process if this one is gone or refuses."""
+        """Empty every slot and ticket; start a new process if this one has ended or fails."""
         with self._lifecycle:
             worker = self._present()
             try:
                 while self._unanswered:
-                    # Not wanted any more; what stands behind them is.
+                    # Their outcomes are dropped: the answer to the reset comes after them.
                     limit_s = self._time_limits.limit_s(self._unanswered.popleft())
                     with worker.talking(limit_s):
                         worker.batches.receive(limit_s)
@@ -142,19 +142,19 @@ class ProcessBackend:
                 self._replace(worker)
 
     def check(self) -> None:
-        """Ask for a sign of life. Raises BackendCrashed; a process that is stuck is ended."""
+        """Test that the process answers. Raises BackendCrashed; ends a process that is stuck."""
         worker = self._present()
         nothing = messages.Execute.of(Batch(0, (), ()))
         worker.ask(worker.batches, nothing, messages.Executed, CHECK_S_MAX)
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
-        """Tokens of texts, in one message; while there is no process, waits for the next one."""
+        """Tokens of texts, in one message. While there is no process, waits for the next one."""
         question = messages.Encode(tuple(texts))
         answer = self._ask_in_turn("texts", self._texts_turn, question, messages.Encoded)
         return list(answer.tokens)
 
     def prepare(self, constraint: Constraint) -> None:
-        """Compile a constraint over there, where it will be used. Raises InvalidRequest."""
+        """Compile a constraint in the process, for later use. Raises InvalidRequest."""
         question = messages.Prepare(constraint)
         self._ask_in_turn("constraints", self._constraints_turn, question, messages.Done)
 
@@ -163,7 +163,7 @@ class ProcessBackend:
         with self._readiness:
             self._is_closed = True
             self._readiness.notify_all()
-        # Before the lock is waited for: this cuts short whoever holds it.
+        # Before the lock is taken: this interrupts a thread that holds it.
         self._present().close()
         with self._lifecycle:
             self._present().close()
@@ -175,16 +175,15 @@ class ProcessBackend:
         question: messages.Message,
         expected: type[MessageT],
     ) -> MessageT:
-        """Ask while batches run; if the process is ended from outside, ask the next one.
+        """Ask while batches run; if the process is killed from outside, ask the next one.
 
-        Another end is not tried again, nor one that comes over and over: a question that is itself
-        what ends processes must not be asked of every next one. New processes are started by the
-        engine alone, which sees that one is missing.
+        After any other end, or after several kills, this raises: the question itself may be what
+        ends processes, and must not end every next one. Only the engine starts new processes.
         """
         for attempt in range(limits.STRIKES_MAX):
             worker = self._await_ready()
             if not turn.acquire(QUESTION_S_MAX):
-                raise BackendFailed(f"the backend is too busy for {channel}; try again later.")
+                raise BackendFailed(f"The backend is too busy for {channel}; try again later.")
             try:
                 where = worker.texts if channel == "texts" else worker.constraints
                 return worker.ask(where, question, expected, QUESTION_S_MAX)
@@ -193,17 +192,17 @@ class ProcessBackend:
                     raise
             finally:
                 turn.release()
-        raise AssertionError("the last attempt raises")
+        raise AssertionError("The last attempt raises")
 
     def _await_ready(self) -> WorkerProcess:
-        """The process that may be asked things, once there is one."""
+        """The process that can answer questions. Waits until there is one."""
         with self._readiness:
             self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
             worker = self._ready_worker
         if self._is_closed:
-            raise BackendCrashed("the backend is closed.", is_wanted=True)
+            raise BackendCrashed("The backend is closed.", is_wanted=True)
         if worker is None or worker.process.has_ended:
-            raise BackendCrashed("the backend is gone and is being started again.")
+            raise BackendCrashed("The backend has ended and is being started again.")
         return worker
 
     def _is_ready_or_closed(self) -> bool:
@@ -211,18 +210,18 @@ class ProcessBackend:
         return self._is_closed or (worker is not None and not worker.process.has_ended)
 
     def _present(self) -> WorkerProcess:
-        """The present process; there is one from the end of the first start on."""
-        assert self._worker is not None, "a backend without a process is never handed out"
+        """The present process. There is one after the first start."""
+        assert self._worker is not None, "The constructor starts a process"
         return self._worker
 
     def _replace(self, worker: WorkerProcess) -> None:
-        """A new process in place of one that is gone. Called with the lifecycle lock held."""
+        """Start a new process in place of one that ended. Called with the lifecycle lock held."""
         worker.end()
         self._fall_back(worker)
         try:
             self._start()
         except SetupError as error:
-            raise BackendCrashed(f"the backend could not be started again: {error}") from error
+            raise BackendCrashed(f"The backend could not be started again: {error}") from error
 
     def _start(self) -> messages.Ready:
         """Start a process and wait until it is ready. Called with the lifecycle lock held."""
@@ -240,7 +239,7 @@ class ProcessBackend:
         self._worker = worker
         self._unanswered.clear()
         self._time_limits.restart()
-        # Looked at after the lines above: `close` ends the process that it finds.
+        # Checked after the lines above: `close` ends the process in `_worker`.
         if self._is_closed:
             worker.close()
             raise worker.crash()
@@ -257,7 +256,7 @@ class ProcessBackend:
         return ready
 
     def _fall_back(self, worker: WorkerProcess) -> bool:
-        """After an illegal instruction, do without what may hold it."""
+        """After an illegal instruction, turn the setting off that may cause it. Whether it did."""
         fallback = self._spec.fallback
         if fallback is None or not worker.can_fall_back or worker.process.signal != signal.SIGILL:
             return False

@@ -1,8 +1,8 @@
-"""What passes between the engine's process and the backend's: messages, in MessagePack.
+"""The messages between the engine's process and the backend's, in MessagePack.
 
 msgspec checks every type when it reads, and runs no code: a damaged or hostile frame raises
-MalformedFrame. The dataclasses of `jitney.core` travel as they are; only memory operations need
-their kind beside them. A `Channel` is used by one thread at a time, and any other may close it.
+MalformedFrame. The dataclasses of `jitney.core` are sent as they are; only memory operations need
+their kind beside them. One thread at a time uses a `Channel`, and any other may close it.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ _ERRORS: Mapping[str, type[errors.JitneyError]] = {
         errors.BackendFailed,
     )
 }
-"""Those that keep their class on the way."""
+"""Errors that keep their class in the other process."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Its class is written beside its fields."""
+    """A message. The name of its class is sent with its fields."""
 
 
 class Hello(_Message, frozen=True):
@@ -74,12 +74,12 @@ class Execute(_Message, frozen=True):
                 msgspec.convert(each, _OPERATIONS[kind]) for kind, each in self.operations
             ]
         except (KeyError, ValueError) as error:
-            raise MalformedFrame(f"a memory operation has a wrong shape ({error}).") from error
+            raise MalformedFrame(f"A memory operation has a wrong shape ({error}).") from error
         return Batch(self.number, tuple(operations), self.entries)
 
 
 class Executed(_Message, frozen=True):
-    """What came back for a batch."""
+    """The outcome of a batch."""
 
     outcome: Outcome
 
@@ -107,11 +107,11 @@ class Prepare(_Message, frozen=True):
 
 
 class Done(_Message, frozen=True):
-    """What was asked is done, and there is nothing to return."""
+    """The work is done, and there is nothing to return."""
 
 
 class Failure(_Message, frozen=True):
-    """An error: the name of its class, its text, and the field that some classes have."""
+    """An error: the name of its class, its text, and the fields of some classes."""
 
     kind: str
     text: str
@@ -124,12 +124,12 @@ class Failure(_Message, frozen=True):
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """The message for an error; one that is not jitney's own becomes BackendFailed."""
+        """The message for an error. An error that is not in the table becomes BackendFailed."""
         kind = type(error).__name__
-        # A name of a file may hold what is no character.
+        # The name of a file may contain bytes that are no character.
         text = str(error).encode(errors="replace").decode()
         if _ERRORS.get(kind) is not type(error):
-            text = f"the backend failed unexpectedly ({kind}: {text})."
+            text = f"The backend failed unexpectedly ({kind}: {text})."
             return cls(errors.BackendFailed.__name__, text)
         parameter = getattr(error, "parameter", None)
         return cls(kind, text, parameter, getattr(error, "retry_after_s", 0.0))
@@ -151,7 +151,7 @@ _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 class Channel:
-    """One end of a pair of sockets, speaking in messages."""
+    """One end of a pair of sockets. Sends and receives messages."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -167,12 +167,12 @@ class Channel:
 
 
 def encode_message(message: Message) -> bytes:
-    """A message as bytes. Raises InvalidRequest for a value that no message can carry."""
+    """A message as bytes. Raises InvalidRequest for a value that cannot be sent."""
     try:
         return _ENCODER.encode(message)
     except (UnicodeEncodeError, OverflowError) as error:
         # Half of a surrogate pair, or a number of more than 64 bits.
-        raise errors.InvalidRequest(f"the backend cannot be sent this value: {error}.") from None
+        raise errors.InvalidRequest(f"This value cannot be sent to the backend: {error}.") from None
 
 
 def decode_message(frame: bytes) -> Message:
@@ -180,4 +180,4 @@ def decode_message(frame: bytes) -> Message:
     try:
         return _DECODER.decode(frame)
     except (ValueError, RecursionError) as error:
-        raise MalformedFrame(f"the frame is no message ({error}).") from error
+        raise MalformedFrame(f"The frame is not a message ({error}).") from error

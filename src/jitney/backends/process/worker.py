@@ -1,10 +1,10 @@
 """The process of a backend: `python -m jitney.backends.process.worker SOCKET SOCKET SOCKET PARENT`.
 
-Started by `jitney.backends.process.client`, never by hand, with the numbers of the sockets for
-batches, texts and constraints, and that of its parent. The main thread builds the backend that the
-first message names and then runs batches; a second thread tokenises and a third compiles, so that
-none waits for another. The process ends at once when its parent does: its channels then end, and on
-Linux the kernel kills it even inside native code.
+Started by `jitney.backends.process.client`, never by hand. The arguments are the numbers of the
+sockets for batches, texts and constraints, and the id of the parent. The main thread builds the
+backend that the first message names, and then runs batches. A second thread tokenises and a third
+compiles, so that none waits for another. The process ends when its parent does: its channels are
+closed then, and on Linux the kernel kills it even inside native code.
 """
 
 import os
@@ -29,11 +29,11 @@ EXIT_NOT_STARTED = 3
 EXIT_MALFORMED = 4
 
 _LOOK_S = 0.0005
-"""How often the channel is looked at while a batch runs: another may have come."""
+"""How often the channel is checked for another batch while one runs."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one parent until it goes; the value is the exit status."""
+    """Serve one parent until it ends; the value is the exit status."""
     *sockets, parent = (int(each) for each in arguments)
     leave_end_to_parent()
     if not die_with_parent(parent):
@@ -43,13 +43,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _until_closed(serve: Callable[[], int]) -> int:
-    """The exit status when a channel has ended or a frame is damaged."""
+    """Serve; the exit status when a channel is closed or a frame is damaged."""
     try:
         return serve()
     except ChannelClosed:
         return EXIT_DONE
     except MalformedFrame as error:
-        sys.stderr.write(f"the backend process got a bad frame: {error}\n")
+        sys.stderr.write(f"The backend process got a bad frame: {error}\n")
         sys.stderr.flush()
         return EXIT_MALFORMED
 
@@ -57,10 +57,10 @@ def _until_closed(serve: Callable[[], int]) -> int:
 def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
     hello = batches.receive()
     if not isinstance(hello, messages.Hello):
-        raise MalformedFrame("the first message names no backend.")
+        raise MalformedFrame("The first message names no backend.")
     try:
         backend = load(hello.backend, hello.settings)
-    except Exception as error:  # Whatever it is, the parent is told and this process ends.
+    except Exception as error:  # The parent gets any error, and this process ends.
         batches.send(Failure.of(error))
         return EXIT_NOT_STARTED
     batches.send(messages.Ready(backend.traits, backend.vocabulary))
@@ -79,7 +79,7 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
 
 
 def _answer(message: Message, backend: Backend) -> Message:
-    """The answer to anything but a batch; an error is one too, and does not end the process."""
+    """The answer to any message but a batch. An error is an answer, too."""
     try:
         match message:
             case messages.Reset():
@@ -92,11 +92,11 @@ def _answer(message: Message, backend: Backend) -> Message:
                 return messages.Done()
     except Exception as error:
         return Failure.of(error)
-    raise MalformedFrame("an answer came where a question was expected.")
+    raise MalformedFrame("An answer came where a question was expected.")
 
 
 class _OneAtATime:
-    """A backend that cannot queue, driven like one that can: a batch is run when it is received."""
+    """Makes a `QueueingBackend` of one that cannot queue: `receive` runs the batch."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -119,7 +119,7 @@ class BatchServer:
     """Hands batches to the backend as they come, and sends their outcomes back in order.
 
     A backend that queues gets the second batch while it runs the first. After a batch has failed,
-    those behind it are refused until a reset: each goes on from what the one before it did.
+    later ones are refused until a reset, because each continues the work of the one before.
     """
 
     def __init__(self, channel: Channel, backend: Backend) -> None:
@@ -130,7 +130,7 @@ class BatchServer:
         self._has_failed = False
 
     def serve(self) -> NoReturn:
-        """Until the channel ends. Raises ChannelClosed or MalformedFrame."""
+        """Serve until the channel is closed. Raises ChannelClosed or MalformedFrame."""
         while True:
             try:
                 message = self._channel.receive(0.0 if self._sent_count else None)
@@ -161,7 +161,7 @@ class BatchServer:
             self._answer_oldest(None)
 
     def _answer_oldest(self, limit_s: float | None) -> None:
-        """Send the outcome of the oldest batch, if it is there within the limit."""
+        """Send the outcome of the oldest batch, if it is ready within the limit."""
         try:
             outcome = self._queue.receive(limit_s)
         except Exception as error:
@@ -180,9 +180,9 @@ class BatchServer:
 
 
 def _behind_a_failure() -> BackendFailed:
-    return BackendFailed("a batch before this one failed.")
+    return BackendFailed("A batch before this one failed.")
 
 
 if __name__ == "__main__":
-    # Native libraries may hang in their clean-up, and nothing here needs one.
+    # Native libraries may hang in their clean-up, and nothing here needs it.
     os._exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """One run of the backend's process: its three channels, questions to it, and how it ended.
 
-Made by `jitney.backends.process.client`. Any thread may end it; each channel is used by one thread
-at a time. Whoever speaks to a process that is gone, is stuck or sends what is no message gets
-BackendCrashed, and the process is ended.
+Made by `jitney.backends.process.client`. Any thread may end it; one thread at a time uses each
+channel. Where the process has ended, is stuck or sends a bad frame, calls raise BackendCrashed, and
+the process is ended.
 Tests: tests/unit/backends/process/test_client.py.
 """
 
@@ -26,10 +26,10 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """For a backend whose library may hold an illegal instruction, and can do without it."""
+    """For a library that may contain an illegal instruction, and can run without it."""
 
     setting: str
-    """Is false in the next process."""
+    """The setting that is false in the next process."""
     reason: str
     """Why there may be such an instruction, as a clause."""
     goes_on: str
@@ -41,7 +41,7 @@ class Fallback:
 class WorkerProcess:
     """A process that runs `jitney.backends.process.worker`. Raises BackendCrashed.
 
-    With a `fallback` the next process can be started by it, if `can_fall_back`.
+    If `can_fall_back`, the next process can be started with the `fallback`.
     """
 
     def __init__(self, fallback: Fallback | None = None, *, can_fall_back: bool = False) -> None:
@@ -50,7 +50,7 @@ class WorkerProcess:
                 _MODULE, str(os.getpid()), channel_count=3, keeps_output=True
             )
         except OSError as error:
-            raise BackendCrashed(f"the backend process could not be started ({error}).") from error
+            raise BackendCrashed(f"The backend process could not be started ({error}).") from error
         self.can_fall_back = can_fall_back
         self._fallback = fallback
         self.batches, self.texts, self.constraints = map(Channel, self.process.channels)
@@ -59,34 +59,34 @@ class WorkerProcess:
     def ask(
         self, channel: Channel, question: Message, expected: type[MessageT], limit_s: float
     ) -> MessageT:
-        """One question and its answer, or the error that was the answer."""
+        """Send one question; its answer, or raise the error that is the answer."""
         with self.talking(limit_s):
             channel.send(question, limit_s)
             answer = channel.receive(limit_s)
         return self.checked(answer, expected)
 
     def checked(self, answer: Message, expected: type[MessageT]) -> MessageT:
-        """The answer, if it is of this kind. Raises the error that it is instead."""
+        """The answer, if it has this type. Raises the error where the answer is one."""
         if isinstance(answer, Failure):
             raise answer.error()
         if not isinstance(answer, expected):
             self.process.kill()
-            raise BackendCrashed("the backend process gave an answer to another question.")
+            raise BackendCrashed("The backend process gave an answer to another question.")
         return answer
 
     @contextlib.contextmanager
     def talking(self, limit_s: float, *, was_reached: bool = True) -> Iterator[None]:
-        """For all that is sent and received: what goes wrong becomes BackendCrashed."""
+        """For all sending and receiving: turns errors into BackendCrashed."""
         try:
             yield
         except TimeoutError as error:
             self.process.kill()
             raise BackendCrashed(
-                f"the backend did not answer within {limit_s:.3g} seconds, and was ended."
+                f"The backend did not answer within {limit_s:.3g} seconds, and was ended."
             ) from error
         except MalformedFrame as error:
             self.process.kill()
-            raise BackendCrashed(f"the backend process sent a bad frame: {error}") from error
+            raise BackendCrashed(f"The backend process sent a bad frame: {error}") from error
         except ChannelClosed as error:
             crash = self.crash()
             crash.was_reached = was_reached
@@ -94,33 +94,33 @@ class WorkerProcess:
         except InvalidRequest:
             raise  # nothing was sent
         except BaseException:
-            # Interrupted in between: the answer would be taken for that of the next question.
+            # Interrupted before the answer, which the next question would take for its own.
             self.process.kill()
             raise
 
     def end(self) -> None:
-        """Close its channels, which asks it to end, and kill it if it does not."""
+        """Close its channels, so that it ends, and kill it if it does not."""
         self.process.end(_GRACE_S)
 
     def close(self) -> None:
-        """End it because nobody wants it any more; whoever waits for it is told so."""
+        """End it because it is not needed any more. Waiting calls raise an error that says so."""
         self._is_closed = True
         self.end()
 
     def crash(self) -> BackendCrashed:
-        """The error that says how the process ended. It is killed first, if it still lives."""
+        """The error that says how the process ended. Kills it first if it still runs."""
         if self._is_closed:
-            return BackendCrashed("the backend is closed.", is_wanted=True)
+            return BackendCrashed("The backend is closed.", is_wanted=True)
         self.process.wait_or_kill(_GRACE_S)
         number, last_lines = self.process.signal, self.process.last_lines()
         why = f"; the last it wrote was: {last_lines}" if last_lines else "."
         if number is None:
             return BackendCrashed(
-                f"the backend process ended by itself (status {self.process.status}){why}"
+                f"The backend process ended by itself (status {self.process.status}){why}"
             )
         if number == signal.SIGKILL:
             why = "; the system does that when memory runs out."
         elif number == signal.SIGILL and self._fallback is not None:
             goes_on = f"{self._fallback.goes_on} until " if self.can_fall_back else ""
             why = f": {self._fallback.reason}; {goes_on}{self._fallback.advice}."
-        return BackendCrashed(f"the backend process was killed (signal {number}){why}", number)
+        return BackendCrashed(f"The backend process was killed (signal {number}){why}", number)

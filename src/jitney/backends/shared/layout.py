@@ -72,7 +72,7 @@ def check_batch(batch: Batch, limits: BatchLimits) -> int:
     token_count, tokens_max = batch.token_count, limits.max_num_batched_tokens
     if token_count > tokens_max:
         raise BackendFailed(
-            f"batch {batch.number} has {token_count} tokens; the limit is {tokens_max}."
+            f"Batch {batch.number} has {token_count} tokens; the limit is {tokens_max}."
         )
     if len({entry.slot for entry in batch.entries}) < len(batch.entries):
         raise BackendFailed(f"A slot stands twice in batch {batch.number}.")
@@ -85,32 +85,32 @@ def checked_tokens(
     """The tokens that are fed for an entry. Raises BackendFailed where it does not fit its slot."""
     if entry.start != contents.length:
         raise BackendFailed(
-            f"the span of slot {entry.slot} starts at {entry.start}, "
+            f"The span of slot {entry.slot} starts at {entry.start}, "
             f"and the slot holds {contents.length} tokens."
         )
     if entry.wants_token and contents.sampling is None:
-        raise BackendFailed(f"a token is wanted of slot {entry.slot}, never opened.")
+        raise BackendFailed(f"A token is wanted of slot {entry.slot}, which was never opened.")
     tokens = entry.tokens
     end = entry.start + (len(tokens) or 1)
     if end > limits.slot_tokens_max:
         raise BackendFailed(
-            f"slot {entry.slot} has no room for {end} tokens; "
+            f"Slot {entry.slot} has no room for {end} tokens; "
             f"it holds at most {limits.slot_tokens_max}."
         )
     if entry.continues:
         last = sampler.last_tokens(entry.slot)
         if tokens or last is None:
             raise BackendFailed(
-                f"slot {entry.slot} is to continue from its last token, and "
+                f"Slot {entry.slot} must continue from its last token, and "
                 f"{'has tokens given as well' if tokens else 'has sampled none'}."
             )
         return last
     if not tokens:
-        raise BackendFailed(f"the span of slot {entry.slot} is empty.")
+        raise BackendFailed(f"The span of slot {entry.slot} is empty.")
     # A decode has one token, and there are many decodes.
     lowest, highest = (tokens[0], tokens[0]) if len(tokens) == 1 else (min(tokens), max(tokens))
     if lowest < 0 or highest >= limits.vocabulary_count:
-        raise BackendFailed(f"slot {entry.slot} got a token that is not in the vocabulary.")
+        raise BackendFailed(f"Slot {entry.slot} got a token that is not in the vocabulary.")
     return tokens
 
 

@@ -125,7 +125,7 @@ class ModelBackend(Generic[SavedCells, Logits]):
     def check(self) -> None:
         """In this process it lives until it is closed."""
         if self._is_closed:
-            raise BackendCrashed("the backend was closed.")
+            raise BackendCrashed("The backend was closed.")
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Compute in passes of another shape from here on: for trials, with every slot empty."""

@@ -68,7 +68,7 @@ class BlockPool:
 
     def share(self, source: BlockTable, target: BlockTable, length: int) -> BlockCopy | None:
         """The first `length` tokens of `source` are those of the empty `target` as well."""
-        assert not target.blocks, f"a table of {len(target.blocks)} blocks is not empty"
+        assert not target.blocks, f"A table of {len(target.blocks)} blocks is not empty"
         assert 0 < length <= source.length, f"{length} tokens of {source.length}"
         whole = length // self._block_tokens
         copy = None
@@ -94,7 +94,7 @@ class BlockPool:
     def _take(self, count: int) -> list[int]:
         if count > len(self._free):
             raise BackendFailed(
-                f"memory is full: {count * self._block_tokens} tokens more were wanted, with "
+                f"Memory is full: {count * self._block_tokens} tokens more were wanted, with "
                 f"{self.used_tokens} of {self._blocks_max * self._block_tokens} in use."
             )
         taken = self._free[-count:]
@@ -104,7 +104,7 @@ class BlockPool:
         return taken
 
     def _drop(self, block: int) -> None:
-        assert self._holders[block] > 0, f"block {block} is dropped and nobody holds it"
+        assert self._holders[block] > 0, f"Block {block} is dropped, and nobody holds it"
         self._holders[block] -= 1
         if self._holders[block] == 0:
             self._free.append(block)

@@ -118,7 +118,7 @@ class SlotMemory(Generic[SavedCells]):
     def contents(self, slot: int) -> SlotContents:
         """What a slot that exists holds."""
         if not 0 <= slot < len(self._slots):
-            raise BackendFailed(f"slot {slot} does not exist; there are {len(self._slots)}.")
+            raise BackendFailed(f"Slot {slot} does not exist; there are {len(self._slots)}.")
         return self._slots[slot]
 
     def _copy(self, operation: Copy) -> None:
@@ -126,16 +126,16 @@ class SlotMemory(Generic[SavedCells]):
         length = operation.length
         if target.length:
             raise BackendFailed(
-                f"copy onto slot {operation.target}, which holds {target.length} tokens."
+                f"Copy onto slot {operation.target}, which holds {target.length} tokens."
             )
         if not 0 < length <= source.length:
             raise BackendFailed(
-                f"copy of {length} tokens from slot {operation.source}, "
+                f"Copy of {length} tokens from slot {operation.source}, "
                 f"which holds {source.length}."
             )
         if not self._cells.copy(operation.source, operation.target, length):
             raise BackendFailed(
-                f"memory has no room for the {length} tokens copied to slot {operation.target}."
+                f"Memory has no room for the {length} tokens copied to slot {operation.target}."
             )
         target.append(source.tokens[:length], length)
 
@@ -143,37 +143,37 @@ class SlotMemory(Generic[SavedCells]):
         contents, length = self.contents(operation.slot), operation.length
         if not 0 <= length <= contents.length:
             raise BackendFailed(
-                f"truncate of slot {operation.slot} to {length} tokens; it holds {contents.length}."
+                f"Truncate of slot {operation.slot} to {length} tokens; it holds {contents.length}."
             )
         self._shorten(operation.slot, length)
 
     def _save(self, operation: Save) -> None:
         contents = self.contents(operation.slot)
         if operation.ticket in self._tickets:
-            raise BackendFailed(f"save under ticket {operation.ticket}, which is taken.")
+            raise BackendFailed(f"Save under ticket {operation.ticket}, which is taken.")
         if not contents.length:
-            raise BackendFailed(f"save of slot {operation.slot}, which is empty.")
+            raise BackendFailed(f"Save of slot {operation.slot}, which is empty.")
         saved = self._cells.save(operation.slot)
         if saved is None:
-            raise BackendFailed(f"slot {operation.slot} could not be saved.")
+            raise BackendFailed(f"Slot {operation.slot} could not be saved.")
         self._tickets[operation.ticket] = (contents.tokens.copy(), saved)
 
     def _restore(self, operation: Restore) -> None:
         contents = self.contents(operation.slot)
         if contents.length:
             raise BackendFailed(
-                f"restore into slot {operation.slot}, which holds {contents.length} tokens."
+                f"Restore into slot {operation.slot}, which holds {contents.length} tokens."
             )
         tokens, saved = self._take_ticket(operation.ticket)
         if not self._cells.restore(operation.slot, saved, len(tokens)):
             raise BackendFailed(
-                f"memory has no room for the {len(tokens)} saved tokens of slot {operation.slot}."
+                f"Memory has no room for the {len(tokens)} saved tokens of slot {operation.slot}."
             )
         contents.append(tokens, len(tokens))
 
     def _take_ticket(self, ticket: int) -> tuple[list[int], SavedCells]:
         if ticket not in self._tickets:
-            raise BackendFailed(f"nothing is saved under ticket {ticket}.")
+            raise BackendFailed(f"Nothing is saved under ticket {ticket}.")
         return self._tickets.pop(ticket)
 
     def _shorten(self, slot: int, length: int) -> None:
@@ -181,6 +181,6 @@ class SlotMemory(Generic[SavedCells]):
         if length == contents.length:
             return
         if not self._cells.truncate(slot, length):
-            raise BackendFailed(f"slot {slot} could not be cut back to {length} tokens.")
+            raise BackendFailed(f"Slot {slot} could not be cut back to {length} tokens.")
         del contents.tokens[length:]
         contents.length = length

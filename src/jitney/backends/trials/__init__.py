@@ -1,1 +1,1 @@
-"""What is found out by trying: whether a backend works here, how fast, in which shape."""
+"""Trials in child processes: whether a backend works here, its speed, and its shape of passes."""

@@ -1,8 +1,8 @@
-"""Whether a backend computes each sequence alike, whatever stands beside it (invariant 4).
+"""Tests whether a backend computes a sequence alike in every batch (invariant 4).
 
-`is_invariant` computes one prompt and its continuation alone, and again cut, copied and beside
-others, and compares logprobs to the last bit. Called where a backend is tried, never while it
-serves: it leaves every slot empty.
+`is_invariant` computes one prompt and its continuation alone. It computes them again in pieces,
+from a copy, and beside others, and compares logprobs to the last bit. Called in trials, never while
+a backend serves: it leaves every slot empty.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,13 +11,13 @@ from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Sample, Sampling
 
 SLOTS = 16
-"""Slots that it takes: so many sequences stand in one batch."""
+"""How many slots the test needs: one batch has this many sequences."""
 SLOT_TOKENS = 384
 LONG_TOKENS = 300
-"""A neighbour that is longer than the cells or blocks that kernels take at once."""
+"""The length of a sequence that needs more cells or blocks than kernels take at once."""
 PROMPT_TOKENS = 72
 STEPS = 4
-"""Tokens that are generated and compared."""
+"""How many tokens are generated and compared."""
 LOGPROBS = 20
 PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
 
@@ -27,7 +27,7 @@ Way = Callable[["_Trial"], list[Sample]]
 def is_invariant(backend: Backend, *, decodes_differ: bool) -> bool:
     """Whether every way of computing the same sequence has the same outcome.
 
-    Where decodes differ, what was generated is not computed again in a span.
+    Where decodes differ, generated tokens are not computed again in a span.
     """
     expected = _alone(_Trial(backend))
     is_alike = all(way(_Trial(backend)) == expected for way in _WAYS)
@@ -63,13 +63,13 @@ class _Trial:
         return Entry(slot, start, tokens, wants_token=wants)
 
     def next_token(self, slot: int) -> Entry:
-        """The slot goes on by the token that it sampled last."""
+        """Continue the slot with the token that it sampled last."""
         start = self._lengths[slot]
         self._lengths[slot] = start + 1
         return Entry(slot, start, (), wants_token=True, continues=True)
 
     def skip(self, slot: int, count: int) -> None:
-        """So many tokens are there already."""
+        """The slot holds this many tokens already."""
         self._lengths[slot] = count
 
     def run(
@@ -89,7 +89,7 @@ class _Trial:
 
 
 def _alone(trial: _Trial) -> list[Sample]:
-    """The whole prompt in one span, and nobody else."""
+    """The whole prompt in one span, alone."""
     trial.open(0)
     return trial.generate(0, trial.run([trial.prompt(0, PROMPT_TOKENS)])[0])
 
@@ -105,7 +105,7 @@ def _cut(trial: _Trial) -> list[Sample]:
 
 
 def _beside(count: int) -> Way:
-    """The prompt in two pieces, beside so many who generate, and then one of them."""
+    """The prompt in two pieces, beside `count` sequences that generate."""
 
     def way(trial: _Trial) -> list[Sample]:
         # It stands in the middle of them.

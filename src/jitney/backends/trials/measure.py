@@ -1,7 +1,7 @@
-"""How fast a backend runs a model on this machine: a short trial in a child process.
+"""Measures how fast a backend runs a model on this machine, in a child process.
 
-The child is this module run as a program: it loads the backend, computes prompts and decodes for a
-moment, and answers with the speed. Called at start-up, from any thread.
+The child is this module run as a program. It loads the backend, computes prompts and decodes for a
+short time, and answers with the speed. Called at start-up, from any thread.
 """
 
 import math
@@ -22,23 +22,23 @@ from jitney.models.parts import size_of
 
 PROMPT_TOKENS = 128
 COMPLETION_TOKENS = 64
-"""What a usual request is taken to be; the speed is that of one at each sequence."""
+"""The lengths of a usual request. The speed is for one such request per sequence."""
 SLOT_TOKENS = 256
-"""Memory of each sequence in a trial."""
+"""The memory of each sequence in a trial."""
 STEPS_MAX = 48
 STEPS_MIN = 3
 DECODE_S = 1.5
 PREFILL_S = 8.0
-"""Prompts computed after so long are copies of the first one: large models take their time."""
+"""After this time, prompts are copies of the first one: large models are slow."""
 START_S_MAX = 120.0
 BYTES_PER_S_MIN = 20e6
-"""The slowest disk from which a model is still waited for."""
+"""The slowest disk that the time limit allows for."""
 METHOD = 2
-"""Part of what a trial is remembered by; another way to measure needs another number."""
+"""Part of the key of a remembered trial. Another way to measure needs another number."""
 
 
 def measure(name: str, settings: Mapping[str, Any], sequences: int) -> TrialResult:
-    """Try the backend of this name in a child, with as much memory as the trial needs."""
+    """Measure a backend in a child, with only as much memory as the trial needs."""
     given = {
         "backend": name,
         "settings": _trimmed(settings, sequences),
@@ -52,7 +52,7 @@ def measure(name: str, settings: Mapping[str, Any], sequences: int) -> TrialResu
 
 
 def speed_of(answer: TrialResult) -> float:
-    """Tokens of completions a second; 0 where the answer has no such figure."""
+    """Tokens of completions per second; 0 where the answer has no such figure."""
     speed = answer.found.get("tokens_per_s")
     if not isinstance(speed, float) or not math.isfinite(speed):
         return 0.0
@@ -60,9 +60,9 @@ def speed_of(answer: TrialResult) -> float:
 
 
 def is_settled(answers: TrialResults) -> bool:
-    """Whether one has a figure, and the others would fail again.
+    """Whether one backend has a figure, and the others would fail again.
 
-    A backend that refuses may do so for lack of memory, which may pass.
+    A backend may have refused for lack of memory, so that is not final.
     """
     return any(map(speed_of, answers.values())) and all(
         speed_of(each) or (each.failure and each.would_repeat and each.status != EXIT_REFUSED)
@@ -71,19 +71,19 @@ def is_settled(answers: TrialResults) -> bool:
 
 
 def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:
-    """Tokens of completions a second, measured in this process: what the child does."""
+    """Tokens of completions per second, measured in this process. Called in the child."""
     backend = load(name, settings)
     try:
-        return Course(backend, sequences).speed()
+        return SpeedMeasurement(backend, sequences).speed()
     finally:
         backend.close()
 
 
-class Course:
-    """The passes of one trial, in order.
+class SpeedMeasurement:
+    """The passes of one measurement, in order.
 
-    Of each kind the fastest counts: first ones set up what later ones use, and whatever else runs
-    on the machine only ever slows a pass down.
+    Of each kind of pass the fastest counts: the first ones prepare things for later ones, and other
+    programs on the machine can only slow a pass down.
     """
 
     def __init__(self, backend: Backend, sequences: int) -> None:
@@ -95,16 +95,16 @@ class Course:
         self._steps = max(min(STEPS_MAX, length_max - self._prompt), 1)
 
     def speed(self) -> float:
-        """Tokens a second while each sequence takes a usual prompt and writes its completion."""
+        """Tokens per second where each sequence is a usual request."""
         token_s = self._prefill_s() / self._prompt
         step_s = self._decode_s()
         request_s = self._sequences * token_s * PROMPT_TOKENS + COMPLETION_TOKENS * step_s
         return self._sequences * COMPLETION_TOKENS / request_s
 
     def _prefill_s(self) -> float:
-        """Seconds of one prompt; all sequences have theirs afterwards."""
+        """Seconds of one prompt. Afterwards all sequences have computed theirs."""
         taken = [self._prefill((self._open(0),), 0)]
-        # Even where there is one sequence, more than a first pass is wanted.
+        # A second pass is needed even for one sequence: the first one may be slow.
         taken.append(self._prefill((Release(0), self._open(0)), 0))
         for slot in range(1, self._sequences):
             if sum(taken) < PREFILL_S:
@@ -150,7 +150,7 @@ class Course:
 
 
 def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
-    """The same layout of memory, and no more of it than a trial needs."""
+    """The same layout of memory, but only as much as a trial needs."""
     trimmed = dict(settings) | {
         "slots": sequences,
         "kv_tokens": sequences * SLOT_TOKENS,
@@ -162,15 +162,15 @@ def _trimmed(settings: Mapping[str, Any], sequences: int) -> dict[str, Any]:
 
 
 def model_bytes(model: Path) -> int:
-    """What a model takes on the disk, a file or a folder."""
+    """The size of a model on the disk, a file or a folder."""
     try:
         return bytes_under(model) if model.is_dir() else size_of(model)
     except OSError:
-        return 0  # the child will say what is wrong with it
+        return 0  # the child reports what is wrong with it
 
 
 def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the child does."""
+    """The work of the child."""
     speed = run_trial(given["backend"], given["settings"], given["sequences"])
     return {"tokens_per_s": speed}
 

@@ -1,9 +1,9 @@
-"""Trials that are made once on a machine, and remembered in the cache folder: `Trial`.
+"""`Trial`: something that is tried once on a machine, and remembered in the cache folder.
 
-A file of answers is found by a hash of what they depend on. It also names the model and the
-libraries, so that `forget` can remove what nobody asks for any more. Any number of processes may
-ask: one tries at a time, and the others take what it found. A cache that cannot be written only
-costs time. Any thread.
+A hash of what the answers depend on is the name of their file. The file also names the model and
+the libraries, so that `forget` can remove old answers. Any number of processes may ask: one tries
+at a time, and the others take its answers. Where the cache cannot be written, each process tries
+again. Any thread.
 
 Tests: tests/unit/backends/trials/test_measure.py and test_selftest.py.
 """
@@ -29,31 +29,31 @@ TrialResults = Mapping[str, TrialResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Something to be tried: what the answers depend on, and which of them are kept."""
+    """A trial: what the answers depend on, and which of them are kept."""
 
     cache: Path
     names: tuple[str, ...]
-    """Each has an answer of its own."""
+    """There is an answer for each name."""
     facts: object
-    """What they depend on besides the libraries and the processor, as JSON."""
+    """What the answers depend on besides the libraries and the processor, as JSON."""
     distributions: tuple[str, ...]
     keeps: Callable[[TrialResults], bool]
-    """Whether the answers make sense and would be found again."""
+    """Whether the answers make sense and would be the same again."""
     model: Path | None = None
-    """None is for what holds whatever the model."""
+    """None where the answers hold for every model."""
     lock: str = "measuring.lock"
-    """Whoever holds it tries alone: two would halve each other's speed."""
+    """The file of a lock. Two measurements at once would halve each other's speed."""
 
     @property
     def file(self) -> Path:
-        """Where the answers are remembered."""
+        """The file of the answers."""
         processor = asdict(read_processor())
         known = [self.names, self.facts, builds(self.distributions), processor]
         key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:24]
         return self.cache / "probes" / f"{key}.json"
 
     def recall(self) -> TrialResults | None:
-        """What was found earlier; None when there is nothing, or nothing that makes sense."""
+        """The answers of an earlier trial; None when there are none, or they make no sense."""
         try:
             kept = _read(self.file)
             answers = {name: _checked(kept[name]) for name in self.names}
@@ -62,7 +62,7 @@ class Trial:
             return None
 
     def results(self, attempt: Callable[[], TrialResults]) -> TrialResults:
-        """What was found earlier, or what the attempt finds, which is remembered."""
+        """The remembered answers, or those of the attempt, which are then remembered."""
         found = self.recall()
         if found is None:
             with _alone(self.cache, self.lock):
@@ -73,7 +73,7 @@ class Trial:
         return found
 
     def _remember(self, answers: TrialResults) -> None:
-        """Write the answers, whole or not at all, if the folder allows it."""
+        """Write the answers, all or nothing, if the folder can be written."""
         about = {
             "model": None if self.model is None else str(self.model.resolve()),
             "libraries": builds(self.distributions),
@@ -87,7 +87,7 @@ class Trial:
 
 
 def builds(distributions: Iterable[str]) -> list[list[str]]:
-    """Version and digest of each installed distribution: one that is built anew is another one."""
+    """Version and digest of each installed distribution. A new build has another digest."""
     found = []
     for name in distributions:
         try:
@@ -101,7 +101,7 @@ def builds(distributions: Iterable[str]) -> list[list[str]]:
 
 
 def forget(cache: Path) -> int:
-    """Remove answers about models and libraries that are gone; the bytes that are free now."""
+    """Remove answers about models and libraries that are gone; the number of bytes freed."""
     freed = 0
     for file in list((cache / "probes").glob("*.json")):
         size = file.stat().st_size
@@ -112,7 +112,7 @@ def forget(cache: Path) -> int:
 
 
 def _holds(file: Path) -> bool:
-    """Whether the model is there and the libraries are those that are installed now."""
+    """Whether the model exists and the same libraries are installed."""
     try:
         kept = _read(file)
         libraries = kept["libraries"]
@@ -124,7 +124,7 @@ def _holds(file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What a file holds. Raises ValueError or OSError where it is none of ours."""
+    """The contents of a file. Raises ValueError or OSError where it is not from a trial."""
     if file.stat().st_size > MEMORY_BYTES_MAX:
         raise ValueError(file)
     kept = json.loads(file.read_text(encoding="utf-8"))

@@ -1,8 +1,7 @@
-"""Whether a backend works on this machine: seen in a child process, and remembered.
+"""Tries in a child process whether a backend works on this machine, and remembers the result.
 
-The child is `selftest_run`. Native code that crashes, refuses or computes wrongly is found there
-and not by the first caller. What failures mean is for the backend's `kind` to say. Called at
-start-up, from any thread.
+The child is `selftest_run`. It finds native code that crashes, refuses or computes wrongly, before
+a user does. The backend's `kind` explains a failure. Called at start-up, from any thread.
 """
 
 from collections.abc import Mapping
@@ -15,20 +14,20 @@ from jitney.version import version
 
 TRY_S_MAX = 120.0
 METHOD = 1
-"""Part of what an answer is remembered by; another way to try needs another number."""
+"""Part of the key of a remembered answer. Another way to try needs another number."""
 
 
 def try_backend(
     name: str, values: Mapping[str, Any], distributions: tuple[str, ...], cache: Path
 ) -> TrialResult:
-    """Whether the backend works here with these values, from memory or by trial."""
+    """Whether the backend works here with these values: remembered, or tried now."""
     trial = Trial(
         cache=cache,
         names=(name,),
         facts=["selftest", METHOD, version(), sorted(values.items())],
         distributions=distributions,
         keeps=lambda answers: answers[name].would_repeat,
-        # Not that of measurements, which may take long.
+        # A measurement may hold the other lock for a long time.
         lock="selftest.lock",
     )
     given = {"backend": name, "numbers": dict(values)}

@@ -1,9 +1,9 @@
-"""The child of `selftest`: lets a backend continue four prompts of a tiny model, together.
+"""The child process of `selftest`: a backend continues four prompts of a tiny model together.
 
 `python -m jitney.backends.trials.selftest_run` takes a backend's name and numbers as JSON on
-standard input. The model is written here and made ready as a real one would be. Its probabilities
-are computed by numpy as well: a backend may round, but not differ. Status 0 when they agree,
-another one after a line that says what went wrong.
+standard input. It writes the model and makes it ready like a real one. It computes the
+probabilities with numpy as well: a backend may round, but not differ. The status is 0 when they
+agree. Otherwise a line says what went wrong.
 """
 
 import math
@@ -26,12 +26,12 @@ PROMPT_TOKENS = 40
 COMPLETION_TOKENS = 8
 SIZES = {"slots": PROMPTS, "kv_tokens": 1024, "max_num_batched_tokens": 256}
 DIFFERENCE_MAX = 0.5
-"""Mean distance of log probabilities. Weights and activations of 8 bits, or bfloat16, are at 0.2 or
-below; a wrong kernel is at several."""
+"""Mean distance of log probabilities. Weights and activations of 8 bits, or bfloat16, have 0.2 or
+less. A wrong kernel has several."""
 
 
 def run(name: str, numbers: Mapping[str, Any]) -> str | None:
-    """Try the backend in this process. Why it cannot be used, or None when it can."""
+    """Try the backend in this process. Why it cannot be used; None when it can."""
     kind = kind_of(name)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"
@@ -46,13 +46,13 @@ def run(name: str, numbers: Mapping[str, Any]) -> str | None:
 
 
 def prompt(number: int) -> tuple[int, ...]:
-    """The tokens of one of the prompts; none of them is a control token."""
+    """The tokens of one prompt, without control tokens."""
     offsets = range(PROMPT_TOKENS)
     return tuple(4 + (number * 61 + at * 37 + at * at * 5) % 256 for at in offsets)
 
 
 def mean_difference(backend: Backend) -> float:
-    """How far the backend is from numpy over four prompts and their greedy continuations."""
+    """How far the backend is from numpy for four prompts and their greedy continuations."""
     sampling = Sampling(seed=0, prompt_count=PROMPT_TOKENS, logprobs=0, prompt_logprobs=0)
     opened = tuple(Open(slot, sampling) for slot in range(PROMPTS))
     entries = tuple(Entry(slot, 0, prompt(slot), wants_token=True) for slot in range(PROMPTS))
@@ -84,7 +84,7 @@ def _expected(text: list[int]) -> list[float]:
 
 
 def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The child: an empty answer. Raises ModelError where the backend cannot be used."""
+    """The work of the child; the answer is empty. Raises ModelError, a clause."""
     failure = run(given["backend"], given["numbers"])
     if failure is not None:
         raise ModelError(f"{failure}.")

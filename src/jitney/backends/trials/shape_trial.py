@@ -1,8 +1,7 @@
-"""Which shape of pass computes every token alike here, and how fast: tried in a child, remembered.
+"""Finds a shape of passes that computes every token alike here, in a child; remembers it.
 
-The child is this module run as a program: of the shapes that it is given, it answers with the first
-under which `invariance` finds no difference, and with its speed. Called at start-up, from any
-thread.
+The child is this module run as a program. It tries the given shapes. It answers with the first one
+where `invariance` finds no difference, and with its speed. Called at start-up, from any thread.
 """
 
 import logging
@@ -21,36 +20,36 @@ _log = logging.getLogger("jitney")
 
 START_S_MAX = 300.0
 BYTES_PER_S_MIN = 10e6
-"""The slowest disk and processor on which a trial is waited for."""
+"""The slowest disk and processor that the time limit allows for."""
 METHOD = 1
-"""Part of what a trial is remembered by; another way to try needs another number."""
-MAY_DIFFER = "what else is in the batch can change a text here (batch_invariant)"
-"""Said where no shape was found, and nobody asked for one."""
+"""Part of the key of a remembered trial. Another way to try needs another number."""
+MAY_DIFFER = "What else is in the batch can change a text here (batch_invariant)"
+"""A warning, where no shape was found."""
 
 Shape = Mapping[str, Any]
-"""What a backend's settings say of the rows of a pass."""
+"""Settings of a backend about the rows of a pass."""
 
 
 class ShapedBackend(Backend, Protocol):
     """A backend whose passes can have several shapes."""
 
     def use_shape(self, shape: Shape) -> None:
-        """Compute in passes of this shape from here on; every slot is empty."""
+        """Use this shape of passes from now on. Every slot is empty."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeTrial:
-    """What one child is to try."""
+    """The task of one child."""
 
     backend: str
     settings: Mapping[str, Any]
     shapes: Sequence[Shape]
     sequences: int = 0
-    """With so many the speed is measured; 0 where it does not matter."""
+    """How many sequences the measurement of the speed has; 0 means no measurement."""
 
     def run(self) -> TrialResult:
-        """Try the shapes in their order, with as much memory as that needs."""
+        """Try the shapes in their order, with only as much memory as the trial needs."""
         slots, slot_tokens = invariance.SLOTS, invariance.SLOT_TOKENS
         batch = int(self.settings["max_num_batched_tokens"])
         sizes = {
@@ -71,19 +70,19 @@ class ShapeTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeMemory:
-    """What the answers depend on besides the shapes, and where they are remembered."""
+    """What the answers depend on besides the shapes, and where they are kept."""
 
     cache: Path
     facts: object
     distributions: tuple[str, ...]
     notice: str
-    """Said before anything is tried."""
+    """A log line before the trial."""
 
 
 def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> TrialResults:
-    """The answers of all trials, from memory or by children.
+    """The answers of all trials, remembered or from children.
 
-    One that failed is not remembered: loading the model will say what is wrong with it.
+    A failure is not remembered: loading the model reports what is wrong with it.
     """
     shapes = [[name, [dict(shape) for shape in each.shapes]] for name, each in trials.items()]
     trial = Trial(
@@ -102,7 +101,7 @@ def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> TrialRe
 
 
 def is_sound(answers: TrialResults) -> bool:
-    """Whether all of them have a speed and a shape, or none on purpose."""
+    """Whether every answer has a speed, and a shape or None."""
     return all(
         isinstance(each.found.get("tokens_per_s"), float)
         and isinstance(each.found.get("shape", ""), dict | None)
@@ -113,7 +112,7 @@ def is_sound(answers: TrialResults) -> bool:
 def run_trial(
     backend: ShapedBackend, shapes: Sequence[Shape], sequences: int
 ) -> dict[str, float | Shape | None]:
-    """What the child does with a backend that it has loaded."""
+    """The work of the child with a loaded backend."""
     found = None
     for shape in shapes:
         backend.use_shape(shape)
@@ -121,12 +120,12 @@ def run_trial(
             found = shape
             break
     backend.use_shape(found or {})
-    speed = measure.Course(backend, sequences).speed() if sequences else 0.0
+    speed = measure.SpeedMeasurement(backend, sequences).speed() if sequences else 0.0
     return {"tokens_per_s": speed, "shape": found}
 
 
 def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the child does."""
+    """The work of the child."""
     backend: Any = load(given["backend"], given["settings"])
     try:
         return run_trial(backend, given["shapes"], given["sequences"])

@@ -1,7 +1,7 @@
-"""A question to a child process: `ask` here, `answer` over there.
+"""Runs a trial in a child process: `ask` is for the parent, `answer` for the child.
 
 A trial loads native code, which may crash, hang or take all memory. `ask` starts a module as a
-child, hands it JSON on standard input, and turns every end of it into a `TrialResult`. The child
+child, sends it JSON on standard input, and makes a `TrialResult` of the way it ends. The child
 calls `answer`, which prints one line. Called at start-up, from any thread.
 
 Tests: tests/unit/backends/trials/test_selftest.py and test_shape_trial.py.
@@ -22,33 +22,33 @@ from jitney.sandbox.die_with_parent import die_with_parent
 EXIT_REFUSED = 3
 EXIT_NO_ROOM = 4
 NO_END = 5
-"""Stands for the status of a child that could not be started, or did not end in time."""
+"""The status for a child that could not be started, or did not end in time."""
 REASON_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What a child found, or why it found nothing."""
+    """The answer of a child, or why there is none."""
 
     found: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
     """A clause."""
     status: int = 0
-    """Of its exit; that of a signal is negative."""
+    """The exit status; negative for a signal."""
 
     @property
     def would_repeat(self) -> bool:
-        """Whether it would surely end the same way again; lack of memory, for one, may pass."""
+        """Whether it would surely end the same way again. Lack of memory, for example, may pass."""
         is_crash = self.status < 0 and self.status != -signal.SIGKILL
         return is_crash or self.status in (0, EXIT_REFUSED)
 
 
 def ask(module: str, given: Mapping[str, Any], limit_s: float) -> TrialResult:
-    """Run the module as a child, for at most so many seconds."""
+    """Run the module as a child, for at most `limit_s` seconds."""
     text = json.dumps({**given, "parent": os.getpid()})
     try:
         child = subprocess.run(
-            # -P keeps the current folder off the path: a file there may have any module's name.
+            # -P keeps the current folder off the path: a file there may have a module's name.
             [sys.executable, "-P", "-m", module],
             input=text.encode(),
             capture_output=True,
@@ -59,7 +59,7 @@ def ask(module: str, given: Mapping[str, Any], limit_s: float) -> TrialResult:
         return TrialResult(failure=f"it did not end within {limit_s:.0f} s", status=NO_END)
     except OSError as error:
         return TrialResult(failure=f"it could not be started: {error.strerror}", status=NO_END)
-    # A library may have written before it.
+    # A library may have printed lines before it.
     line = _last_line(child.stdout)
     if child.returncode == 0:
         return TrialResult(found=_object(line))
@@ -69,9 +69,9 @@ def ask(module: str, given: Mapping[str, Any], limit_s: float) -> TrialResult:
 
 
 def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:
-    """The child: print what `find` makes of the given, or the sentence of a JitneyError."""
+    """For the child: print the answer of `find`, or the message of its JitneyError."""
     given = json.load(sys.stdin)
-    # Nobody reads what an orphan finds, and it would only slow the next trial down.
+    # A child without a parent would only make the next trial slower.
     if not die_with_parent(given.pop("parent")):
         os._exit(EXIT_NO_ROOM)
     try:
@@ -82,7 +82,7 @@ def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:
         text, status = str(error), EXIT_REFUSED
     sys.stdout.write(f"\n{text}\n")
     sys.stdout.flush()
-    # Native libraries may hang in their clean-up, and nothing here needs one.
+    # Native libraries may hang in their clean-up, and nothing here needs it.
     os._exit(status)
 
 

@@ -248,7 +248,7 @@ FILLED = Batch(1, (), (entry(0, 0, 10), entry(1, 0, 5)))
         ((Save(0, 1), Restore(1, 1)), (), "holds 5 tokens"),
         ((Save(0, 1), Restore(1, 2), Restore(1, 3)), (), "ticket 1"),
         ((), (entry(2, 0, 40),), None),
-        ((Save(0, 1), Restore(1, 2)), (entry(3, 0, 40),), "memory is full"),
+        ((Save(0, 1), Restore(1, 2)), (entry(3, 0, 40),), "Memory is full"),
     ],
 )
 def test_a_broken_promise_fails_the_batch(

@@ -137,8 +137,8 @@ def test_a_text_beyond_the_limit_is_refused(backend: Backend) -> None:
 @pytest.mark.parametrize(
     ("operations", "entries", "told"),
     [
-        ((), (Entry(8, 0, (5,), False),), "slot 8 does not exist"),
-        ((), (Entry(-1, 0, (5,), False),), "slot -1 does not exist"),
+        ((), (Entry(8, 0, (5,), False),), "Slot 8 does not exist"),
+        ((), (Entry(-1, 0, (5,), False),), "Slot -1 does not exist"),
         ((), (Entry(0, 1, (5,), False),), "starts at 1"),
         ((), (Entry(0, 0, (5,), True),), "never opened"),
         ((), (Entry(0, 0, (), False),), "is empty"),
@@ -147,11 +147,11 @@ def test_a_text_beyond_the_limit_is_refused(backend: Backend) -> None:
         ((), (Entry(0, 0, (5, 10**12), False),), "not in the vocabulary"),
         ((), (Entry(0, 0, (5,), False), Entry(0, 1, (5,), False)), "stands twice"),
         ((), (Entry(0, 0, (5,) * 2049, False),), "2049 tokens"),
-        ((Copy(0, 1, 4),), (), "copy of 4 tokens"),
+        ((Copy(0, 1, 4),), (), "Copy of 4 tokens"),
         ((Copy(7, 7, 1),), (), "onto slot 7"),
-        ((Truncate(7, 3),), (), "truncate of slot 7"),
+        ((Truncate(7, 3),), (), "Truncate of slot 7"),
         ((Save(0, 1),), (), "which is empty"),
-        ((Restore(9, 0),), (), "nothing is saved"),
+        ((Restore(9, 0),), (), "Nothing is saved"),
         ((Release(99),), (), "does not exist"),
     ],
 )

@@ -17,7 +17,7 @@ from jitney.errors import BackendFailed
 from jitney.sandbox.frames import ChannelClosed, Frames
 
 WAIT_S = 30.0
-SAYS_SO = "a batch before this one failed."
+SAYS_SO = "A batch before this one failed."
 
 
 class Plain:

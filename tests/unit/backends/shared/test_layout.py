@@ -72,7 +72,7 @@ def test_memory_counts_what_the_device_is_ahead(memory: SlotMemory[list[int]]) -
     """Guards truncation and copies: they go by what the cells hold, not by what is known here."""
     feed(memory, Entry(0, 0, PROMPT, wants_token=True))
     memory.contents(0).append((), 4)
-    with pytest.raises(BackendFailed, match="copy of 5 tokens"):
+    with pytest.raises(BackendFailed, match="Copy of 5 tokens"):
         memory.operate(Copy(0, 1, 5))
     memory.contents(0).tokens.append(9)
     memory._cells.append(0, (5, 6, 7, 9), 0)  # type: ignore[attr-defined]

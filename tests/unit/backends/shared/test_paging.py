@@ -82,9 +82,9 @@ def test_full_memory_is_refused_and_nothing_has_changed() -> None:
     """Guards the tables: a failed growth must not leave blocks that nobody knows of."""
     pool = BlockPool(2, SIZE)
     table, other = filled(pool, 5), BlockTable()
-    with pytest.raises(BackendFailed, match=r"memory is full: 4 tokens more.*8 of 8 in use"):
+    with pytest.raises(BackendFailed, match=r"Memory is full: 4 tokens more.*8 of 8 in use"):
         pool.grow(table, 4)
-    with pytest.raises(BackendFailed, match="memory is full"):
+    with pytest.raises(BackendFailed, match="Memory is full"):
         pool.share(table, other, 5)
     assert (table.length, len(table.blocks), other) == (5, 2, BlockTable())
     pool.shrink(table, 0)
