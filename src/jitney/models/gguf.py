@@ -1,9 +1,9 @@
-"""A strict reader of GGUF headers: what is in the file, and whether the file is all there.
+"""A strict reader of GGUF headers: what is in the file, and whether the file is complete.
 
-A model in several parts is named by its first, and its header is the sum of theirs. Pure file
-reading, any thread, no native code. Every count, length and offset is checked against
-the size of the file before it is used, so that a damaged or hostile file costs a ModelError of one
-sentence and nothing else. Values are read, never believed: the weights are not looked at.
+For a model in several parts, the path is that of the first part, and the header is the sum of all.
+Pure file reading, any thread, no native code. Every count, length and offset is checked against the
+size of the file before it is used, so a damaged or hostile file only causes a ModelError. The
+weights are not read.
 """
 
 import re
@@ -31,7 +31,7 @@ _LAYER = re.compile(r"^blk\.\d+\.")
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """How a type of weights is stored: so many in a block of so many bytes."""
+    """How a type of weights is stored: `weights` of them in a block of `size` bytes."""
 
     name: str
     weights: int
@@ -75,7 +75,7 @@ _PACKINGS: Mapping[int, _Packing] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What a GGUF says about itself. `metadata` leaves out the vocabulary and long texts."""
+    """The header of a GGUF. `metadata` is without the vocabulary and long texts."""
 
     architecture: str
     name: str | None
@@ -92,7 +92,7 @@ class GgufHeader:
     weight_types: frozenset[str]
     """How its weights are stored, by llama.cpp's names."""
     tensor_kinds: frozenset[str]
-    """Names of its tensors, each once and not for every layer, such as "attn_q.weight"."""
+    """Names of its tensors without the number of the layer, such as "attn_q.weight"."""
     metadata: Mapping[str, Value]
     part_count: int = 1
 
@@ -136,7 +136,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def _part_count(path: Path, metadata: Mapping[str, Value]) -> int:
-    """Of how many parts this file is the first. Raises ModelError when it is another one."""
+    """The number of parts. Raises ModelError when this file is not the first part."""
     count, number = _split(metadata)
     if count <= 1:
         return 1
@@ -154,14 +154,14 @@ def _part_count(path: Path, metadata: Mapping[str, Value]) -> int:
 
 
 def _split(metadata: Mapping[str, Value]) -> tuple[int, int]:
-    """The count of parts and the number of this one, from 0, as the splitter wrote them."""
+    """The count of parts and the number of this one, from 0, as the file says."""
     count = _whole(metadata.get("split.count")) or 0
     return count, _whole(metadata.get("split.no")) or 0
 
 
 @dataclass(slots=True)
 class _Tensors:
-    """What the tensors of all parts add up to."""
+    """The sums over the tensors of all parts."""
 
     count: int = 0
     file_bytes: int = 0
@@ -170,7 +170,7 @@ class _Tensors:
     kinds: set[str] = field(default_factory=set)
 
     def add(self, fields: Fields) -> Mapping[str, Value]:
-        """Check that every tensor of a file lies inside it; the metadata of the file."""
+        """Add a file, and check that its tensors lie inside it. Returns the file's metadata."""
         counts = fields.counts()
         metadata = fields.metadata(counts.keys)
         end = 0
@@ -199,7 +199,7 @@ class _Tensors:
 
 
 def _read_weights(fields: Fields, name: str) -> int:
-    """The dimensions of a tensor: how many weights it has."""
+    """Read the dimensions of a tensor; the number of its weights."""
     dimensions = fields.number(UNSIGNED32)
     if not 1 <= dimensions <= DIMENSIONS_MAX:
         raise fields.damaged(f"the tensor {name!r} has {dimensions} dimensions")
@@ -213,7 +213,7 @@ def _read_weights(fields: Fields, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The numbers that the memory of a token follows from; 0 where the header does not say."""
+    """The numbers that decide the memory of a token; 0 where the header does not say."""
 
     layers: int
     width: int

@@ -1,9 +1,9 @@
 """The fields of a GGUF, read in order: numbers, texts, arrays, and the keys of its metadata.
 
 Pure file reading, any thread, no native code. Every count and length is checked against the size
-of the file before it is used, so that a damaged or hostile file costs a ModelError of one sentence
-and nothing else. The reader of the package `gguf` checks none of that and takes some 40 times as
-long for a vocabulary. What a value means is for `gguf` and `gguf_vocabulary` to say.
+of the file before it is used, so a damaged or hostile file only causes a ModelError. The reader of
+the package `gguf` has no such checks, and takes about 40 times as long for a vocabulary. The
+modules `gguf` and `gguf_vocabulary` know what the values mean.
 
 Tests: tests/unit/models/test_gguf.py.
 """
@@ -22,12 +22,12 @@ KEY_BYTES_MAX = 65_535
 KEYS_MAX = 65_536
 TENSORS_MAX = 1_000_000
 TEXT_KEPT_MAX = 1_048_576
-"""A longer text value is skipped: nothing that is kept is that long."""
+"""A longer text is skipped: no needed text is that long."""
 ARRAY_KEPT_MAX = 4_096
-"""Longer arrays are skipped, unless they are wanted whole."""
+"""A longer array is skipped, unless the caller wants it whole."""
 ARRAY_WHOLE_MAX = 4_194_304
 TEXTS_BYTES_MAX = 134_217_728
-"""The texts of one array together."""
+"""For all texts of one array together."""
 
 _STRING, _ARRAY = 8, 9
 _SCALARS: Mapping[int, struct.Struct] = {
@@ -52,14 +52,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldCounts:
-    """How many of each the file says that it holds; both fit into it."""
+    """How many of each the file claims to have. Both fit into the file."""
 
     tensors: int
     keys: int
 
 
 def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
-    """What `read` makes of the fields of a file. Raises ModelError when it cannot be read."""
+    """Call `read` with the fields of a file. Raises ModelError when it cannot be read."""
     try:
         if path.is_dir():
             raise ModelError(
@@ -83,7 +83,7 @@ def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
 
 
 def damaged(path: Path, reason: str) -> ModelError:
-    """The error for a file that says what cannot be."""
+    """The error for a file with an impossible header."""
     return ModelError(f"{path} has a damaged header: {reason}.")
 
 
@@ -97,7 +97,7 @@ class Fields:
         self._file = file
 
     def counts(self) -> FieldCounts:
-        """How many tensors and keys follow; first of all calls, it checks what the file is."""
+        """How many tensors and keys follow. Must be the first call: it checks the file's type."""
         self._check_magic()
         tensors = self.number(UNSIGNED64)
         keys = self.number(UNSIGNED64)
@@ -112,7 +112,7 @@ class Fields:
         return FieldCounts(tensors=tensors, keys=keys)
 
     def metadata(self, count: int, *, whole: frozenset[str] = frozenset()) -> dict[str, Value]:
-        """The values by their keys, without long ones; of those in `whole`, all or an error."""
+        """The values by their keys. Long values are left out, but for keys in `whole`."""
         metadata: dict[str, Value] = {}
         for _ in range(count):
             key = self.text(KEY_BYTES_MAX, "a key")
@@ -128,7 +128,7 @@ class Fields:
         return int(form.unpack(self._bytes(form.size))[0])
 
     def text(self, bytes_max: int, what: str) -> str:
-        """A text of at most so many bytes, which must be UTF-8."""
+        """A text of at most `bytes_max` bytes, which must be UTF-8."""
         length = self._length()
         if length > bytes_max:
             raise self.damaged(f"{what} has {length} bytes")
@@ -138,7 +138,7 @@ class Fields:
             raise self.damaged(f"{what} is not text") from None
 
     def damaged(self, reason: str) -> ModelError:
-        """The error for this file where it says what cannot be."""
+        """The error for this file where its header is impossible."""
         return damaged(self.path, reason)
 
     def cut_short(self, expected: int) -> ModelError:
@@ -189,7 +189,7 @@ class Fields:
         return length
 
     def _overrun(self, end: int, length: int) -> ModelError:
-        # Of a file that was cut short early, a usual length is more than what is left.
+        # In a file that was cut short early, a normal length can be larger than the rest.
         if length > max(self.size, ARRAY_WHOLE_MAX):
             return self.damaged(f"it claims a text or array of {length} bytes or more")
         return self.cut_short(end)
@@ -240,7 +240,7 @@ class Fields:
         return tuple(value for (value,) in form.iter_unpack(data))
 
     def _texts(self, key: str, count: int) -> tuple[str, ...]:
-        """So many texts, which must be UTF-8. The loop runs 100,000 times and calls little."""
+        """`count` texts, which must be UTF-8. The loop runs 100,000 times, so it calls little."""
         read, size = self._file.read, self.size
         texts: list[str] = []
         at = self.at
@@ -266,7 +266,7 @@ class Fields:
 
 
 def _looks_like(start: bytes) -> str:
-    """What a file that is no GGUF probably is, from its first bytes."""
+    """What a file that is not a GGUF probably is, from its first bytes."""
     known = (
         (b"version https://git-lfs", "a Git LFS pointer, which stands for a file not fetched yet"),
         (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),

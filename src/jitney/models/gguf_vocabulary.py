@@ -1,8 +1,8 @@
-"""The tokenizer that a GGUF carries, as plain values.
+"""The tokenizer in a GGUF, as plain values.
 
-Pure file reading, any thread, no native code, as strict as the reader of headers: a damaged or
-hostile file costs a ModelError of one sentence. Lists are as long as the vocabulary, no two tokens
-are the same, and ids lie inside it. What the values mean for text is for a tokenizer to say.
+Pure file reading, any thread, no native code. As strict as the reader of headers: a damaged or
+hostile file only causes a ModelError. Lists are as long as the vocabulary, no two tokens are the
+same, and ids lie inside the vocabulary. The tokenizers know what the values mean for text.
 """
 
 from collections.abc import Mapping
@@ -28,28 +28,28 @@ _ROLES = (
     *("bos", "eos", "eot", "eom", "unknown"),
     *("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"),
 )
-_ROLES_OF_OLD: Mapping[str, str] = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
+_OLD_ROLES: Mapping[str, str] = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufVocabulary:
-    """What the file says about its tokens."""
+    """The vocabulary in a file, and its settings."""
 
     path: Path
     name: str
-    """Of the model; empty when the file has none."""
+    """The name of the model; empty when the file has none."""
     model: str
     """The kind of tokenizer: "gpt2" merges by rank, "llama" by score."""
     pre: str
-    """How text is cut before merging; empty when the file does not say."""
+    """How text is split before merging; empty when the file does not say."""
     tokens: tuple[str, ...]
     types: tuple[int, ...]
-    """Empty when the file has none, which means that all tokens are normal."""
+    """Empty when the file has none: then all tokens are normal."""
     scores: tuple[float, ...]
-    """Empty when the file has none, which means that all are equal."""
+    """Empty when the file has none: then all are equal."""
     merges: tuple[str, ...]
     roles: Mapping[str, int]
-    """Tokens by what they are for, such as "bos" and "eos"; those alone that the file names."""
+    """Special tokens by role, such as "bos" and "eos"; only those that the file names."""
     adds_bos: bool | None
     adds_space_prefix: bool | None
     chat_template: str | None
@@ -80,7 +80,7 @@ def _read_vocabulary(fields: Fields) -> GgufVocabulary:
 
 
 class _VocabularyKeys:
-    """The metadata of one file, with each value checked for the type that it must have."""
+    """The metadata of one file. Checks the type of each value."""
 
     def __init__(self, fields: Fields, metadata: Mapping[str, Value]) -> None:
         self._fields = fields
@@ -100,7 +100,7 @@ class _VocabularyKeys:
 
     def texts(self, key: str) -> tuple[str, ...]:
         values = self._metadata.get(key, ())
-        # The elements of an array have one type, so the first tells it.
+        # All elements of an array have the type of the first.
         if not isinstance(values, tuple) or not all(isinstance(each, str) for each in values[:1]):
             raise self._fields.damaged(f"{key} is not a list of texts")
         return cast(tuple[str, ...], values)
@@ -148,7 +148,7 @@ class _VocabularyKeys:
 
     def roles(self, count: int) -> dict[str, int]:
         keys = {f"{_PREFIX}{role}_token_id": role for role in _ROLES}
-        keys |= {f"{_PREFIX}{old}_token_id": role for old, role in _ROLES_OF_OLD.items()}
+        keys |= {f"{_PREFIX}{old}_token_id": role for old, role in _OLD_ROLES.items()}
         found: dict[str, int] = {}
         for key, role in keys.items():
             value = self._metadata.get(key)
@@ -156,7 +156,7 @@ class _VocabularyKeys:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise self._fields.damaged(f"{key} is not a whole number")
-            # Files are about that name a token which is not there; llama.cpp passes over it.
+            # Some files name a token that does not exist; llama.cpp ignores it.
             if 0 <= value < count:
                 found[role] = value
         return found

@@ -1,7 +1,7 @@
-"""A lock that is given in the order in which it was asked for. Any thread.
+"""A lock that threads get in the order in which they asked for it. Any thread.
 
-Python's own goes to whoever is quickest, which is mostly the one who has just let it go: work in
-many pieces would keep it from everybody else until it is done.
+Python's own lock goes to the quickest thread, which is mostly the one that has just released it. A
+thread with many pieces of work would keep it from all others.
 """
 
 import threading
@@ -9,7 +9,7 @@ from collections import deque
 
 
 class FifoLock:
-    """One holder at a time; whoever waits longest is next."""
+    """One holder at a time; the thread that waits longest is next."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -17,7 +17,7 @@ class FifoLock:
         self._waiting: deque[threading.Lock] = deque()
 
     def acquire(self, timeout_s: float) -> bool:
-        """Wait for a turn, for so long at most; whether it came."""
+        """Wait for a turn, for at most `timeout_s`; whether it came."""
         with self._guard:
             if not self._is_held:
                 self._is_held = True
@@ -32,20 +32,20 @@ class FifoLock:
             if not self._withdraw(turn):
                 self.release()
             raise
-        # It may have come in this very moment.
+        # The turn may have come at this moment.
         return not self._withdraw(turn)
 
     def release(self) -> None:
-        """The turn is over; only its holder may say so."""
+        """End the turn. Only its holder may call this."""
         with self._guard:
-            assert self._is_held, "nobody holds it"
+            assert self._is_held, "Nobody holds the lock"
             if self._waiting:
                 self._waiting.popleft().release()
             else:
                 self._is_held = False
 
     def _withdraw(self, turn: threading.Lock) -> bool:
-        """Wait no longer; false when the turn has come already."""
+        """Stop waiting; false when the turn has already come."""
         with self._guard:
             if turn not in self._waiting:
                 return False

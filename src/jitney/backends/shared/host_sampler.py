@@ -1,7 +1,7 @@
 """Chooses tokens on the host, from rows of logits in numpy: `HostSampler`.
 
-Called by backends on the thread that runs batches. Between two entries of a prompt whose logprobs
-are wanted, its slot keeps the one row that the second one needs.
+Called by backends on the thread that runs batches. Where logprobs of a prompt are wanted, its slot
+keeps the last row of each entry, because the next entry needs it.
 """
 
 from collections import defaultdict
@@ -49,9 +49,9 @@ class SlotChoice:
 
     sampler: SlotSampler | None = None
     fault: Fault | None = None
-    """Why this slot cannot be sampled (any more): such as a constraint that cannot go on."""
+    """Why this slot cannot be sampled, such as a constraint that allows no token."""
     token_last: int | None = None
-    """The token chosen last, as long as it would stand right after what the slot holds."""
+    """The token chosen last, while it is the next one after the slot's tokens."""
     row_last: LastRow | None = None
 
 
@@ -70,7 +70,7 @@ class HostSampler:
         self._saved_rows.clear()
 
     def operate(self, operation: MemoryOperation) -> None:
-        """See an operation of a batch, which the memory has carried out."""
+        """Note an operation of a batch, which the memory has carried out."""
         match operation:
             case Open(slot, sampling):
                 self._open(self.choices[slot], sampling)
@@ -117,7 +117,7 @@ class HostSampler:
             try:
                 matcher = self._compile(sampling.constraint)
             except (InvalidRequest, QueueFull) as error:
-                # It compiled when it was prepared; the others in the batch are not to blame.
+                # It compiled when it was prepared. Other entries of the batch must not fail for it.
                 choice.fault = fault_of(error)
         choice.sampler = SlotSampler(sampling, matcher)
 
@@ -130,8 +130,8 @@ def _choose(choice: SlotChoice, tokens: list[int], row: npt.NDArray[np.float32])
         assert choice.sampler is not None, "checked when it was laid out"
         sample = choice.sampler.sample(tokens, row)
     choice.fault = sample.fault
-    # The next entry may be here already. Behind a fault it is computed with any token, for the
-    # sake of the others in its batch, and has the same fault.
+    # The next entry may have been sent already. After a fault it is computed with any token, so
+    # that the others in its batch can run, and gets the same fault.
     choice.token_last = tokens[-1] if sample.token is None else sample.token
     return sample
 

@@ -1,8 +1,8 @@
-"""Entries of a batch as a model is fed them: checked, with their rows of the logits.
+"""Checks the entries of a batch and numbers their rows of logits, before the forward pass.
 
-Called by backends on the thread that runs batches, before the forward pass. How tokens are chosen
-is behind `TokenSampler`: `HostSampler` does it with numpy, and a device may bring its own. A token
-that only the device knows is laid out without it.
+Called by backends on the thread that runs batches. A `TokenSampler` chooses tokens: `HostSampler`
+does it with numpy, and a device can have its own. An entry whose token only the device knows is
+laid out without it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Logits = TypeVar("Logits", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class EntryRows:
-    """An entry as it is fed: what its slot holds, and which rows of the logits are its own."""
+    """An entry for the model: its tokens, the contents of its slot, and its rows of the logits."""
 
     index: int
     """Its place among the entries of the batch."""
@@ -28,7 +28,7 @@ class EntryRows:
     tokens: tuple[int, ...]
     """Empty where the entry continues from a token that only the device knows."""
     rows: range
-    """Rows in the order of positions; they end with the entry's last position."""
+    """Its rows, in the order of positions. The last is for the entry's last position."""
     scored: range
     """Positions of prompt tokens whose logprobs are wanted."""
 
@@ -37,12 +37,12 @@ class TokenSampler(Protocol[Logits]):
     """How the tokens of all slots are chosen."""
 
     def operate(self, operation: MemoryOperation) -> None:
-        """See an operation of a batch, which the memory has carried out."""
+        """Note an operation of a batch, which the memory has carried out."""
         ...
 
     def last_tokens(self, slot: int) -> tuple[int, ...] | None:
-        """The token that was chosen last for the slot, if it would stand right after what the slot
-        holds; empty where it is on the device, None where there is none."""
+        """The token chosen last for the slot, if it is the next one after the slot's tokens; empty
+        where only the device knows it, None where there is none."""
         ...
 
     def has_row_before(self, slot: int, position: int) -> bool:
@@ -60,7 +60,7 @@ class TokenSampler(Protocol[Logits]):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a batch may hold at most."""
+    """The limits of a batch."""
 
     max_num_batched_tokens: int
     slot_tokens_max: int
@@ -82,7 +82,7 @@ def check_batch(batch: Batch, limits: BatchLimits) -> int:
 def checked_tokens(
     entry: Entry, contents: SlotContents, sampler: TokenSampler[Never], limits: BatchLimits
 ) -> tuple[int, ...]:
-    """The tokens that are fed for an entry. Raises BackendFailed where it does not fit its slot."""
+    """The tokens of an entry. Raises BackendFailed where the entry does not fit its slot."""
     if entry.start != contents.length:
         raise BackendFailed(
             f"The span of slot {entry.slot} starts at {entry.start}, "
@@ -155,11 +155,11 @@ def lay_out_entry(
 
 
 def _scored_positions(entry: Entry, contents: SlotContents, sampler: TokenSampler[Never]) -> range:
-    """The positions of the entry whose prompt logprobs are wanted and can be had.
+    """The positions of the entry whose prompt logprobs are wanted and available.
 
-    The row that predicts the entry's first token came with the entry before it. Where that was
-    computed in another slot the row is gone, and the entry is left out as a whole: the scheduler
-    lets this happen only to prompts that have been scored already.
+    The entry before it computed the row that predicts its first token. If that was in another slot,
+    the row is lost, and the whole entry is left out. The scheduler allows this only for prompts
+    whose logprobs were already reported.
     """
     sampling = contents.sampling
     if sampling is None or sampling.prompt_logprobs is None:

@@ -1,9 +1,8 @@
-"""`ModelBackend`: a backend made of a model that computes logits, and of a way to choose tokens.
+"""`ModelBackend`: makes a backend from a model that computes logits and a sampler.
 
-What all such backends have in common is here: memory operations, checks, sampling, constraints.
-`execute` and `reset` run on the engine thread; `encode` and `prepare` on any. Promises
-BackendFailed on every violated precondition, before the model sees it, and one fault per row that
-cannot be sampled.
+All such backends share this code: memory operations, checks, sampling, constraints. `execute` and
+`reset` run on the engine thread; `encode` and `prepare` on any. Every violated precondition raises
+BackendFailed before the model sees it. A row that cannot be sampled gets a fault of its own.
 
 Tests: tests/conformance.
 """
@@ -25,11 +24,11 @@ Logits = TypeVar("Logits")
 
 
 class ForwardModel(Protocol[SavedCells, Logits]):
-    """What a backend of its own has to bring."""
+    """What a new backend has to implement."""
 
     @property
     def traits(self) -> Traits:
-        """Numbers that hold for as long as the model is loaded."""
+        """Numbers that do not change while the model is loaded."""
         ...
 
     @property
@@ -64,11 +63,11 @@ class ForwardModel(Protocol[SavedCells, Logits]):
         ...
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Logits:
-        """The rows of logits that these entries want. Raises BackendFailed."""
+        """The rows of logits for these entries. Raises BackendFailed."""
         ...
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
-        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        """Use another shape of passes from now on. For trials, with every slot empty."""
         ...
 
     def encode(self, texts: Sequence[Text]) -> list[int]:
@@ -97,7 +96,7 @@ class ModelBackend(Generic[SavedCells, Logits]):
 
     @property
     def traits(self) -> Traits:
-        """Numbers that hold for as long as this backend lives."""
+        """Numbers that do not change while this backend lives."""
         return self._model.traits
 
     @property
@@ -106,7 +105,7 @@ class ModelBackend(Generic[SavedCells, Logits]):
         return self._model.vocabulary
 
     def execute(self, batch: Batch) -> Outcome:
-        """Carry out a batch; after BackendFailed the memory is to be reset."""
+        """Carry out a batch. After BackendFailed the caller must reset the memory."""
         started = perf_counter()
         self.check()
         self._compiler.begin_batch()
@@ -123,12 +122,12 @@ class ModelBackend(Generic[SavedCells, Logits]):
         self._sampler.reset()
 
     def check(self) -> None:
-        """In this process it lives until it is closed."""
+        """Raise BackendCrashed if it was closed. In this process it cannot crash."""
         if self._is_closed:
             raise BackendCrashed("The backend was closed.")
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
-        """Compute in passes of another shape from here on: for trials, with every slot empty."""
+        """Use another shape of passes from now on. For trials, with every slot empty."""
         self._model.use_shape(shape)
 
     def encode(self, texts: Sequence[Text]) -> list[int]:

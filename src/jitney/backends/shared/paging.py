@@ -1,9 +1,8 @@
-"""Memory in blocks: which of them each slot holds, and how many hold the same one.
+"""Memory in blocks: which blocks each slot has, and how many slots share a block.
 
-Called by backends that page their memory, on the engine thread only. The pool counts and never
-touches the memory itself: where a block must be copied before it is written to, it answers with a
-`BlockCopy` that the backend carries out. Whole blocks are shared and a partial one is copied, as
-`jitney.core.ledger` counts it.
+Called by backends that page their memory, on the engine thread only. The pool only counts. Where a
+block must be copied before it is written, it returns a `BlockCopy`, and the backend copies. Whole
+blocks are shared and a partial one is copied, as `jitney.core.ledger` counts them.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from jitney.errors import BackendFailed
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """What the block `source` holds is to stand in `target` as well."""
+    """The backend must copy the block `source` to `target`."""
 
     source: int
     target: int
@@ -39,7 +38,7 @@ class BlockPool:
         self.reset()
 
     def reset(self) -> None:
-        """Nobody holds anything; tables from before are void."""
+        """Free all blocks. Tables from before are invalid."""
         self._free = list(range(self._blocks_max))
         self._holders = [0] * self._blocks_max
 
@@ -49,10 +48,10 @@ class BlockPool:
         return (self._blocks_max - len(self._free)) * self._block_tokens
 
     def grow(self, table: BlockTable, count: int) -> BlockCopy | None:
-        """Room for `count` tokens after those held. Raises BackendFailed when memory is full.
+        """Take room for `count` more tokens. Raises BackendFailed when memory is full.
 
-        A truncation may have left the last block shared and partly unused: it is about to be
-        written to, so it is copied first.
+        After a truncation the last block may be shared and partly unused. It will be written, so it
+        is copied first.
         """
         blocks, length = table.blocks, table.length
         copy = None
@@ -67,7 +66,7 @@ class BlockPool:
         return copy
 
     def share(self, source: BlockTable, target: BlockTable, length: int) -> BlockCopy | None:
-        """The first `length` tokens of `source` are those of the empty `target` as well."""
+        """The empty `target` shares the first `length` tokens of `source`."""
         assert not target.blocks, f"A table of {len(target.blocks)} blocks is not empty"
         assert 0 < length <= source.length, f"{length} tokens of {source.length}"
         whole = length // self._block_tokens
@@ -83,7 +82,7 @@ class BlockPool:
         return copy
 
     def shrink(self, table: BlockTable, length: int) -> None:
-        """The table forgets what it holds from token `length` on."""
+        """Remove the tokens from `length` on from the table."""
         assert 0 <= length <= table.length, f"{length} tokens of {table.length}"
         kept = -(-length // self._block_tokens)
         for block in table.blocks[kept:]:

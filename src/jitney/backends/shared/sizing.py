@@ -1,6 +1,6 @@
-"""How large the memory of a model is: what backends share. Pure; called by their kinds.
+"""Decides how much memory a model gets: the part that backends share. Pure; called by their kinds.
 
-A budget that people gave is taken or refused, never lowered in silence.
+A budget from the user is taken or refused, never lowered in silence.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from jitney.core import limits
 from jitney.errors import ConfigError, ModelError
 
 MODEL_LEN_DEFAULT = 4096
-"""The longest sequence where none was asked for: what a model could do at most is often more than
-anybody wants to pay for."""
+"""The longest sequence where the user gave none. The maximum of a model often takes too much
+memory."""
 
 PAGED_SPARE_MIN = 64
 POOL_SPARE_MIN = 16
-"""Slots beyond those that run, for cached prefixes, where they cost nothing or little."""
+"""Extra slots for cached prefixes, where slots cost little or nothing."""
 
 SHARE = 0.25
-"""Of the memory that the weights leave free, so much is taken when nobody set a budget."""
+"""The share of the memory beside the weights that is taken where the user gave no budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Tokens in all, slots, and tokens of each slot; 0 of those means one pool."""
+    """All tokens, slots, and tokens of each slot; `slot_tokens_max` 0 means one pool."""
 
     kv_tokens: int
     slots: int
@@ -32,17 +32,17 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMemory:
-    """What the memory of one token is, and how much there is for all of them."""
+    """The memory of one token, and the free memory."""
 
     token_bytes: float
     """0 where the model does not say."""
     unit: int
-    """Memory is taken in multiples of so many tokens."""
+    """Memory is taken in multiples of this many tokens."""
     free_bytes: int | None
-    """None where the system does not say, or it is not this memory that is used."""
+    """None where the system does not say, or the model uses another memory."""
 
     def budget(self, settings: Settings) -> int | None:
-        """The tokens that people gave; None where they did not. Raises a SetupError."""
+        """The tokens that the user gave; None without. Raises a SetupError."""
         kv_tokens = settings.kv_tokens
         if settings.memory_limit is not None:
             kv_tokens = self._tokens_of(settings.memory_limit, settings.max_model_len or 0)
@@ -51,7 +51,7 @@ class TokenMemory:
         return kv_tokens
 
     def check_free(self, kv_tokens: int, settings: Settings) -> None:
-        """Refuse what the machine does not have, by the setting that asks for it."""
+        """Raise ModelError, with the name of the setting, where the memory is not free."""
         needed_bytes = kv_tokens * self.token_bytes
         if self.free_bytes is None or needed_bytes <= self.free_bytes:
             return
@@ -81,10 +81,10 @@ class TokenMemory:
 
 
 def size_paged(settings: Settings, trained_len: int, memory: TokenMemory) -> Sizes:
-    """The sizes where memory is one pool of blocks, touched only as it is used.
+    """The sizes where memory is one pool of blocks. Only used blocks take memory.
 
-    Unless a budget was given there is room for as many of the longest sequences as may run, or for
-    what a share of the free memory holds.
+    Without a budget there is room for `max_num_seqs` of the longest sequences, or for the tokens
+    that a share of the free memory holds.
     """
     slots = settings.max_num_seqs + max(PAGED_SPARE_MIN, settings.max_num_seqs)
     budget = memory.budget(settings)
@@ -95,17 +95,17 @@ def size_paged(settings: Settings, trained_len: int, memory: TokenMemory) -> Siz
     wanted = longest * settings.max_num_seqs
     if memory.free_bytes is not None:
         fits = int(memory.free_bytes * SHARE / memory.token_bytes) // memory.unit * memory.unit
-        # Where not even one sequence fits, the backend refuses and says what is missing.
+        # Where not even one sequence fits, `check_free` raises an error.
         wanted = max(min(wanted, fits), longest)
         memory.check_free(wanted, settings)
     return Sizes(min(wanted, limits.TOKENS_MAX), slots)
 
 
 def pool_slots(max_num_seqs: int) -> int:
-    """Slots where further ones cost nothing."""
+    """How many slots to have where they cost nothing."""
     return max_num_seqs + max(POOL_SPARE_MIN, max_num_seqs)
 
 
 def kv_tokens_wanted(settings: Settings) -> int:
-    """The budget as given, or what is usual."""
+    """The budget of the user, or the default."""
     return settings.kv_tokens or max(KV_TOKENS_DEFAULT, settings.max_model_len or 0)

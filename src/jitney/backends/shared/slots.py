@@ -1,9 +1,8 @@
-"""What each slot of a model's memory holds: tokens beside the native cells, and saved copies.
+"""What each slot of a model's memory holds: the tokens beside the native cells, and saved copies.
 
 Called by backends on the engine thread only. Each memory operation is checked against the tokens
-before the cells see it, so that a mistake of the scheduler is a BackendFailed and not a wrong
-answer. How tokens are chosen is not known here: a sampler (`layout.TokenSampler`) sees the same
-operations.
+before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
+answer. Knows nothing of sampling: a `layout.TokenSampler` gets the same operations.
 
 Tests: tests/conformance/test_memory.py and tests/unit/backends/shared/test_layout.py.
 """
@@ -26,14 +25,14 @@ from jitney.core.batch import (
 from jitney.errors import BackendFailed
 
 SavedCells = TypeVar("SavedCells")
-"""A saved copy of one slot's cells: whatever the backend makes of it."""
+"""A saved copy of one slot's cells, in the form of the backend."""
 
 
 class Cells(Protocol[SavedCells]):
     """The memory itself: keys and values of every slot."""
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """The first tokens of one slot become those of another; false when there was no room."""
+        """Copy the first tokens of one slot to another; false when there was no room."""
         ...
 
     def truncate(self, slot: int, length: int) -> bool:
@@ -41,7 +40,7 @@ class Cells(Protocol[SavedCells]):
         ...
 
     def save(self, slot: int) -> SavedCells | None:
-        """A copy of the slot's memory; None when it cannot be had."""
+        """A copy of the slot's memory; None when that is not possible."""
         ...
 
     def restore(self, slot: int, saved: SavedCells, length: int) -> bool:
@@ -58,19 +57,19 @@ class SlotContents:
     """What one slot holds, and what it was opened with."""
 
     tokens: list[int] = field(default_factory=list)
-    """Those that are known here. A device that continues from a token that it chose itself is
-    ahead of them, until it tells the token."""
+    """The known tokens. A device that continues from its own token is ahead of them, until it
+    returns the token."""
     length: int = 0
     """Positions whose keys and values are in the cells."""
     sampling: Sampling | None = None
 
     @property
     def prompt_count(self) -> int:
-        """Tokens of the prompt; 0 while the slot was not opened."""
+        """The number of prompt tokens; 0 before the slot is opened."""
         return 0 if self.sampling is None else self.sampling.prompt_count
 
     def append(self, tokens: Sequence[int], end: int) -> None:
-        """The cells now hold these tokens too, and `end` in all."""
+        """Note that the cells now hold these tokens too, and `end` tokens in all."""
         self.tokens += tokens
         self.length = end
 
