@@ -127,7 +127,7 @@ def _choose(choice: SlotChoice, tokens: list[int], row: npt.NDArray[np.float32])
     if choice.fault is not None:
         sample = Sample(fault=choice.fault)
     else:
-        assert choice.sampler is not None, "checked when it was laid out"
+        assert choice.sampler is not None, "Checked when it was laid out"
         sample = choice.sampler.sample(tokens, row)
     choice.fault = sample.fault
     # The next entry may have been sent already. After a fault it is computed with any token, so
@@ -139,12 +139,12 @@ def _choose(choice: SlotChoice, tokens: list[int], row: npt.NDArray[np.float32])
 def _score_prompt(choice: SlotChoice, each: EntryRows, logits: Rows) -> tuple[TokenLogprob, ...]:
     """Logprobs of the entry's prompt tokens; keeps the row that the next entry needs."""
     entry, tokens, sampling = each.entry, each.contents.tokens, each.contents.sampling
-    assert sampling is not None, "scored entries have a sampling"
+    assert sampling is not None, "Scored entries have a sampling"
     count = sampling.prompt_logprobs
-    assert count is not None, "scored entries want logprobs"
+    assert count is not None, "Scored entries want logprobs"
     scores: tuple[TokenLogprob, ...] = ()
     if entry.start:
-        assert choice.row_last is not None, "checked when it was laid out"
+        assert choice.row_last is not None, "Checked when it was laid out"
         scores = prompt_logprobs(choice.row_last.logits[np.newaxis], [tokens[entry.start]], count)
     later = range(entry.start + 1, each.scored.stop)
     first = each.rows.start
