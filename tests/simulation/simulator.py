@@ -272,7 +272,7 @@ class Simulation:
         """One turn; whether a batch ran. An idle backend is looked after, as the loop does."""
         has_run = self._tick.run(self._intake)
         if not has_run and self._tick.stopped is None:
-            self._tick.look_after_backend()
+            self._tick.check_backend()
         return has_run
 
     def _idle(self) -> None:

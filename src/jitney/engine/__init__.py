@@ -1,1 +1,1 @@
-"""The engine: one thread that plans, runs and applies a batch per tick, and tells every caller."""
+"""The engine: one thread that plans, runs and applies a batch per tick, and answers callers."""

@@ -1,7 +1,7 @@
-"""What callers receive: deltas while a request runs, and one ending when it is over.
+"""What callers get: deltas while a request runs, and one ending when it is over.
 
-Frozen values, made by the collector on the engine thread and read by anyone. `tokens` and
-`logprobs` leave out the end token that closed a completion: it is no part of the text, though
+Frozen values, made by the collector on the engine thread and read on any thread. `tokens` and
+`logprobs` do not include the end token of a completion, because it is not text.
 `usage.completion_count` counts it, because it was computed.
 
 Tests: tests/unit/engine/test_collector.py.
@@ -17,11 +17,11 @@ from jitney.errors import JitneyError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """New text of one completion, with the tokens it came with.
+    """New text of one completion, with its tokens.
 
-    Text that may turn out to be part of a stop string, or half a character, is held back; its
-    tokens come with the delta that brings it. The last delta of a completion has a finish reason,
-    and its text may be empty.
+    Text that may be part of a stop string, or half a character, is held back. Its tokens come with
+    the delta that has the text. The last delta of a completion has a finish reason, and its text
+    may be empty.
     """
 
     index: int
@@ -34,7 +34,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was counted: prompt tokens, sampled tokens, prompt tokens that were not computed."""
+    """Counts of prompt tokens, sampled tokens, and prompt tokens from the cache."""
 
     prompt_count: int
     completion_count: int
@@ -45,22 +45,22 @@ class Usage:
 class Timing:
     """Seconds since the request arrived; None for a moment that never came.
 
-    Of them it spent the first `door_s` on its way to the engine, and then `queue_s` waiting.
+    `sent_s` is the time until it was sent to the engine. `queue_s` is the wait after that.
     """
 
     queue_s: float | None
     first_token_s: float | None
     total_s: float
-    door_s: float = 0.0
+    sent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One finished sequence. `message` says in a sentence why it failed or was cut, when it was.
-    `fault_kind` is for those that failed.
+    """One finished sequence. If it failed or was cut, `message` is a sentence that says why.
+    `fault_kind` is for failed ones.
 
-    `logprobs` are None where none were asked for, and where they were passed on as they came, to a
-    reader with a bound on what may lie unread.
+    `logprobs` is None if none were requested, or if the mailbox is bounded: then they went out with
+    the deltas.
     """
 
     index: int
@@ -81,9 +81,9 @@ class Completion:
 class Answer:
     """All completions of a request, in order of index.
 
-    `total_s` runs until the caller was told, which under a group strategy is later than the end
-    of the last completion.
-    `prompt_logprobs` are those of the prompt tokens from the second on, when they were asked for.
+    `total_s` is the time until the caller got the answer. Under a group strategy that is later than
+    the end of the last completion.
+    `prompt_logprobs` are those of the prompt tokens from the second on, if they were requested.
     """
 
     request: Request
@@ -93,7 +93,7 @@ class Answer:
 
     @property
     def usage(self) -> Usage:
-        """The prompt counted once, the completions summed."""
+        """The prompt once, and the sum of the completions."""
         first = self.completions[0].usage
         return Usage(
             prompt_count=first.prompt_count,
@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def timing(self) -> Timing:
-        """The earliest start and first token of its completions, and the end of it all."""
+        """The earliest start and first token of its completions, and the end of the request."""
         timings = [each.timing for each in self.completions]
         starts = [each.queue_s for each in timings if each.queue_s is not None]
         firsts = [each.first_token_s for each in timings if each.first_token_s is not None]
@@ -111,7 +111,7 @@ class Answer:
             queue_s=min(starts, default=None),
             first_token_s=min(firsts, default=None),
             total_s=self.total_s,
-            door_s=timings[0].door_s,
+            sent_s=timings[0].sent_s,
         )
 
     @property
@@ -121,16 +121,16 @@ class Answer:
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether at least one completion was cut short by a cancel."""
+        """Whether a cancel ended at least one completion."""
         return any(each.finish_reason is FinishReason.CANCELLED for each in self.completions)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The one last thing a caller is told (invariant 1).
+    """The last message to a caller; there is exactly one (invariant 1).
 
-    Without an error the answer is there. With one, the answer holds what was made until then, or
-    is None when the request was refused or the engine stopped.
+    Without an error there is an answer. With an error, the answer has what was made before it, or
+    is None if the request was refused or the engine stopped.
     """
 
     answer: Answer | None
@@ -141,5 +141,5 @@ class Ending:
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether a cancel cut it short."""
+        """Whether a cancel ended it."""
         return self.answer is not None and self.answer.was_cancelled

@@ -1,7 +1,7 @@
-"""Time: the only file that asks the machine for it.
+"""The clock of the engine. No other file of the engine reads the machine's time.
 
-The tick takes its `now` from a `Clock` and hands it down, so that a simulator can drive the whole
-engine with a clock of its own.
+The tick reads `now` from a `Clock` and passes it on. So a simulator can drive the whole engine with
+its own clock.
 
 Tests: tests/unit/engine/test_engine.py.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds that only grow; where zero lies is of no meaning."""
+    """Seconds that only grow. Their zero has no meaning."""
 
     def now(self) -> float:
         """The present moment."""
@@ -19,13 +19,13 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's monotonic clock; any thread may ask it."""
+    """The machine's monotonic clock. Any thread may read it."""
 
     def now(self) -> float:
-        """Seconds since some fixed moment of this machine."""
+        """Seconds since a fixed moment of this machine."""
         return time.monotonic()
 
 
 def epoch_offset_s() -> float:
-    """What to add to a moment of the SystemClock to get seconds since 1970, as of now."""
+    """Add this to a time of the SystemClock to get seconds since 1970."""
     return time.time() - time.monotonic()

@@ -1,9 +1,9 @@
 """Turns the events of one request into deltas, stop verdicts and, at the end, its answer.
 
-Called by the tick, on the engine thread. Knows text, not memory. Keeps invariant 5: the deltas of
-a completion joined are its text, without half characters, without any part of a stop string
-(unless the caller wants it), and with nothing after its end. A stop string that was found is
-returned as a verdict, for the tick to pass on to the scheduler.
+Called by the tick, on the engine thread. Knows text, not memory. Keeps invariant 5: the joined
+deltas of a completion are its text. They have no half characters, no part of a stop string (unless
+the caller wants it), and nothing after the end. When a stop string is found, `push` returns a
+verdict, and the tick passes it on to the scheduler.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,6 @@ from jitney.engine.mailbox import Mailbox
 from jitney.errors import (
     BackendFailed,
     DeadlineExceeded,
-    EngineError,
     InvalidRequest,
     JitneyError,
     QueueFull,
@@ -38,7 +37,7 @@ from jitney.text.stop import StopMatcher
 
 @dataclass(frozen=True, slots=True)
 class StopFound:
-    """The completion contains this stop string: the scheduler is to finish its sequence."""
+    """The completion has this stop string: the scheduler has to finish its sequence."""
 
     request_id: RequestId
     index: int
@@ -47,12 +46,12 @@ class StopFound:
 
 @dataclass(frozen=True, slots=True)
 class NotRead:
-    """Nobody takes what is made for this request: the scheduler is to cancel it."""
+    """The deltas of this request are not read: the scheduler has to cancel it."""
 
     request_id: RequestId
 
 
-NEGLECTED = (
+READ_TOO_SLOWLY = (
     "The answer was not read as fast as it was made, so it was cut short; "
     "read it faster, or ask for fewer logprobs or completions."
 )
@@ -65,13 +64,13 @@ class _Track:
     index: int
     detokenizer: Detokenizer
     matcher: StopMatcher | None
-    """None without stop strings: this is the way of almost every token."""
+    """None without stop strings, as in almost every request."""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Those that were sent are dropped where the mailbox is bounded: they take the most room."""
+    """If the mailbox is bounded, sent ones are dropped: they take the most memory."""
     sent_count: int = 0
-    """Tokens that went out with a delta; those after it wait for text that is held back."""
+    """Tokens that were sent with a delta. The others wait for text that is held back."""
     matched: str | None = None
     started_at: float | None = None
     first_token_at: float | None = None
@@ -106,7 +105,7 @@ class Collector:
         ]
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._live_count = params.n
-        self._is_neglected = False
+        self._is_read_too_slowly = False
 
     @property
     def is_done(self) -> bool:
@@ -115,7 +114,7 @@ class Collector:
 
     @property
     def is_answered(self) -> bool:
-        """Whether every completion ended by itself: none was cut short, and none failed."""
+        """Whether every completion ended normally: none was cancelled, and none failed."""
         ends = (track.completion for track in self._tracks)
         return all(
             end is not None and end.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
@@ -128,7 +127,7 @@ class Collector:
         return any(track.started_at is not None for track in self._tracks)
 
     def push(self, event: Event) -> StopFound | NotRead | None:
-        """Take one event; a delta may go to the mailbox, a verdict comes back."""
+        """Take one event. May put a delta into the mailbox. Returns a verdict, if there is one."""
         track = self._tracks[event.index]
         assert track.completion is None, f"an event after the end: {event}"
         match event:
@@ -153,7 +152,7 @@ class Collector:
         return self._tracks[index].completion is not None
 
     def ending(self, now: float) -> Ending:
-        """The last word about a request whose completions are all finished, said at `now`."""
+        """The ending of a request whose completions are all finished, given at `now`."""
         assert self.is_done, self.request.id
         completions = tuple(
             track.completion for track in self._tracks if track.completion is not None
@@ -178,17 +177,9 @@ class Collector:
         """The last characters of each completion so far."""
         return tuple(_tail(track.texts, characters_max) for track in self._tracks)
 
-    def end(self, ending: Ending) -> None:
-        """Hand the last word to the reader."""
-        self.mailbox.end(ending)
-
-    def abandon(self, error: EngineError) -> None:
-        """As `end`, from another thread while the engine thread is stuck."""
-        self.mailbox.abandon(error)
-
     def _push_token(self, track: _Track, event: TokenEvent) -> StopFound | NotRead | None:
         if track.matched is not None:
-            # Sampled before the verdict reached the scheduler; the completion is already over.
+            # Sampled before the scheduler got the verdict. The completion is already over.
             return None
         if track.first_token_at is None:
             track.first_token_at = event.at
@@ -203,8 +194,8 @@ class Collector:
             self._send(track, text, event.at)
         if track.matched is not None:
             return StopFound(event.request_id, event.index, track.matched)
-        if self.mailbox.is_bounded and self.mailbox.is_neglected(event.at):
-            self._is_neglected = True
+        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(event.at):
+            self._is_read_too_slowly = True
             return NotRead(event.request_id)
         return None
 
@@ -243,7 +234,7 @@ class Collector:
         self._live_count -= 1
 
     def _flush(self, track: _Track) -> str:
-        """What was held back, now that nothing can follow it."""
+        """The text that was held back, because nothing can follow it now."""
         text = track.detokenizer.flush()
         if track.matcher is None:
             return text
@@ -275,13 +266,13 @@ class Collector:
                 cached_count=event.cached_count,
             ),
             timing=Timing(
-                door_s=self.sent_at - self.arrived_at,
+                sent_s=self.sent_at - self.arrived_at,
                 queue_s=_since(self.sent_at, track.started_at),
                 first_token_s=_since(self.arrived_at, track.first_token_at),
                 total_s=event.at - self.arrived_at,
             ),
             preempted_count=event.preempted_count,
-            message=NEGLECTED if self._is_neglected else event.message,
+            message=READ_TOO_SLOWLY if self._is_read_too_slowly else event.message,
             fault_kind=event.fault_kind,
         )
 
@@ -302,7 +293,7 @@ def _since(start: float, moment: float | None) -> float | None:
 
 
 def _error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
-    """What the caller is told went wrong: a failure weighs more than a deadline."""
+    """The error for the caller. A failure counts before a deadline."""
     by_reason = {each.finish_reason: each for each in reversed(completions)}
     failed = by_reason.get(FinishReason.FAILED)
     if failed is not None:

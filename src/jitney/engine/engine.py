@@ -1,8 +1,8 @@
-"""The engine as its callers see it: hand in requests, watch, drain, close. Any thread may call.
+"""The engine as its callers see it: submit requests, observe, drain, close. Any thread may call.
 
-One daemon thread runs the ticks (`jitney.engine.loop`); this object only talks to it through the
-inbox. When it is forgotten without a close, or the program ends, the thread is stopped and the
-backend closed.
+One daemon thread runs the ticks (`jitney.engine.loop`). This object talks to it only through the
+inbox. If the engine is never closed, the thread is stopped and the backend closed when the object
+is collected or the program ends.
 """
 
 import logging
@@ -32,16 +32,15 @@ from jitney.records import Observer
 _log = logging.getLogger("jitney.engine")
 
 ACCEPT_S_MAX = 60.0
-"""A submission waits for the end of the tick that is running; a backend that is being started
-again may make that long."""
+"""A submission waits for the end of the current tick. A restart of the backend makes that long."""
 
 DRAIN_S = 30.0
 STOP_S = 10.0
-"""How long a close waits for a tick that is under way; native code cannot be interrupted."""
+"""How long a close waits for the current tick. Native code cannot be interrupted."""
 
 
 class EngineState(StrEnum):
-    """RUNNING -> DRAINING -> STOPPED, or straight to STOPPED when something broke."""
+    """RUNNING -> DRAINING -> STOPPED, or directly to STOPPED after a fault."""
 
     RUNNING = "running"
     DRAINING = "draining"
@@ -49,7 +48,7 @@ class EngineState(StrEnum):
 
 
 class Engine:
-    """Runs requests on one backend, which it owns from here on."""
+    """Runs requests on one backend. It owns the backend and closes it."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Engine:
         self._observers = Observers()
         scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
         self._tick = Tick(scheduler, backend, self._clock, self._observers)
-        # As many as may wait in the queue: more could not be accepted in one go anyway.
+        # More requests could not be accepted at once.
         self._inbox = Inbox(settings.max_num_queued_reqs + settings.max_num_seqs)
         self._loop = Loop(self._tick, self._inbox, backend, self._clock)
         self._thread = threading.Thread(target=self._loop.run, name="jitney-engine", daemon=True)
@@ -74,30 +73,30 @@ class Engine:
 
     @property
     def state(self) -> EngineState:
-        """Whether requests are taken, only finished, or neither."""
+        """Whether the engine takes requests, only finishes them, or has stopped."""
         if self._tick.stopped is not None:
             return EngineState.STOPPED
         return EngineState.DRAINING if self._tick.drains else EngineState.RUNNING
 
     @property
     def failure(self) -> EngineError | None:
-        """Why the engine stopped, once it has."""
+        """Why the engine stopped; None while it runs."""
         return self._tick.stopped
 
     @property
     def is_backend_ready(self) -> bool:
-        """Whether the backend takes batches; false while it is lost and being started again."""
+        """Whether the backend takes batches; false while it is lost and restarted."""
         return self._tick.is_backend_ready
 
     def start(self) -> None:
-        """Begin to run ticks. Once."""
+        """Begin to run ticks. To be called once."""
         self._thread.start()
 
     def check_process(self) -> None:
-        """Raise in a process that was forked from ours: threads and locks did not come along."""
+        """Raise in a fork of our process: threads and locks do not exist there."""
         if os.getpid() != self._pid:
             raise EngineStopped(
-                "This engine was made in another process, and does not run in a fork of it; "
+                "This engine was made in another process and does not run in a fork of it; "
                 "make an LLM in this process."
             )
 
@@ -109,20 +108,20 @@ class Engine:
         is_bounded: bool = False,
         arrived_at: float | None = None,
     ) -> Handle[Answer]:
-        """Hand a request in without waiting; a refusal comes through the handle.
+        """Submit a request without waiting. A refusal comes through the handle.
 
-        Without `streams` only its end is kept for the caller, which is cheaper. A stream that is
-        bounded is cancelled when too much of it lies unread. Latencies count
-        from `arrived_at` on the engine's clock, waits and time limits from now. Raises QueueFull
-        when even the inbox is full, and EngineStopped.
+        Without `streams` only the ending is kept for the caller, which is cheaper. A bounded stream
+        is cancelled when too much of it is unread. Latencies count from `arrived_at` on the
+        engine's clock, waits and time limits from now. Raises QueueFull if the inbox is full, and
+        EngineStopped.
         """
         self.check_process()
         mailbox = Mailbox(streams=streams, is_bounded=is_bounded)
         self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
-        return Handle(request, mailbox, self, _as_it_is)
+        return Handle(request, mailbox, self, lambda answer: answer)
 
     def submit(self, request: Request, *, streams: bool = True) -> Handle[Answer]:
-        """Hand a request in and wait until it is accepted. Raises its refusal."""
+        """Submit a request and wait until it is accepted. Raises its refusal."""
         handle = self.send(request, streams=streams)
         try:
             handle.wait_accepted(ACCEPT_S_MAX)
@@ -146,40 +145,40 @@ class Engine:
         return handle
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Ask that a request end; idempotent, and unknown ids are ignored.
+        """Cancel a request. Idempotent; unknown ids are ignored.
 
-        A handle gives its mailbox: an id that was refused because it lives is another's.
+        A handle passes its mailbox, because another live request may have the same id.
         """
         self._inbox.cancel(request_id, mailbox, TickCall(Tick.cancel, (request_id, mailbox)))
 
     def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Ask that a request do nothing until it is resumed; unknown ids are ignored."""
+        """Pause a request until it is resumed. Unknown ids are ignored."""
         key = (request_id, mailbox, "pause")
         self._inbox.send_last(key, TickCall(Tick.pause, (request_id, mailbox)))
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Ask that a paused request go on; unknown ids are ignored."""
+        """Let a paused request go on. Unknown ids are ignored."""
         key = (request_id, mailbox, "pause")
         self._inbox.send_last(key, TickCall(Tick.resume, (request_id, mailbox)))
 
     def reprioritise(
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
-        """Ask that a request be of another class; unknown ids are ignored."""
+        """Change the class of a request. Unknown ids are ignored."""
         key = (request_id, mailbox, "priority")
         self._inbox.send_last(key, TickCall(Tick.reprioritise, (request_id, priority, mailbox)))
 
     @property
-    def still_s(self) -> float:
-        """How long a forward pass has been due and none has ended; 0 while none is due."""
-        return self._tick.statistics.still_s(self._clock.now())
+    def stalled_s(self) -> float:
+        """How long no forward pass has ended though one is due; 0 while none is due."""
+        return self._tick.statistics.stalled_s(self._clock.now())
 
     def observe(self, observer: Observer) -> None:
-        """Tell this one of every tick and request; called on the engine thread."""
+        """Give this observer every record. It is called on the engine thread."""
         self._observers.add(observer)
 
     def unobserve(self, observer: Observer) -> None:
-        """Tell this one no more."""
+        """Give this observer no more records."""
         self._observers.remove(observer)
 
     @property
@@ -188,50 +187,50 @@ class Engine:
         return self._observers.failed_count
 
     def stats(self) -> Stats:
-        """Counters and averages since the start; never waits for a tick."""
+        """Counters and averages since the start. Never waits for a tick."""
         return self._tick.statistics.stats(self._clock.now())
 
     def totals(self) -> Totals:
-        """What the statistics are made of, added up since the start; never waits for a tick."""
+        """The sums behind the statistics, since the start. Never waits for a tick."""
         return self._tick.statistics.totals()
 
     def snapshot(self) -> Snapshot:
-        """Slots, memory and queue when they were last measured: before and after every batch."""
+        """Slots, memory and queue at the last measurement, before or after a batch."""
         return self._tick.statistics.snapshot
 
     def look(self, characters_max: int = 0) -> Future[Detail]:
-        """Ask how everything stands, with so many of the last characters of each text.
+        """Ask for the detail, with this many last characters of each text.
 
-        Answered between ticks, never by an engine that is stuck or has stopped: bound the wait.
+        The answer comes between ticks. A stuck or stopped engine never answers: bound the wait.
         """
         answer: Future[Detail] = Future()
         self._inbox.send(TickCall(Tick.look, (answer, characters_max)))
         return answer
 
     def drain(self) -> None:
-        """Take no new requests from here on; returns at once."""
+        """Take no new requests from now on. Returns at once."""
         self._inbox.send(TickCall(Tick.drain))
 
     def release(self) -> None:
-        """Wait for nobody any more: groups depart as they are, and no pause lasts."""
+        """From now on groups start without waiting to be full, and all pauses end."""
         self._inbox.send(TickCall(Tick.release))
 
     def depart(self) -> None:
-        """Let those who wait now depart without waiting for others: nobody else will come."""
+        """Let waiting requests start without waiting for others: no more will come."""
         self._inbox.send(TickCall(Tick.depart))
 
     def close(self, drain_s: float = DRAIN_S) -> None:
-        """Finish what lives for at most `drain_s` seconds, cancel the rest, end. Idempotent."""
+        """Finish live requests for at most `drain_s` seconds, cancel the rest, stop. Idempotent."""
         drain_s = min(drain_s, threading.TIMEOUT_MAX)
         with self._closing:
             if not self._finalizer.alive:
                 return
             if self._thread is threading.current_thread():
-                # An observer may ask for the end, but cannot wait for itself.
+                # An observer may close the engine, but cannot wait for its own thread.
                 self._inbox.send(Stop(drains=drain_s > 0))
                 return
             if self._thread.ident is None:
-                # Never started: whoever handed something in is told from here.
+                # Never started: this thread ends the submitted requests.
                 self._inbox.send(Stop(drains=False))
                 self._loop.run()
             else:
@@ -246,7 +245,7 @@ class Engine:
         self._thread.join(STOP_S)
         if not self._thread.is_alive():
             return
-        _log.warning("a forward pass did not return within %g s; the engine is left behind", STOP_S)
+        _log.warning("A forward pass did not return within %g s; the engine is left behind", STOP_S)
         error = EngineStopped("The engine was closed while the backend was stuck in a batch.")
         self._tick.abandon(error)
         for command in self._inbox.close(error):
@@ -254,12 +253,8 @@ class Engine:
                 command.mailbox.abandon(error)
 
 
-def _as_it_is(answer: Answer) -> Answer:
-    return answer
-
-
 def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:
-    """The last resort for an engine that nobody closed; runs at exit at the latest."""
+    """Stop an engine that nobody closed. Runs at the latest when the program ends."""
     inbox.send(Stop(drains=False))
     if thread.ident is not None and thread is not threading.current_thread():
         thread.join(STOP_S)

@@ -1,8 +1,8 @@
-"""A caller's end of one request: iterate its deltas, wait for its answer, cancel it.
+"""`Handle`: the caller's object for one request. It gives deltas and the answer, and can cancel.
 
 The same object serves threads (`for`, `result`, `with`) and event loops (`async for`,
-`result_async`, `async with`); it has one reader at a time. Leaving a `with` block cancels what is
-unfinished; leaving a loop does not.
+`result_async`, `async with`). It has one reader at a time. Leaving a `with` block cancels an
+unfinished request; leaving a loop does not.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,34 +15,34 @@ from jitney.engine.mailbox import Awaited, Mailbox
 from jitney.errors import JitneyError
 
 Shape = TypeVar("Shape")
-"""What callers of one edge want answers to look like."""
+"""The form of answers for one kind of caller."""
 
 OtherShape = TypeVar("OtherShape")
 
 
 class Control(Protocol):
-    """What a handle asks of the engine; nothing waits, and an ended request is nobody's mistake."""
+    """What a handle asks of the engine. Nothing waits, and ended requests are ignored."""
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox) -> None:
-        """Ask that a request end."""
+        """Cancel a request."""
         ...
 
     def pause(self, request_id: RequestId, mailbox: Mailbox) -> None:
-        """Ask that a request do nothing until it is resumed."""
+        """Pause a request until it is resumed."""
         ...
 
     def resume(self, request_id: RequestId, mailbox: Mailbox) -> None:
-        """Ask that a paused request go on."""
+        """Let a paused request go on."""
         ...
 
     def reprioritise(self, request_id: RequestId, priority: Priority, mailbox: Mailbox) -> None:
-        """Ask that a request be of another class."""
+        """Change the class of a request."""
         ...
 
 
 class Handle(Generic[Shape]):
-    """One request that was handed in. Made by the engine; `shape` turns its answer into the
-    form that the caller knows."""
+    """One submitted request. Made by the engine. `shape` converts its answer to the form that the
+    caller wants."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Handle(Generic[Shape]):
         self._shape = shape
 
     def shaped(self, shape: Callable[[Answer], OtherShape]) -> "Handle[OtherShape]":
-        """The same request with results in another form; this handle is not to be read any more."""
+        """The same request with results in another form. Do not read this handle any more."""
         return Handle(self.request, self._mailbox, self._control, shape)
 
     @property
@@ -67,80 +67,80 @@ class Handle(Generic[Shape]):
 
     @property
     def is_done(self) -> bool:
-        """Whether the request has ended; unread deltas may still be there."""
+        """Whether the request has ended. There may still be unread deltas."""
         return self._mailbox.ending is not None
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended, once it has: also what was made before an error."""
+        """The ending, also with what was made before an error; None before the end."""
         return self._mailbox.ending
 
     @property
     def output(self) -> Shape | None:
-        """What was made, once it has ended: also before an error. None where nothing was."""
+        """What was made, also before an error; None before the end, or if nothing was made."""
         ending = self._mailbox.ending
         if ending is None or ending.answer is None:
             return None
         return self._shape(ending.answer)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call this once, when there is something to fetch, in place of iterating.
+        """Call `listener` once when there is something to fetch, instead of iterating.
 
-        It is called by the engine thread, so it must be quick and leave this handle alone.
+        The engine thread calls it. So it must be quick and must not use this handle.
         """
         self._mailbox.listen(listener)
 
     def fetch(self) -> Delta | Ending | None:
-        """The oldest unread delta, then the ending, or None: nothing new. Never waits."""
+        """The oldest unread delta, then the ending; None if nothing is new. Never waits."""
         return self._mailbox.fetch()
 
     def cancel(self) -> None:
-        """Ask that the request end; idempotent. What was made until then is its answer."""
+        """Cancel the request. Idempotent. Its answer is what was made until then."""
         if not self.is_done:
             self._control.cancel(self.id, self._mailbox)
 
     def pause(self) -> None:
-        """Ask that the request do nothing until it is resumed; idempotent.
+        """Pause the request until it is resumed. Idempotent.
 
-        It makes no further tokens once the batch that it is in has returned. Its memory is given
-        up when others want the room and computed again then, its time limits hold, and it keeps
-        its place by age. After ten minutes, all of its pauses together, it goes on by itself. A
-        quarter as many as may wait may be paused; beyond that it just goes on.
+        It makes no more tokens when its current batch has returned. If others need the room, its
+        memory is given up and computed again later. Its time limits hold, and it keeps its age.
+        After ten minutes of pauses in all it goes on by itself. A quarter as many requests as may
+        wait may be paused; beyond that a pause has no effect.
         """
         if not self.is_done:
             self._control.pause(self.id, self._mailbox)
 
     def resume(self) -> None:
-        """Ask that a paused request go on when it is its turn; idempotent."""
+        """Let a paused request go on when it is its turn. Idempotent."""
         if not self.is_done:
             self._control.resume(self.id, self._mailbox)
 
     def reprioritise(self, priority: str | int) -> None:
-        """Ask that the request be of another class, by name or number; 3 is critical.
+        """Change the class of the request, by name or number; 3 is critical.
 
-        Matters under the policy `priority`.
+        It has an effect under the policy `priority`.
         """
         chosen = read_priority(priority)
         if not self.is_done:
             self._control.reprioritise(self.id, chosen, self._mailbox)
 
     def abandon(self, error: JitneyError) -> None:
-        """Cancel, and wait no longer for the engine to say so: this error is the end."""
+        """Cancel, and end with this error without waiting for the engine."""
         self.cancel()
         self._mailbox.abandon(error)
 
     def result(self, timeout: float | None = None) -> Shape:
-        """Wait for the end. Raises TimeoutError (the request goes on) or what went wrong."""
+        """Wait for the end. Raises TimeoutError (the request goes on) or the request's error."""
         self._mailbox.wait(Awaited.ENDING, timeout)
         return self._result()
 
     async def result_async(self) -> Shape:
-        """`result` for a task of an event loop, which may bound it with `asyncio.timeout`."""
+        """`result` for a task of an event loop. The task may use `asyncio.timeout`."""
         await self._mailbox.wait_async(Awaited.ENDING)
         return self._result()
 
     def wait_accepted(self, timeout: float | None = None) -> None:
-        """Wait until the scheduler took the request. Raises its refusal, or TimeoutError."""
+        """Wait until the scheduler accepts the request. Raises its refusal, or TimeoutError."""
         self._mailbox.wait(Awaited.ACCEPTED, timeout)
         self._raise_refusal()
 
@@ -150,7 +150,7 @@ class Handle(Generic[Shape]):
         self._raise_refusal()
 
     def __iter__(self) -> Iterator[Delta]:
-        """Deltas as they come; raises at the end what went wrong, if something did."""
+        """Deltas as they come. At the end raises the request's error, if there is one."""
         while True:
             item = self._mailbox.get()
             if isinstance(item, Ending):

@@ -1,9 +1,9 @@
-"""`InFlight`: batches that were sent and whose outcome has not been taken in, the oldest first.
+"""`InFlight`: batches that were sent and whose outcome was not yet applied, the oldest first.
 
-Called by the tick, on the engine thread. There is one batch at a time, or two where the backend
-computes in another process: the second is there already when the first is done, and nothing stands
-still while the engine takes in an outcome and plans. It is sent late, so that whoever arrives while
-the first is computed can still be part of it, and only where the time of the first is known.
+Called by the tick, on the engine thread. There is one batch at a time, or two if the backend
+computes in another process. Then the backend has the second batch when it finishes the first, and
+does not wait while the engine applies an outcome and plans. The second batch is sent late, so that
+requests that arrive meanwhile can be part of it. It is sent only if the time of the first is known.
 """
 
 from collections import deque
@@ -18,16 +18,16 @@ from jitney.records import Member
 
 LEAD_SHARE = 0.15
 LEAD_S_MIN = 0.002
-"""How long before the end of the first the second is planned, in times of the first and at least:
-a pass may be faster than the last one was, and planning and sending take a moment."""
+"""How long before the end of the first batch the second is planned: a share of the first's time,
+and a minimum. A pass may be faster than the last one, and planning and sending take time."""
 
 LIKE_SHARE = 0.125
-"""How much larger or smaller than the last a batch may be for its time to be told from it."""
+"""How much the size of a batch may differ from the last one, to estimate its time from that."""
 
 
 @dataclass(slots=True)
 class SentBatch:
-    """One batch that was sent, and why it did not arrive, if it did not."""
+    """One batch that was sent, and the error if sending failed."""
 
     planned: PlannedBatch
     sent_at: float
@@ -36,15 +36,15 @@ class SentBatch:
 
 @dataclass(frozen=True, slots=True)
 class LostBatch:
-    """Why there is no outcome, and whose batch it was; nobody's if the backend never saw it."""
+    """Why there is no outcome, and the sequences of the batch; none if the backend never got it."""
 
     error: Exception
     suspects: tuple[Sequence, ...] = ()
 
 
 def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
-    """Who was in the batch, but for those who have ended since: nobody gets what was computed for
-    them. To be asked before the outcome is applied."""
+    """The sequences of the batch, without those that have ended: their result is dropped. Call it
+    before the outcome is applied."""
     parts = zip(planned.sequences, planned.batch.entries, outcome.samples, strict=True)
     return tuple(
         Member(
@@ -61,7 +61,7 @@ def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
 
 
 class InFlight:
-    """What was sent to one backend and has not come back."""
+    """The batches in flight of one backend."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -75,7 +75,7 @@ class InFlight:
         return len(self._sent)
 
     def send(self, planned: PlannedBatch, now: float) -> None:
-        """Send a batch. What goes wrong is said when its outcome is asked for, in its turn."""
+        """Send a batch. An error is kept until its outcome is asked for."""
         sent = SentBatch(planned, now)
         self._sent.append(sent)
         if self._queueing is not None:
@@ -86,11 +86,11 @@ class InFlight:
 
     @property
     def begun_at(self) -> float:
-        """When the oldest was begun with: when it was sent, or when the one before it was done."""
+        """When the oldest began: when it was sent, or when the one before it ended."""
         return max(self._sent[0].sent_at, self._finished_at)
 
     def spare_s(self, now: float) -> float | None:
-        """How long to wait for the one under way before another is sent; None: send none."""
+        """How long to wait for the batch in flight before another is sent; None: send none."""
         if self._queueing is None or len(self._sent) != 1 or self._sent[0].error is not None:
             return None
         token_count = self._sent[0].planned.batch.token_count
@@ -100,15 +100,15 @@ class InFlight:
         return max(0.0, self._last_s - lead_s - (now - self.begun_at))
 
     def receive(self, limit_s: float | None = None) -> Outcome | LostBatch | None:
-        """What became of the oldest; None when it is not back within the limit.
+        """The result of the oldest; None if it does not come within the limit.
 
-        It is the oldest until it is finished.
+        It stays the oldest until `finish_oldest`.
         """
         planned = self._sent[0].planned
         try:
             outcome = self._outcome(self._sent[0], limit_s)
         except Exception as error:
-            # Whatever comes out of a backend, the sequences can be resumed without it.
+            # After any error of a backend, the sequences can be resumed.
             is_unseen = isinstance(error, BackendCrashed) and not error.was_reached
             return LostBatch(error, () if is_unseen else planned.sequences)
         if outcome is not None:
@@ -116,12 +116,12 @@ class InFlight:
         return outcome
 
     def finish_oldest(self, now: float) -> PlannedBatch:
-        """The oldest, whose outcome is taken in now: the next one is begun with."""
+        """Remove and return the oldest: its outcome is applied now, and the next one begins."""
         self._finished_at = now
         return self._sent.popleft().planned
 
     def clear(self) -> None:
-        """None of them will come back: the backend is lost, and is reset before it is used."""
+        """Forget all batches: the backend is lost, and will be reset before it is used."""
         self._sent.clear()
         self._last_tokens = 0
 
@@ -137,6 +137,6 @@ class InFlight:
             return None
         if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):
             raise BackendFailed(
-                f"The backend answered batch {batch.number} with another one's outcome."
+                f"The backend answered batch {batch.number} with the outcome of another batch."
             )
         return outcome

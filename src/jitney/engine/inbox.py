@@ -1,8 +1,7 @@
-"""The way into the engine: commands from any thread, taken by the engine thread.
+"""`Inbox`: commands to the engine, from any thread to the engine thread.
 
-Bounded: when more submissions wait to be taken than it holds, the next one is refused at once.
-Cancels and pauses are never refused, and repeating one costs nothing. Whoever sends a command
-wakes the engine thread when it sleeps.
+It is bounded: when it is full of submissions, the next one is refused at once. Cancels and pauses
+are never refused, and repeating one costs nothing. A command wakes the engine thread if it sleeps.
 """
 
 import threading
@@ -15,14 +14,14 @@ from jitney.engine.mailbox import Mailbox
 from jitney.errors import EngineError, EngineStopped, QueueFull
 
 RETRY_AFTER_S = 1.0
-"""When the inbox itself is full, the engine is behind by a whole inbox: no better guess exists."""
+"""When the inbox is full, the engine is late, and there is no better estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Take this request; its deltas and its ending go to the mailbox.
+    """Take this request. Its deltas and its ending go to the mailbox.
 
-    `arrived_at` is when its caller came, where that was earlier than the sending.
+    `arrived_at` is the time at which its caller came, if that was earlier than `sent_at`.
     """
 
     request: Request
@@ -33,7 +32,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class TickCall:
-    """TickCall this method of the tick, between two batches."""
+    """Call this method of the tick, between two batches."""
 
     method: Callable[..., None]
     arguments: tuple[Any, ...] = ()
@@ -41,7 +40,7 @@ class TickCall:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End: when nothing lives any more if it `drains`, else at once, cancelling what lives."""
+    """Stop the engine: if it `drains`, after the last live request; else at once, with a cancel."""
 
     drains: bool
 
@@ -50,7 +49,7 @@ Command = Submit | TickCall | Stop
 
 
 class Inbox:
-    """Commands on their way in, in order of arrival."""
+    """Commands that wait for the engine thread, in order of arrival."""
 
     def __init__(self, submits_max: int) -> None:
         assert submits_max >= 1, submits_max
@@ -63,7 +62,7 @@ class Inbox:
         self._closed_by: EngineError | None = None
 
     def submit(self, command: Submit) -> None:
-        """Any thread. Raises QueueFull, or EngineStopped when nobody will take it."""
+        """Any thread. Raises QueueFull, or EngineStopped."""
         with self._changed:
             self._raise_closed()
             if self._submit_count >= self._submits_max:
@@ -74,12 +73,12 @@ class Inbox:
                     RETRY_AFTER_S,
                 )
             self._submit_count += 1
-            # A cancel that came before was meant for an earlier request of that id.
+            # An earlier cancel was for an earlier request with that id.
             self._cancelled.discard((command.request.id, None))
             self._send(command)
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None, command: TickCall) -> None:
-        """Any thread. Send a cancel, unless the same one is on its way already."""
+        """Any thread. Send a cancel, unless the same one is waiting already."""
         with self._changed:
             is_new = (request_id, mailbox) not in self._cancelled
             if is_new and self._closed_by is None:
@@ -87,13 +86,13 @@ class Inbox:
                 self._send(command)
 
     def send(self, command: TickCall | Stop) -> None:
-        """Any thread. Without effect when the engine has stopped: everything ended with it."""
+        """Any thread. No effect when the engine has stopped: everything has ended then."""
         with self._changed:
             self._send(command)
 
     def send_last(self, key: Hashable, command: TickCall) -> None:
-        """Any thread. Of all commands with one key that are on their way, the last one counts:
-        however often a request is paused and resumed, little is kept."""
+        """Any thread. Of all waiting commands with the same key, only the last one is kept. So many
+        pauses and resumes of a request take little memory."""
         with self._changed:
             if self._closed_by is None:
                 self._replaceable[key] = command
@@ -102,10 +101,10 @@ class Inbox:
     def take(self) -> list[Command]:
         """Engine thread: everything that arrived, oldest first."""
         if not self._commands and not self._replaceable:
-            # Read without the lock: what is missed here is found by the next call.
+            # Read without the lock: the next call finds what is missed here.
             return []
         with self._changed:
-            # After the submissions, which they may be meant for.
+            # After the submissions, because they may be for those requests.
             commands, self._commands = [*self._commands, *self._replaceable.values()], []
             self._replaceable.clear()
             self._submit_count = 0
@@ -113,12 +112,12 @@ class Inbox:
             return commands
 
     def wait(self, timeout: float) -> None:
-        """Engine thread: sleep until a command arrives, or for so many seconds."""
+        """Engine thread: sleep until a command arrives, or for this many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._commands or self._replaceable), timeout)
 
     def close(self, error: EngineError) -> list[Command]:
-        """Refuse everything from here on with this error; what was left comes back."""
+        """From now on refuse everything with this error. Returns the commands that are left."""
         with self._changed:
             if self._closed_by is None:
                 self._closed_by = error

@@ -1,8 +1,8 @@
-"""What the engine thread runs: commands in, ticks, sleep, and the end of it all.
+"""`Loop`: what the engine thread runs. It takes commands, runs ticks, sleeps, and stops.
 
-Only the engine thread calls `run`. It sleeps when there is nothing to do, until a command comes
-or the scheduler wants to be asked again; never for longer than `IDLE_S_MAX`. However it ends,
-every request that it was given is told (invariant 1), and the backend is closed.
+Only the engine thread calls `run`. When there is nothing to do it sleeps, until a command comes or
+the scheduler may have new work; never longer than `IDLE_S_MAX`. At the end, for any reason, every
+request gets its ending (invariant 1) and the backend is closed.
 
 Tests: tests/unit/engine/test_engine.py.
 """
@@ -21,10 +21,10 @@ from jitney.errors import EngineError, EngineStopped, JitneyError
 _log = logging.getLogger("jitney.engine")
 
 IDLE_S_MAX = 2.0
-"""The longest sleep. After it an idle backend is asked whether it lives: every request is tokenised
-by it first, so that no batch would find out."""
+"""The longest sleep. After it an idle backend is checked. Otherwise nothing would notice its loss:
+every request needs it first to tokenise the prompt, so no batch would run."""
 IDLE_S_MIN = 0.001
-"""The shortest sleep: a moment that is just past must not make the thread spin."""
+"""The shortest sleep: a wake time that is just over must not make the thread spin."""
 
 
 class Loop:
@@ -38,16 +38,16 @@ class Loop:
         self._taken: deque[Command] = deque()
         self._stop: Stop | None = None
         self._is_checked = False
-        self._looked_at = clock.now()
+        self._backend_checked_at = clock.now()
 
     def run(self) -> None:
-        """Turn until told to stop, until the backend is beyond hope, or until a fault of ours."""
+        """Run until a stop, until the backend is given up, or until a fault of the engine."""
         reason = EngineStopped("The engine was closed.")
         try:
             while self._turn():
                 pass
         except Exception as error:
-            _log.exception("the engine met a fault of its own and stops")
+            _log.exception("The engine stops because of a fault of its own")
             reason = EngineStopped(
                 f"The engine stopped because of a fault of its own: {error or type(error).__name__}"
             )
@@ -55,7 +55,7 @@ class Loop:
             self._end(self._tick.stopped or reason)
 
     def _turn(self) -> bool:
-        """One turn; whether there is to be another."""
+        """One turn; false after the last."""
         self._take_commands()
         if self._stop is not None and (not self._stop.drains or not self._tick.has_work):
             self._tick.cancel_all()
@@ -66,29 +66,29 @@ class Loop:
         if has_run:
             self._is_checked = False
         elif self._stop is None or self._tick.has_work:
-            self._rest()
+            self._idle()
         return True
 
-    def _rest(self) -> None:
+    def _idle(self) -> None:
         if not self._tick.has_work and not self._is_checked:
             self._tick.check()
             self._is_checked = True
         now = self._clock.now()
-        if now - self._looked_at >= IDLE_S_MAX:
-            self._tick.look_after_backend()
-            self._looked_at = self._clock.now()
+        if now - self._backend_checked_at >= IDLE_S_MAX:
+            self._tick.check_backend()
+            self._backend_checked_at = self._clock.now()
         wake_at = self._tick.wake_at(now)
         pause_s = IDLE_S_MAX if wake_at is None else wake_at - now
         self._inbox.wait(min(max(pause_s, IDLE_S_MIN), IDLE_S_MAX))
 
     def _take_commands(self) -> None:
-        # Each command is dropped only when it is dealt with, so that none is lost to a fault.
+        # A command is dropped only when it is done, so that a fault loses none.
         self._taken.extend(self._inbox.take())
         while self._taken:
-            self._obey(self._taken[0])
+            self._carry_out(self._taken[0])
             self._taken.popleft()
 
-    def _obey(self, command: Command) -> None:
+    def _carry_out(self, command: Command) -> None:
         match command:
             case Submit():
                 try:
@@ -115,4 +115,4 @@ class Loop:
         try:
             self._backend.close()
         except Exception:
-            _log.exception("the backend could not be closed")
+            _log.exception("The backend could not be closed")

@@ -1,14 +1,14 @@
-"""The way out of the engine: hands deltas and the ending of one request to one reader.
+"""`Mailbox`: passes the deltas and the ending of one request to one reader.
 
-The engine thread puts; one reader gets, from a thread or from an event loop. A slow reader costs
-nothing but its own text: deltas that nobody fetched are merged, one per completion, so nothing
-queues up. The engine never waits here. The only file of the engine that knows asyncio.
+The engine thread puts; one reader gets, in a thread or in an event loop. A slow reader costs only
+the memory of its own text: unread deltas are merged, one per completion. The engine never waits
+here. No other file of the engine uses asyncio.
 
-Logprobs do not become less by merging. So a mailbox may be bounded, which is for readers who are
-expected to read all the time: one who does not is noticed, and the tick ends the request. Whoever
-reads late on purpose has one that is not.
+Merging does not make logprobs smaller. So a mailbox may be bounded, for readers that should read
+all the time. If such a reader stops, the tick ends the request. A reader that reads late on purpose
+has a mailbox without a bound.
 
-A reader that does not want to wait leaves word instead (`listen`), and fetches when it is called.
+A reader that does not want to wait can set a listener (`listen`), and fetches when it is called.
 
     sent -> accepted -> ended          or, refused:   sent -> ended
 
@@ -26,12 +26,12 @@ from jitney.engine.answer import Delta, Ending
 from jitney.errors import JitneyError
 
 DELTAS_MAX = 64
-"""Deltas of one completion that lie unread before they are merged: each takes ten times the room
-of what it says."""
+"""Unread deltas of one completion before they are merged. Each takes ten times the memory of its
+text."""
 
 
 class Awaited(Enum):
-    """What a reader waits for; the ending answers each of them."""
+    """What a reader waits for. The ending satisfies each of them."""
 
     ACCEPTED = auto()
     DELTA = auto()
@@ -40,11 +40,11 @@ class Awaited(Enum):
 
 @dataclass(slots=True)
 class _Unread:
-    """Deltas of one completion that nobody fetched yet."""
+    """Unread deltas of one completion."""
 
     since: float
     size: int = 0
-    """Bytes, by estimate; counted where there is a bound."""
+    """Estimated bytes; counted only if the mailbox is bounded."""
     deltas: list[Delta] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
@@ -55,7 +55,7 @@ class _Unread:
             self.deltas = [self.merged()]
 
     def merged(self) -> Delta:
-        """All of them as one; a single one is handed through as it is."""
+        """All of them as one. A single one is returned unchanged."""
         last = self.deltas[-1]
         if len(self.deltas) == 1:
             return last
@@ -68,7 +68,7 @@ class _Unread:
 
 
 class Mailbox:
-    """Between the engine thread and one reader. `streams=False` keeps the ending only."""
+    """Between the engine thread and one reader. With `streams=False` it keeps only the ending."""
 
     def __init__(self, *, streams: bool = True, is_bounded: bool = False) -> None:
         self._changed = threading.Condition()
@@ -86,18 +86,18 @@ class Mailbox:
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended, once it has."""
+        """The ending; None before the end."""
         return self._ending
 
     def accept(self) -> None:
-        """The scheduler took the request: it will end exactly once from here on."""
+        """The scheduler accepted the request. It will end exactly once."""
         with self._changed:
             assert not self._accepted, "accepted twice"
             self._accepted = True
             self._wake()
 
     def put(self, delta: Delta, at: float = 0.0) -> None:
-        """Add to what the reader has not fetched yet. Engine thread; never waits."""
+        """Add a delta for the reader. Engine thread; never waits."""
         if not self.streams:
             return
         with self._changed:
@@ -112,17 +112,17 @@ class Mailbox:
                 self._size += size
             self._wake()
 
-    def is_neglected(self, now: float) -> bool:
-        """Whether more is unread than may be, and has been for a while. Engine thread."""
+    def is_read_too_slowly(self, now: float) -> bool:
+        """Whether too much is unread, and for too long. Engine thread."""
         if self._size <= limits.UNREAD_BYTES_MAX:
             return False
         with self._changed:
-            # They stand in order of age: what is fetched comes back at the end.
+            # In order of age: a completion that was fetched is added again at the end.
             oldest = next(iter(self._unread.values()), None)
             return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX
 
     def end(self, ending: Ending) -> None:
-        """Say the last word. Engine thread; never waits."""
+        """Add the ending. Engine thread; never waits."""
         with self._changed:
             if self._abandoned:
                 return
@@ -131,7 +131,7 @@ class Mailbox:
             self._wake()
 
     def abandon(self, error: JitneyError) -> None:
-        """Any thread: end it from outside, because the engine thread is stuck in native code."""
+        """Any thread: end with this error, because the engine thread is stuck in native code."""
         with self._changed:
             if self._ending is not None:
                 return
@@ -140,19 +140,19 @@ class Mailbox:
             self._wake()
 
     def wait(self, awaited: Awaited, timeout: float | None = None) -> None:
-        """Block this thread until it is so. Raises TimeoutError."""
+        """Block this thread until it is there. Raises TimeoutError."""
         with self._changed:
             if self._is_ready(awaited):
                 return
             self._claim(awaited)
             try:
                 if not self._changed.wait_for(lambda: self._is_ready(awaited), timeout):
-                    raise TimeoutError(f"the request was not over within {timeout:g} s")
+                    raise TimeoutError(f"The request was not over within {timeout:g} s")
             finally:
                 self._awaited = None
 
     async def wait_async(self, awaited: Awaited) -> None:
-        """The same for a task of an event loop, which may bound it with `asyncio.timeout`."""
+        """The same for a task of an event loop. The task may use `asyncio.timeout`."""
         loop = asyncio.get_running_loop()
         with self._changed:
             if self._is_ready(awaited):
@@ -168,18 +168,18 @@ class Mailbox:
                 self._sleeper = None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call this once, when there is something to fetch; at once where there is already.
+        """Call `listener` once when there is something to fetch; at once if there is already.
 
-        Called by whoever puts, the engine thread too, so it must be quick and never come back here.
-        From now on deltas are for `fetch` only.
+        It is called on the thread that puts, mostly the engine thread. So it must be quick and must
+        not use this mailbox. From now on deltas are for `fetch` only.
         """
         with self._changed:
             self._has_listener = True
             self._listener = listener
-            self._tell_listener()
+            self._call_listener()
 
     def fetch(self) -> Delta | Ending | None:
-        """The oldest unread delta, then the ending (again and again), or None: nothing new."""
+        """The oldest unread delta, then the ending (at every call); None if nothing is new."""
         with self._changed:
             if self._unread:
                 index = next(iter(self._unread))
@@ -222,14 +222,14 @@ class Mailbox:
             return self._accepted
         return awaited is Awaited.DELTA and bool(self._unread)
 
-    def _tell_listener(self) -> None:
+    def _call_listener(self) -> None:
         if self._listener is not None and self._is_ready(Awaited.DELTA):
             listener, self._listener = self._listener, None
             listener()
 
     def _wake(self) -> None:
-        self._tell_listener()
-        # A reader that waits for the ending is not woken for every token: waking is what costs.
+        self._call_listener()
+        # A reader that waits for the ending is not woken for every token: waking is expensive.
         if self._awaited is None or not self._is_ready(self._awaited):
             return
         if self._sleeper is None:
@@ -237,18 +237,18 @@ class Mailbox:
             return
         sleeper, self._sleeper = self._sleeper, None
         try:
-            sleeper.get_loop().call_soon_threadsafe(_rouse, sleeper)
+            sleeper.get_loop().call_soon_threadsafe(_wake_sleeper, sleeper)
         except RuntimeError:
-            # The loop was closed with the reader in it: there is nobody left to tell.
+            # The event loop was closed, so there is no reader any more.
             return
 
 
 def _size(delta: Delta) -> int:
-    """Bytes that a delta takes, by estimate: Python's numbers and pairs are large."""
+    """Estimated bytes of a delta: Python's numbers and pairs are large."""
     size = 64 + len(delta.text) + 40 * len(delta.tokens)
     return size + sum(104 + 120 * len(each.top) for each in delta.logprobs)
 
 
-def _rouse(sleeper: "asyncio.Future[None]") -> None:
+def _wake_sleeper(sleeper: "asyncio.Future[None]") -> None:
     if not sleeper.done():
         sleeper.set_result(None)

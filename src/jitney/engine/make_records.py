@@ -1,4 +1,4 @@
-"""Makes records of what the tick knows: of a request, a batch and its outcome, an answer.
+"""Makes the records of the tick: of a request, a batch and its outcome, an answer.
 
 Tests: tests/unit/engine/test_tick.py and test_stats.py.
 """
@@ -16,7 +16,7 @@ from jitney.records import Member, RequestAccepted, RequestDone, RequestPreempte
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Facts about one turn of the engine that stand in no batch, outcome or gauge."""
+    """Facts about one turn of the engine that no batch, outcome or snapshot has."""
 
     started_at: float
     ended_at: float
@@ -27,7 +27,7 @@ class Turn:
 def record_accepted(
     request: Request, arrived_at: float, sent_at: float, now: float
 ) -> RequestAccepted:
-    """The record of a request that was taken."""
+    """The record of an accepted request."""
     return RequestAccepted(
         at=now,
         request_id=request.id,
@@ -77,7 +77,7 @@ def record_tick(batch: Batch, outcome: Outcome, snapshot: Snapshot, turn: Turn) 
 
 
 def _decodes_s(decode_tokens: int, batch: Batch, outcome: Outcome, fit: Fit | None) -> float:
-    """The part of a forward pass that its decodes took: as much as they take by themselves."""
+    """The part of a forward pass for its decodes: as long as they take without prefill."""
     if decode_tokens in (0, batch.token_count):
         return outcome.seconds if decode_tokens else 0.0
     if fit is None:
@@ -91,7 +91,7 @@ def record_done(answer: Answer, now: float) -> RequestDone:
     first_s, queue_s = timing.first_token_s, timing.queue_s
     prompt_s = 0.0
     if first_s is not None and queue_s is not None:
-        prompt_s = first_s - queue_s - timing.door_s
+        prompt_s = first_s - queue_s - timing.sent_s
     generation_s = timing.total_s - first_s if first_s is not None else 0.0
     later_count = usage.completion_count - len(answer.completions)
     return RequestDone(

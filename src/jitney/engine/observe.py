@@ -1,9 +1,9 @@
 """Observers get the records of ticks and requests as they happen.
 
-An observer is a callable, called on the engine thread without a lock, so it must be quick. One that
-raises never hurts the tick, and gets the next record all the same: whoever keeps accounts must not
-lose them to one mistake. Failures are counted; of one observer's, the first, the second, the
-fourth, the eighth and so on are logged, so that no log fills up.
+An observer is a callable. It is called on the engine thread without a lock, so it must be quick. If
+it raises, the tick goes on, and it still gets the next record: one mistake must not end its
+accounts. All failures are counted. The first, second, fourth, eighth failure (and so on) of an
+observer is logged, so that the log does not fill up.
 """
 
 import logging
@@ -23,38 +23,38 @@ class _Listener:
     failed_count: int = 0
 
     def fail(self) -> None:
-        """Called where its exception is being handled."""
+        """Count a failure. Called inside the handler of its exception."""
         self.failed_count += 1
         if self.failed_count & (self.failed_count - 1) == 0:
-            said = "an observer failed (%d so far) and goes on: %r"
-            _log.warning(said, self.failed_count, self.observer, exc_info=True)
+            text = "An observer failed (%d so far) and goes on: %r"
+            _log.warning(text, self.failed_count, self.observer, exc_info=True)
 
 
 class Observers:
-    """Those who get the records. `add` and `remove` may be called from any thread."""
+    """All observers. `add` and `remove` may be called from any thread."""
 
     def __init__(self) -> None:
-        # Replaced, never changed, so that the engine thread can walk it without a lock.
+        # Replaced, never changed, so that the engine thread can read it without a lock.
         self._listeners: tuple[_Listener, ...] = ()
         self._changing = threading.Lock()
         self.failed_count = 0
-        """How often any of them failed."""
+        """Failures of all observers."""
 
     def __len__(self) -> int:
         return len(self._listeners)
 
     def add(self, observer: Observer) -> None:
-        """Give this one every record from here on."""
+        """Give this observer every record from now on."""
         with self._changing:
             self._listeners = (*self._listeners, _Listener(observer))
 
     def remove(self, observer: Observer) -> None:
-        """Give this one no more; unknown ones are ignored."""
+        """Give this observer no more records. An unknown one is ignored."""
         with self._changing:
             self._listeners = tuple(each for each in self._listeners if each.observer != observer)
 
     def tell(self, record: Record) -> None:
-        """Engine thread: pass a record to everyone."""
+        """Engine thread: pass a record to all observers."""
         for listener in self._listeners:
             try:
                 listener.observer(record)
@@ -64,7 +64,7 @@ class Observers:
 
 
 def log_batch_composition(record: Record) -> None:
-    """An observer that writes one line per tick: who was in the batch, with which span."""
+    """An observer that logs one line per tick: the sequences of the batch and their spans."""
     if not isinstance(record, TickRecord):
         return
     members = " ".join(

@@ -1,7 +1,7 @@
-"""Brings a lost backend back, with pauses between attempts that fail.
+"""Restarts a lost backend, with pauses between failed attempts.
 
-Called by the tick, on the engine thread. Knows no scheduler: it is told that the backend was lost
-and says whether batches may be sent again, when to try next, and when to give up.
+Called by the tick, on the engine thread. It does not know the scheduler. It says whether batches
+may be sent, when to try next, and when to give up.
 """
 
 from jitney.core import limits
@@ -9,34 +9,34 @@ from jitney.core.backend import Backend
 
 PAUSE_S = 0.5
 PAUSE_S_MAX = 4.0
-"""After the first failed attempt; doubles with each further one. A machine that killed the
-backend for want of memory gets time to have some again."""
+"""The pause after the first failed attempt, and the longest one. It doubles with each attempt. A
+machine that killed the backend for lack of memory gets time to recover."""
 
 
 class Recovery:
-    """The state of a backend as far as starting it again goes."""
+    """Whether a backend is lost, and the attempts to restart it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.lost_at: float | None = None
-        """When the backend was lost; None while it takes batches."""
-        self.is_hopeless = False
-        """Whether attempts failed so often, and over so long, that there will be no other."""
+        """When the backend was lost; None while it works."""
+        self.has_given_up = False
+        """Whether attempts failed so often, and for so long, that there will be no more."""
         self.failed_count = 0
         """Attempts that failed in a row."""
         self.retry_at: float | None = None
-        """The moment of the next attempt, while the backend is lost and pausing."""
+        """The time of the next attempt; None without a failed one."""
 
     def lose(self, now: float) -> None:
-        """The backend failed or crashed: its memory is worth nothing."""
+        """The backend failed or crashed: its memory is lost."""
         self.lost_at = now
 
     def attempt(self, now: float) -> Exception | None:
-        """Reset a lost backend if the pause is over; the error of an attempt that failed.
+        """Reset a lost backend if the pause is over. Returns the error of a failed attempt.
 
-        Any exception counts: a backend that cannot be reset is gone whatever it says.
+        Any exception counts as a failed attempt.
         """
-        assert not self.is_hopeless, "gave up already"
+        assert not self.has_given_up, "gave up already"
         if self.lost_at is None or (self.retry_at is not None and now < self.retry_at):
             return None
         try:
@@ -45,7 +45,7 @@ class Recovery:
             self.retry_at = now + min(PAUSE_S * 2**self.failed_count, PAUSE_S_MAX)
             self.failed_count += 1
             was_long = now - self.lost_at >= limits.GIVE_UP_S
-            self.is_hopeless = was_long and self.failed_count >= limits.GIVE_UP_ATTEMPTS
+            self.has_given_up = was_long and self.failed_count >= limits.GIVE_UP_ATTEMPTS
             return error
         self.lost_at = None
         self.retry_at = None

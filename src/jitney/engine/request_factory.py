@@ -1,7 +1,7 @@
-"""`RequestFactory`: makes a `Request` that the core can trust from what a caller gave.
+"""`RequestFactory`: makes a checked `Request` from a caller's input.
 
-Called by the Python API and the server on the caller's thread, never on the engine's: to tokenise
-a long text and to compile a constraint take time. Everything that needs the model's vocabulary is
+Called by the Python API and the server on the caller's thread, never on the engine's: it takes time
+to tokenise a long text and to compile a constraint. Everything that needs the model's vocabulary is
 checked here, before it reaches native code (invariant 9).
 """
 
@@ -19,16 +19,16 @@ from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.text.chat_template import Segment
 
 Wanted = Callable[[], bool]
-"""Whether anybody still waits for what is being made."""
+"""Whether a caller still waits for the result."""
 
 
 class GivenUp(Exception):
-    """Nobody waits any more for what was being made, so it is not made."""
+    """No caller waits for the result any more, so the work stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """What a caller may say about a request beside its prompt and its sampling."""
+    """Options of a request beside its prompt and its sampling."""
 
     id: RequestId | None = None
     priority: Priority = Priority.NORMAL
@@ -63,7 +63,7 @@ class RequestFactory:
         self._vocabulary = backend.vocabulary
         self._model_len_max = model_len_max
         self._draw_seed = draw_seed
-        # What the longest prompt that fits can be made of.
+        # The most bytes of a prompt that fits.
         control = self._vocabulary.control
         pieces = enumerate(self._vocabulary.pieces)
         longest = max((len(piece) for token, piece in pieces if token not in control), default=1)
@@ -72,10 +72,10 @@ class RequestFactory:
     def encode(
         self, segments: tuple[Segment, ...], is_wanted: Wanted = lambda: True
     ) -> tuple[int, ...]:
-        """Tokens of a prompt, with the model's first token where it wants one and has none.
+        """Tokens of a prompt. Adds the model's first token if the model wants it.
 
-        Done in slices, each one message to a backend elsewhere; before each it is seen whether
-        the prompt is wanted still. Raises GivenUp when it is not.
+        It works in slices. A backend in another process gets one message per slice. Before each
+        slice it checks that the prompt is still wanted. Raises GivenUp if it is not.
         """
         self._check_size(segments)
         tokens: list[int] = []
@@ -89,9 +89,9 @@ class RequestFactory:
         return tuple(tokens)
 
     def encode_text(self, text: str, is_wanted: Wanted = lambda: True) -> tuple[int, ...]:
-        """Tokens of a prompt that its author wrote out, names of control tokens included."""
+        """Tokens of a text prompt. Names of control tokens in it become those tokens."""
         if not isinstance(text, str):
-            raise InvalidRequest(f"a prompt is a text or tokens, and got {text!r:.80}.", "prompt")
+            raise InvalidRequest(f"prompt is a text or tokens, and got {text!r:.80}.", "prompt")
         return self.encode((Segment(text, special=True),), is_wanted)
 
     def make(
@@ -101,9 +101,9 @@ class RequestFactory:
         options: RequestOptions | None = None,
         is_wanted: Wanted = lambda: True,
     ) -> Request:
-        """A request with these prompt tokens. Raises a RequestError that says what to mend.
+        """A request with these prompt tokens. Raises a RequestError that says what to change.
 
-        A constraint is not compiled for somebody who has left: raises GivenUp.
+        If the caller has left before a constraint is compiled, raises GivenUp.
         """
         options = options or RequestOptions()
         self._check_prompt(prompt)
@@ -126,17 +126,17 @@ class RequestFactory:
         )
 
     def prepare(self, constraint: Constraint, is_wanted: Wanted = lambda: True) -> None:
-        """Compile a constraint if it is wanted still. Raises GivenUp, or a RequestError."""
+        """Compile a constraint if it is still wanted. Raises GivenUp or a RequestError."""
         if not is_wanted():
             raise GivenUp
         self._backend.prepare(constraint)
 
     def _check_size(self, segments: tuple[Segment, ...]) -> None:
-        """Refuse before it is tokenised, which would take its time for nothing."""
+        """Refuse a prompt that is too large before time is spent to tokenise it."""
         character_count = sum(len(segment.text) for segment in segments)
         if character_count > limits.PROMPT_CHARACTERS_MAX:
             raise InvalidRequest(
-                f"the prompt has {character_count} characters; "
+                f"The prompt has {character_count} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
                 "prompt",
             )
@@ -145,15 +145,15 @@ class RequestFactory:
         )
         if byte_count > self._prompt_bytes_max:
             raise ContextLengthExceeded(
-                f"the prompt has {byte_count} bytes and the context holds {self._model_len_max} "
-                "tokens, which cannot stand for so many; shorten the prompt.",
+                f"The prompt has {byte_count} bytes, which is more than the {self._model_len_max} "
+                "tokens of the context can hold; shorten the prompt.",
                 "prompt",
             )
         segment_count = sum(bool(segment.text) for segment in segments)
         if segment_count > self._model_len_max:
             raise ContextLengthExceeded(
-                f"the prompt has {segment_count} parts between names of control tokens, each of "
-                f"a token at least, and the context holds {self._model_len_max} tokens; "
+                f"The prompt has {segment_count} parts between names of control tokens. Each part "
+                f"needs at least one token, and the context holds {self._model_len_max} tokens; "
                 "shorten the prompt.",
                 "prompt",
             )
@@ -169,7 +169,7 @@ class RequestFactory:
     def _check_tokens(self, name: str, tokens: Iterable[int]) -> None:
         count = len(self._vocabulary.pieces)
         for token in tokens:
-            # A bool is an int to Python, and no token to anyone.
+            # In Python a bool is an int, but it is not a token.
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < count:
                 raise InvalidRequest(
                     f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
@@ -177,7 +177,7 @@ class RequestFactory:
 
 
 def _slices(segments: Iterable[Segment]) -> Iterator[list[Text]]:
-    """The texts there are, in order, as many together as may be tokenised in one go."""
+    """The texts in order, in slices that are tokenised in one step."""
     texts: list[Text] = []
     character_count = 0
     for segment in segments:

@@ -1,8 +1,8 @@
-"""Statistics since the start: `Totals` add up records, `Stats` are what people are shown of them.
+"""Statistics since the start: `Totals` add up records; `Stats` are shown to people.
 
-Records are counted on the engine thread before any caller learns of them; totals and stats may be
-read from any thread and are consistent in themselves. Keeps invariant 7: total_requests =
-completed + cancelled + failed + live.
+Records are counted on the engine thread before callers get their results. Any thread may read
+totals and stats; each is consistent in itself. Keeps invariant 7: total_requests = completed +
+cancelled + failed + live.
 """
 
 import threading
@@ -32,10 +32,10 @@ from jitney.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """How the engine has done since it started, and how it stands.
+    """Statistics of the engine since its start, and its present state.
 
     Rates are per second of busy time: while at least one request lived and was not paused.
-    Averages of requests that were not yet seen are 0.
+    An average is 0 before its first request.
     """
 
     total_requests: int
@@ -47,13 +47,13 @@ class Stats:
     avg_latency_ms: float
     """From arrival to the end, of completed requests."""
     avg_queue_time_ms: float
-    """From its sending to the first slot, of started requests."""
+    """From sending to the first slot, of started requests."""
     requests_per_second: float
     """Completed requests per second of busy time."""
     tokens_per_second: float
     """Sampled tokens per second of busy time."""
     current_queue_size: int
-    """Sequences that wait, preempted ones included."""
+    """Waiting sequences, also preempted ones."""
     peak_queue_size: int
     """The most that waited at once."""
     timeout_count: int
@@ -68,10 +68,10 @@ class Stats:
     avg_wait_time_ms: float
     """The same as `avg_queue_time_ms`."""
     gpu_utilization: float
-    """Share of the time since the start that was spent in forward passes, on whatever device."""
+    """Share of the time since the start in forward passes, on any device."""
 
     cancelled_requests: int
-    """Requests that were ended by their callers."""
+    """Requests that their callers cancelled."""
     failed_requests: int
     """Requests that ended with an error."""
     refused_requests: int
@@ -87,19 +87,19 @@ class Stats:
     idle_slots: int
     """Sequences that could run beside them: `slot_count` less `active_slots`."""
     cached_slots: int
-    """Cached prefixes that are kept beside those who run, each in a slot of memory of its own."""
+    """Cached prefixes beside the running sequences, each in its own slot."""
     prompt_tokens: int
     """Prompt tokens of accepted requests."""
     computed_prompt_tokens: int
-    """Positions computed by prefill, those computed again after a preemption included."""
+    """Positions computed by prefill, also those computed again after a preemption."""
     cached_tokens: int
     """Prompt tokens that were found in the cache when their request started."""
     completion_tokens: int
     """Tokens that were made."""
     preemption_count: int
-    """Times that a sequence lost its slot to another, for memory or by class."""
+    """How often a sequence lost its slot to another, for memory or by class."""
     eviction_count: int
-    """Cached prefixes that were given up for room."""
+    """Cached prefixes that were evicted to make room."""
     backend_failure_count: int
     """Failures of the backend, and of attempts to start it again."""
     kv_used: int
@@ -109,12 +109,12 @@ class Stats:
     prefill_share: float
     """Share of the time since the start that forward passes spent on prefill."""
     decode_share: float
-    """The same for decodes; where a pass carried both, they have what they take by themselves."""
+    """The same for decodes. In a pass with both, decodes count as long as they take alone."""
     idle_share: float
-    """The rest: the three are together 1."""
+    """The rest: the three add up to 1."""
     fixed_cost_ms: float | None
-    """C of T(B) = C + B c, what a batch of B decodes takes, as fitted now. None until batches of
-    two sizes were seen."""
+    """C of T(B) = C + B c, the fitted time of a batch of B decodes. None until there were batches
+    of two sizes."""
     cost_per_sequence_ms: float | None
     """c of the same."""
     uptime_s: float
@@ -131,7 +131,7 @@ ENDINGS = ("stop", "length", "abort", "deadline", "error")
 
 @dataclass(slots=True)
 class Totals:
-    """Everything that only grows, added up from records."""
+    """Sums of records. They only grow."""
 
     accepted: int = 0
     ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
@@ -172,7 +172,7 @@ class Totals:
 
     @property
     def preempted_count(self) -> int:
-        """Those who lost their place to others; a pause is its caller's own wish."""
+        """Preemptions in favour of others. A pause is not one of them."""
         return sum(self.preempted.values()) - self.preempted[PreemptReason.PAUSED]
 
     def add(self, record: Record) -> None:
@@ -241,7 +241,7 @@ class Statistics:
 
     @property
     def snapshot(self) -> Snapshot:
-        """How the scheduler stood when it was last measured."""
+        """The last snapshot of the scheduler."""
         return self._snapshot
 
     def take(self, record: Record) -> None:
@@ -256,30 +256,30 @@ class Statistics:
                 self._stop_busy(record.at)
 
     def note(self, snapshot: Snapshot, now: float) -> None:
-        """Keep how the scheduler stands."""
+        """Keep a snapshot of the scheduler."""
         with self._lock:
             if snapshot.is_work_due and not self._snapshot.is_work_due:
                 self._progress_at = now
             self._snapshot = snapshot
             self._queue_peak = max(self._queue_peak, snapshot.waiting_count)
-            # Time in which everybody is paused is not busy.
+            # While all are paused, the engine is not busy.
             if snapshot.live_count <= snapshot.paused_count:
                 self._stop_busy(now)
             elif self._busy_since is None and self._totals.live_count:
                 self._busy_since = now
 
-    def still_s(self, now: float) -> float:
-        """How long a forward pass has been due and none has ended; 0 while none is due."""
+    def stalled_s(self, now: float) -> float:
+        """How long no forward pass has ended though one is due; 0 while none is due."""
         with self._lock:
             return max(0.0, now - self._progress_at) if self._snapshot.is_work_due else 0.0
 
     def totals(self) -> Totals:
-        """A copy of all totals of this moment."""
+        """A copy of all totals."""
         with self._lock:
             return deepcopy(self._totals)
 
     def stats(self, now: float) -> Stats:
-        """All of it at this moment."""
+        """The statistics at `now`."""
         with self._lock:
             busy_s = self._busy_s
             if self._busy_since is not None:
@@ -297,7 +297,7 @@ def _stats(
     totals: Totals, snapshot: Snapshot, queue_peak: int, uptime_s: float, busy_s: float
 ) -> Stats:
     waited_ms = _ratio(totals.waited_ms, totals.started)
-    # A backend may say that it took longer than it did.
+    # A backend may report more time than has passed.
     spent_s = max(uptime_s, totals.prefill_s + totals.decode_s)
     prefill_share = _ratio(totals.prefill_s, spent_s)
     decode_share = _ratio(totals.decode_s, spent_s)

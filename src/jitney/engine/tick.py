@@ -1,11 +1,11 @@
 """One turn of the engine: expire, plan, execute, apply, collect, deliver.
 
-A function of explicit parts, on one thread, that waits for nothing but the backend: the engine
-thread calls it in production and a simulator with a virtual clock in tests. Everything that changes
-scheduler or collectors happens here. Which batches are under way is `jitney.engine.in_flight`.
+It runs on one thread and waits only for the backend. In production the engine thread calls it; in
+tests, a simulator with a virtual clock. Only this module changes the scheduler and the collectors.
+Batches in flight are kept in `jitney.engine.in_flight`.
 
-A backend that fails, or answers nonsense, costs a reset and a recomputation (invariant 10):
-every running sequence resumes from its tokens.
+After a failure or a wrong answer of the backend, the backend is reset, and every running sequence
+is computed again from its tokens (invariant 10).
 """
 
 import logging
@@ -63,7 +63,7 @@ _log = logging.getLogger("jitney.engine")
 
 
 class Tick:
-    """The parts of one engine, and what happens to them in a turn."""
+    """Runs the turns of one engine."""
 
     def __init__(
         self,
@@ -82,24 +82,24 @@ class Tick:
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
         self._held: set[RequestId] = set()
-        """Those of them whose answers wait for their group's: their ids are not free yet."""
-        # Preempted in this tick; and of these, for want of memory since it was last said.
+        """Ended requests whose answers wait for their group. Their ids are not free yet."""
+        # Preempted in this tick; and preempted for memory since the last `KvPressure`.
         self._preempted_count = 0
-        self._squeezed_count = 0
+        self._memory_preempted_count = 0
         self._evicted_count = 0
         self.statistics = Statistics(clock.now(), scheduler.snapshot())
         self.drains = False
         self.stopped: EngineError | None = None
-        """Why there will be no further tick, once that is so."""
+        """Why there will be no more ticks; None before that."""
 
     @property
     def is_backend_ready(self) -> bool:
-        """Whether the backend takes batches; false while it is lost and being started again."""
+        """Whether the backend takes batches; false while it is lost and restarted."""
         return self._recovery.is_ready
 
     @property
     def has_work(self) -> bool:
-        """Whether any request lives, or a batch is under way that nobody wants any more."""
+        """Whether a request lives, or a batch is in flight."""
         return bool(self._collectors or self._ended or self._in_flight)
 
     def submit(
@@ -116,50 +116,51 @@ class Tick:
             self._raise_stopped()
             if request.id in self._held:
                 raise InvalidRequest(
-                    f"a request with the id {request.id!r} is live already: its answer waits for "
+                    f"A request with the id {request.id!r} is live already: its answer waits for "
                     "those of its group.",
                     "id",
                 )
             self._scheduler.submit(request, now)
         except JitneyError as error:
-            self._tell(RequestRefused(at=now, request_id=request.id, error=error))
+            self._record(RequestRefused(at=now, request_id=request.id, error=error))
             raise
         assert request.id not in self._collectors, f"{request.id} lives already"
         sent_at = now if sent_at is None else min(sent_at, now)
         collector = Collector(request, self._vocabulary, mailbox, sent_at, arrived_at)
         self._collectors[request.id] = collector
-        self._tell(record_accepted(request, collector.arrived_at, collector.sent_at, now))
+        self._record(record_accepted(request, collector.arrived_at, collector.sent_at, now))
         mailbox.accept()
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """End a request, and tell its caller in the next turn; unknown and ended ones are ignored.
+        """Cancel a request. Its caller gets the ending in the next turn. An unknown one is ignored.
 
-        Many may leave at once, and how everything stands is measured before anyone is told. With a
-        mailbox, only the request that has it is meant: its id may be another's by now.
+        The ending comes later because many may be cancelled at once, and a measurement is needed
+        before. With a mailbox, only the request of that mailbox is cancelled: another request may
+        have the id now.
         """
         if self.stopped is None and not self._is_of_another(request_id, mailbox):
             now = self._clock.now()
             self._collect(self._scheduler.cancel(request_id, now), now)
 
     def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Let a request do nothing until it is resumed; unknown and ended ones are ignored."""
+        """Pause a request until it is resumed. Unknown and ended ones are ignored."""
         if not self._is_of_another(request_id, mailbox):
             self._scheduler.pause(request_id, self._clock.now())
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Let a paused request go on; unknown and ended ones are ignored."""
+        """Let a paused request go on. Unknown and ended ones are ignored."""
         if not self._is_of_another(request_id, mailbox):
             self._scheduler.resume(request_id, self._clock.now())
 
     def reprioritise(
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
-        """Put a request into another class; unknown and ended ones are ignored."""
+        """Change the class of a request. Unknown and ended ones are ignored."""
         if not self._is_of_another(request_id, mailbox):
             self._scheduler.reprioritise(request_id, priority)
 
     def cancel_all(self) -> None:
-        """End everything that lives."""
+        """Cancel every live request."""
         now = self._clock.now()
         for request_id in list(self._collectors):
             self._collect(self._scheduler.cancel(request_id, now), now)
@@ -171,17 +172,17 @@ class Tick:
         self._scheduler.drain(self._clock.now())
 
     def release(self) -> None:
-        """Wait for nobody any more: groups depart as they are, and no pause lasts."""
+        """From now on groups start without waiting to be full, and all pauses end."""
         self._scheduler.release(self._clock.now())
 
     def depart(self) -> None:
-        """Let those who wait now depart without waiting for others."""
+        """Let waiting requests start without waiting for others."""
         self._scheduler.depart()
 
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
-        """One turn; whether a batch ran. `intake` is called before anything is planned early, and
-        while an outcome is at hand, so that cancels that came meanwhile are known before tokens
-        are handed out."""
+        """One turn; whether a batch ran. `intake` takes new commands. It is called before a batch
+        is planned early and before an outcome is applied, so that cancels take effect before tokens
+        are given out."""
         self._raise_stopped()
         started_at = self._clock.now()
         self._collect(self._scheduler.expire(started_at), started_at)
@@ -203,12 +204,12 @@ class Tick:
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         turn = Turn(begun_at, now, self._preempted_count, members)
         self._preempted_count = 0
-        self._tell(record_tick(planned.batch, outcome, self._measure(), turn))
+        self._record(record_tick(planned.batch, outcome, self._measure(), turn))
         self._deliver(now)
         return True
 
-    def look_after_backend(self) -> None:
-        """See whether a backend that has nothing to do still lives; if not, bring it back."""
+    def check_backend(self) -> None:
+        """Check that an idle backend still lives; restart it if not."""
         if not self._recovery.is_ready:
             return
         try:
@@ -217,7 +218,7 @@ class Tick:
             self._lose(LostBatch(error), self._clock.now())
 
     def look(self, answer: Future[Detail], characters_max: int) -> None:
-        """Say how everything stands, with the last characters of every text that is being made."""
+        """Answer with the detail, and the last characters of every live text."""
         if not answer.set_running_or_notify_cancel():
             return
         now = self._clock.now()
@@ -228,37 +229,37 @@ class Tick:
         answer.set_result(replace(self._scheduler.detail(now), tails=tails))
 
     def wake_at(self, now: float) -> float | None:
-        """When a turn may do something though nothing new came in; None: never."""
+        """When a turn may have something to do though nothing new arrives; None: never."""
         retry_at = self._recovery.retry_at
         scheduled = self._scheduler.wake_at(now)
         if retry_at is None:
             return scheduled
-        # While the backend is lost, only deadlines count: nothing else can be done before.
+        # While the backend is lost, only deadlines count.
         return min(retry_at, scheduled) if scheduled is not None and scheduled > now else retry_at
 
     def check(self) -> None:
-        """Recount everything; AssertionError when the ledger is wrong."""
+        """Recount everything. Raises AssertionError if something is wrong."""
         self._scheduler.check()
         live_count = len(self._collectors) + len(self._ended)
         assert self.statistics.live_count == live_count, "requests were lost or doubled"
 
     def stop(self, error: EngineError) -> None:
-        """There will be no further turn: every live request is told, once."""
+        """End every live request with this error, once. There will be no more turns."""
         if self.stopped is not None:
             return
         self.stopped = error
         now = self._clock.now()
-        untold = [*self._ended, *self._collectors.values()]
+        live = [*self._ended, *self._collectors.values()]
         self._ended.clear()
         self._collectors.clear()
-        for collector in untold:
-            self._tell_failed(collector, error, now)
-            collector.end(Ending(None, error))
+        for collector in live:
+            self._record_failed(collector, error, now)
+            collector.mailbox.end(Ending(None, error))
 
     def abandon(self, error: EngineError) -> None:
-        """Any thread: tell every live request, because the engine thread is stuck."""
+        """Any thread: end every live request, because the engine thread is stuck."""
         for collector in [*self._ended, *self._collectors.values()]:
-            collector.abandon(error)
+            collector.mailbox.abandon(error)
 
     def _is_of_another(self, request_id: RequestId, mailbox: Mailbox | None) -> bool:
         collector = self._collectors.get(request_id)
@@ -269,13 +270,13 @@ class Tick:
         planned = self._scheduler.plan(now) if self._recover(now) else None
         if planned is None:
             return False
-        # Before the pass, which may take long: nobody is to be seen where they were.
+        # Before the pass, which may be long, so that the snapshot is up to date during it.
         self._measure()
         self._in_flight.send(planned, now)
         return True
 
     def _receive(self, intake: Callable[[], None]) -> Outcome | LostBatch:
-        """The outcome of the oldest batch under way; before it comes, the next may be sent."""
+        """The outcome of the oldest batch in flight. Before it comes, the next may be sent."""
         outcome, spare_s = None, self._in_flight.spare_s(self._clock.now())
         if spare_s is not None:
             outcome = self._in_flight.receive(spare_s)
@@ -285,16 +286,16 @@ class Tick:
                     self._send(self._clock.now())
         if outcome is None:
             outcome = self._in_flight.receive()
-        assert outcome is not None, "without a limit something comes back"
+        assert outcome is not None, "without a limit there is a result"
         return outcome
 
     def _lose(self, lost: LostBatch, now: float) -> None:
-        said = "the backend was lost, and what ran, if anything, will be resumed: %s"
+        text = "The backend was lost, and running requests, if any, will be resumed: %s"
         message = _sentence(lost.error)
-        _log.log(_level(lost.error, logging.WARNING), said, message)
+        _log.log(_level(lost.error, logging.WARNING), text, message)
         self._in_flight.clear()
         self._recovery.lose(now)
-        self._tell(BackendLost(at=now, error=message, restarts_failed=0))
+        self._record(BackendLost(at=now, error=message, restarts_failed=0))
         events = self._scheduler.fail(message, now, lost.suspects)
         self._collect(events, now)
         self._measure()
@@ -302,18 +303,18 @@ class Tick:
         self._recover(now)
 
     def _recover(self, now: float) -> bool:
-        """Bring the backend back if it is lost; whether a batch may be sent."""
+        """Restart the backend if it is lost; whether a batch may be sent."""
         lost_at = self._recovery.lost_at
         error = self._recovery.attempt(now)
         if error is None:
             if lost_at is not None and self._recovery.is_ready:
-                _log.warning("the backend is back after %.1f s", self._clock.now() - lost_at)
+                _log.warning("The backend is back after %.1f s", self._clock.now() - lost_at)
             return self._recovery.is_ready
         failed_count = self._recovery.failed_count
-        said = "the backend could not be started (%d): %s"
-        _log.log(_level(error, logging.ERROR), said, failed_count, _sentence(error))
-        self._tell(BackendLost(at=now, error=_sentence(error), restarts_failed=failed_count))
-        if self._recovery.is_hopeless:
+        text = "The backend could not be started (%d): %s"
+        _log.log(_level(error, logging.ERROR), text, failed_count, _sentence(error))
+        self._record(BackendLost(at=now, error=_sentence(error), restarts_failed=failed_count))
+        if self._recovery.has_given_up:
             self.stop(
                 EngineStopped(
                     f"The backend could not be started {failed_count} times in a row, over "
@@ -330,11 +331,11 @@ class Tick:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of a request that does not live: {event}"
             if isinstance(event, StartEvent) and not collector.is_started:
-                self._tell_started(collector, event)
+                self._record_started(collector, event)
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += event.reason is not PreemptReason.PAUSED
-                self._squeezed_count += event.reason.is_of_memory
-                self._tell(record_preempted(event))
+                self._memory_preempted_count += event.reason.is_of_memory
+                self._record(record_preempted(event))
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append(verdict)
@@ -345,7 +346,7 @@ class Tick:
             collector = self._collectors.get(verdict.request_id)
             if isinstance(verdict, NotRead):
                 if collector is not None:
-                    _log.info("%s is not being read, and is cancelled", verdict.request_id)
+                    _log.info("Request %s is not being read, and is cancelled", verdict.request_id)
                     self._collect(self._scheduler.cancel(verdict.request_id, now), now)
             elif collector is not None and not collector.is_finished(verdict.index):
                 stop = FinishReason.STOP
@@ -354,9 +355,10 @@ class Tick:
                 )
 
     def _deliver(self, now: float) -> None:
-        """Tell those who ended; counted first, so that whoever is told finds it counted.
+        """Give ended requests their endings. They are counted first, so a caller finds them
+        counted.
 
-        The answers of a group that is still under way are held back, to be given together.
+        The answers of a group that still runs are held back, to be given out together.
         """
         if not self._ended:
             return
@@ -365,43 +367,43 @@ class Tick:
         for _ in range(len(self._ended)):
             collector = self._ended[0]
             if holds_answers and collector.is_answered:
-                # Asked again at every turn: nothing is put together before it is told.
+                # Checked again at every turn: the ending is made only when it is given out.
                 self._held.add(collector.request.id)
                 self._ended.rotate(-1)
                 continue
             ending = collector.ending(now)
             if ending.error is not None:
-                self._tell_failed(collector, ending.error, now)
+                self._record_failed(collector, ending.error, now)
             else:
                 assert ending.answer is not None, collector.request.id
-                self._tell(record_done(ending.answer, now))
-            collector.end(ending)
-            # Last of all: whoever is in this line is told by `stop` if something breaks.
+                self._record(record_done(ending.answer, now))
+            collector.mailbox.end(ending)
+            # Last: if something breaks before, `stop` still ends it.
             self._ended.popleft()
             self._held.discard(collector.request.id)
 
     def _measure(self) -> Snapshot:
-        """Note how the scheduler stands, and say so when memory ran short since last time."""
+        """Take a snapshot of the scheduler; record if memory ran short since the last one."""
         snapshot = self._scheduler.snapshot()
         self.statistics.note(snapshot, self._clock.now())
         for complaint in self._scheduler.take_complaints():
             _log.warning("%s", complaint)
         evicted_count = snapshot.counters.get("evicted", 0)
-        if evicted_count > self._evicted_count or self._squeezed_count:
-            self._tell(
+        if evicted_count > self._evicted_count or self._memory_preempted_count:
+            self._record(
                 KvPressure(
                     at=self._clock.now(),
                     evicted_count=evicted_count - self._evicted_count,
-                    preempted_count=self._squeezed_count,
+                    preempted_count=self._memory_preempted_count,
                     kv_used=snapshot.kv_used,
                 )
             )
         self._evicted_count = evicted_count
-        self._squeezed_count = 0
+        self._memory_preempted_count = 0
         return snapshot
 
-    def _tell_started(self, collector: Collector, event: StartEvent) -> None:
-        self._tell(
+    def _record_started(self, collector: Collector, event: StartEvent) -> None:
+        self._record(
             RequestStarted(
                 at=event.at,
                 request_id=event.request_id,
@@ -411,8 +413,8 @@ class Tick:
             )
         )
 
-    def _tell_failed(self, collector: Collector, error: JitneyError, now: float) -> None:
-        self._tell(
+    def _record_failed(self, collector: Collector, error: JitneyError, now: float) -> None:
+        self._record(
             RequestFailed(
                 at=now,
                 request_id=collector.request.id,
@@ -422,7 +424,7 @@ class Tick:
             )
         )
 
-    def _tell(self, record: Record) -> None:
+    def _record(self, record: Record) -> None:
         self.statistics.take(record)
         self._observers.tell(record)
 
@@ -432,7 +434,7 @@ class Tick:
 
 
 def _level(error: Exception, level: int) -> int:
-    """How loud a failure is logged: one that we wanted is none."""
+    """The log level of a failure. A failure that we wanted is only for debugging."""
     is_wanted = isinstance(error, BackendCrashed) and error.is_wanted
     return logging.DEBUG if is_wanted else level
 

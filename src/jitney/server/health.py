@@ -27,11 +27,11 @@ def health_of(engine: Engine, stall_timeout: float) -> Health:
         return Health("stopped", "The engine has stopped; its log says why.")
     if not engine.is_backend_ready:
         return Health("restarting", "The backend was lost and is being started again.")
-    still_s = engine.still_s
-    if still_s > stall_timeout:
+    stalled_s = engine.stalled_s
+    if stalled_s > stall_timeout:
         return Health(
             "stalled",
-            f"No forward pass has ended for {still_s:.0f} s, "
+            f"No forward pass has ended for {stalled_s:.0f} s, "
             f"and {engine.stats().live_requests} requests wait for one.",
         )
     return Health("ok")

@@ -10,7 +10,7 @@ import pytest
 
 from jitney.config import ServeSettings
 from jitney.core import limits
-from jitney.engine.collector import NEGLECTED
+from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.server import lifecycle
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
@@ -91,7 +91,7 @@ def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
         wait_until(lambda: engine.stats().cancelled_requests == 1, "it goes on")
         assert engine.stats().completion_tokens < 2500
         told = read_all(connection)
-    assert NEGLECTED.encode() in told
+    assert READ_TOO_SLOWLY.encode() in told
     assert b"[DONE]" not in told
     server.check_idle()
 

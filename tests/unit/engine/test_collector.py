@@ -11,7 +11,7 @@ from jitney.core.request import Request, RequestId
 from jitney.core.sequence import make_sequences
 from jitney.core.stops import StopTable
 from jitney.engine.answer import Delta, Ending, Usage
-from jitney.engine.collector import NEGLECTED, Collector, NotRead, StopFound
+from jitney.engine.collector import READ_TOO_SLOWLY, Collector, NotRead, StopFound
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, QueueFull
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
@@ -303,4 +303,4 @@ def test_what_nobody_reads_is_a_verdict_and_a_sentence(make_request: MakeRequest
     ending = story.collector.ending(15.0)
     assert ending.was_cancelled
     assert ending.answer is not None
-    assert ending.answer.completions[0].message == NEGLECTED
+    assert ending.answer.completions[0].message == READ_TOO_SLOWLY

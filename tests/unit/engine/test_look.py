@@ -152,4 +152,4 @@ def test_latency_counts_from_arrival_and_the_wait_from_the_sending(
     assert done.prompt_eval_rate == 0.0
     assert mailbox.ending is not None
     assert mailbox.ending.answer is not None
-    assert mailbox.ending.answer.timing.door_s == 20.5
+    assert mailbox.ending.answer.timing.sent_s == 20.5

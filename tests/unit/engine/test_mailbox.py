@@ -183,7 +183,7 @@ def heavy(index: int = 0) -> Delta:
 def put_until_neglected(mailbox: Mailbox, s_each: float) -> int:
     """Put until the mailbox is neglected, or long enough; how many it took."""
     for count in range(5000):
-        if mailbox.is_neglected(count * s_each):
+        if mailbox.is_read_too_slowly(count * s_each):
             return count
         mailbox.put(heavy(count % 4), count * s_each)
     return 5000
@@ -210,7 +210,7 @@ def test_a_reader_who_is_slow_and_goes_on_is_not_cut() -> None:
     mailbox = Mailbox(is_bounded=True)
     for number in range(2000):
         mailbox.put(heavy(number % 4), float(number))
-        assert not mailbox.is_neglected(float(number))
+        assert not mailbox.is_read_too_slowly(float(number))
         if number % 8 == 7:
             while mailbox.fetch() is not None:
                 pass

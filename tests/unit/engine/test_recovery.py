@@ -57,7 +57,7 @@ def test_it_gives_up_after_the_stated_time(backend: Resettable) -> None:
     recovery = Recovery(backend)
     recovery.lose(7.0)
     now = 7.0
-    while not recovery.is_hopeless:
+    while not recovery.has_given_up:
         tried_at = now
         assert recovery.attempt(now) is not None
         assert recovery.retry_at is not None
@@ -72,9 +72,9 @@ def test_it_does_not_give_up_because_a_clock_leapt(backend: Resettable) -> None:
     recovery = Recovery(backend)
     recovery.lose(0.0)
     for count in range(limits.GIVE_UP_ATTEMPTS):
-        assert not recovery.is_hopeless, count
+        assert not recovery.has_given_up, count
         assert recovery.attempt(limits.GIVE_UP_S * (count + 1)) is not None
-    assert recovery.is_hopeless
+    assert recovery.has_given_up
 
 
 def test_the_time_starts_anew_with_each_loss(backend: Resettable) -> None:
@@ -86,4 +86,4 @@ def test_the_time_starts_anew_with_each_loss(backend: Resettable) -> None:
     recovery.lose(2 * limits.GIVE_UP_S)
     for _ in range(limits.GIVE_UP_ATTEMPTS):
         assert recovery.attempt(recovery.retry_at or 2 * limits.GIVE_UP_S) is not None
-    assert not recovery.is_hopeless
+    assert not recovery.has_given_up

@@ -272,17 +272,17 @@ def test_every_figure_of_the_two_lists_has_its_name() -> None:
 def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due() -> None:
     """Guards health and the alert: idle time, a pause and a window are no stall."""
     statistics = Statistics(0.0, NOTHING)
-    assert statistics.still_s(90.0) == 0.0
+    assert statistics.stalled_s(90.0) == 0.0
     statistics.note(replace(NOTHING, running_count=1), 90.0)
-    assert statistics.still_s(97.0) == 7.0
+    assert statistics.stalled_s(97.0) == 7.0
     statistics.take(tick(97.0, 1, 5.0, 1))
-    assert statistics.still_s(100.0) == 3.0
+    assert statistics.stalled_s(100.0) == 3.0
     statistics.note(replace(NOTHING, paused_count=1), 100.0)
-    assert statistics.still_s(500.0) == 0.0
+    assert statistics.stalled_s(500.0) == 0.0
     statistics.note(replace(NOTHING, waiting_count=1, deferred_count=1), 500.0)
-    assert statistics.still_s(600.0) == 0.0
+    assert statistics.stalled_s(600.0) == 0.0
     statistics.note(replace(NOTHING, waiting_count=1), 600.0)
-    assert statistics.still_s(601.0) == 1.0
+    assert statistics.stalled_s(601.0) == 1.0
 
 
 def test_time_in_which_all_are_paused_is_not_busy() -> None:

@@ -213,12 +213,12 @@ def test_an_idle_backend_that_is_gone_is_brought_back(
     world = make_world()
     world.backend.check_faults = [None, BackendCrashed("gone")]
     world.backend.reset_faults = [BackendCrashed("no memory")]
-    world.tick.look_after_backend()
+    world.tick.check_backend()
     assert world.tick.is_backend_ready
-    world.tick.look_after_backend()
+    world.tick.check_backend()
     assert not world.tick.is_backend_ready
     assert [type(record) for record in world.records] == [BackendLost, BackendLost]
-    world.tick.look_after_backend()
+    world.tick.check_backend()
     assert world.backend.checked_count == 2
     world.run_dry()
     world.clock.moment = world.tick.wake_at(world.clock.now()) or 0.0
@@ -362,7 +362,7 @@ def test_the_log_says_when_a_lost_backend_is_back(
     world.tick.submit(make_request(), Mailbox())
     world.run_dry()
     back = [each.getMessage() for each in caplog.records if "is back" in each.getMessage()]
-    assert back == ["the backend is back after 1.5 s"]
+    assert back == ["The backend is back after 1.5 s"]
 
 
 def test_answers_that_are_held_back_are_put_together_once(

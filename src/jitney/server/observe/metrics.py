@@ -131,7 +131,7 @@ class Metrics:
             "engine_state": ("1 for the state the engine is in.", by("state", states)),
             "stalled_seconds": (
                 "How long a tick has been due and none has ended; 0 while none is due.",
-                engine.still_s,
+                engine.stalled_s,
             ),
         }
         if self._service is not None:
