@@ -172,7 +172,7 @@ def test_chat_keeps_what_was_said_and_can_forget_it() -> None:
     assert used[2] == used[0]
     answers = done.stdout.splitlines()
     assert answers[0] == answers[-1]
-    for told in ("begins anew", "Be brief.", "tokens made", "no command /nonsense", "/quit"):
+    for told in ("begins again", "Be brief.", "tokens made", "no command /nonsense", "/quit"):
         assert told in done.stderr
 
 
@@ -182,7 +182,7 @@ def test_a_full_chat_says_so_and_drops_nothing_in_silence() -> None:
     done = jitney("chat", *FAKE, "--kv-tokens", "96", "--max-tokens", "8", stdin=script)
     assert done.returncode == 0
     assert "no longer fits the context of 96 tokens" in done.stderr
-    after = done.stderr.split("begins anew.\n")[-1]
+    after = done.stderr.split("begins again.\n")[-1]
     assert "context" in after
     assert "no longer fits" not in after
 

@@ -46,7 +46,7 @@ def test_it_lists_and_chooses_and_leaves_nothing_but_what_was_tried(tmp_path: Pa
         if each["name"] == "fake" or not each["installed"]:
             assert "works here" not in line
         else:
-            state = "it was seen to" if each["works"] else f"no: {each['failure']}"
+            state = "yes, it was tried" if each["works"] else f"no: {each['failure']}"
             assert line.endswith(f"{each['version']}; works here: {state}")
 
 

@@ -162,7 +162,7 @@ def test_sigterm_ends_a_run_with_a_sentence(endless: Path) -> None:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == -signal.SIGTERM
-        assert process.stderr.read() == b"jitney: ended by SIGTERM before it was done.\n"
+        assert process.stderr.read() == b"jitney: SIGTERM ended it before it was done.\n"
 
 
 def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:

@@ -186,7 +186,7 @@ def test_models_are_listed_and_removed_by_name(place: Place, tiny: bytes) -> Non
     assert found[f"{REPOSITORY}:Q4_K_M"]["kind"] == "hub"
     assert f"{REPOSITORY}:Q8_0\thub\t" in place.jitney("models").stdout
     assert place.refused("models", "rm", f"{REPOSITORY}:Q4_K_M") == (
-        f"{REPOSITORY}:Q4_K_M would be taken out of the hub's cache, which other tools share, and "
+        f"{REPOSITORY}:Q4_K_M would be removed from the hub's cache, which other tools share, and "
         "there is no terminal to ask on; give --yes."
     )
     assert "There is no model owner/none here" in place.refused("models", "rm", "owner/none", "-y")

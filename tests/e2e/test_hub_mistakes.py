@@ -41,8 +41,8 @@ def test_what_can_only_be_a_path_is_not_asked_for(place: Place) -> None:
     for name in ("models/foo.gguf", "./models/foo", "foo"):
         assert "does not exist" in place.refused("run", "--model", name, "hi")
     assert place.refused("pull", "foo.gguf") == (
-        "foo.gguf is no name of a model on the hub; such a name is owner/name, owner/name:quant "
-        "or owner/name/file.gguf."
+        "foo.gguf is not the name of a model on the hub; such a name is owner/name, "
+        "owner/name:quant or owner/name/file.gguf."
     )
     assert place.hub.seen == []
 

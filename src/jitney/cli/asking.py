@@ -1,7 +1,7 @@
-"""Submits any number of prompts to a bounded engine; their answers are read in order.
+"""Submits any number of prompts to an engine with a bounded queue; answers are read in order.
 
-The first ones are submitted together, so that they share ticks from the start; the others follow
-as earlier ones end. Main thread.
+The first prompts are submitted together, so that they share ticks from the start. The others follow
+when earlier ones end. Main thread.
 
 Tests: tests/e2e/test_cli.py.
 """
@@ -19,26 +19,26 @@ from jitney.engine.handle import Handle
 from jitney.errors import JitneyError, QueueFull
 
 AHEAD_MAX = 128
-"""Prompts that are submitted ahead of the one that is read."""
+"""How many prompts are submitted ahead of the one that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A prompt that was handed in, with its handle or why it was refused."""
+    """A submitted prompt, with its handle or the error that refused it."""
 
     index: int
     outcome: Handle[RequestOutput] | JitneyError
 
     @property
     def handle(self) -> Handle[RequestOutput]:
-        """Of the request. Raises why it was refused."""
+        """The handle of the request. Raises the error if it was refused."""
         if isinstance(self.outcome, JitneyError):
             raise self.outcome
         return self.outcome
 
 
 def ask_all(llm: LLM, prompts: list[Prompt], params: SamplingParams) -> Iterator[Submitted]:
-    """Each prompt in order, being answered; leaving early cancels the rest."""
+    """Each prompt in order, while it is answered. To leave the loop early cancels the rest."""
     window = _Window(llm, prompts, params)
     try:
         for index in range(len(prompts)):
@@ -50,7 +50,7 @@ def ask_all(llm: LLM, prompts: list[Prompt], params: SamplingParams) -> Iterator
 
 
 class _Window:
-    """Prompts that were handed in and not yet read, and the next ones, in order."""
+    """The prompts that were submitted and not yet read, and those that follow."""
 
     def __init__(self, llm: LLM, prompts: list[Prompt], params: SamplingParams) -> None:
         self._llm = llm
@@ -60,7 +60,7 @@ class _Window:
         asyncio.run(self._fill_together(min(AHEAD_MAX, len(prompts))))
 
     def fill(self, index: int) -> None:
-        """Submit this one if it is not, and those after it as far as there is room."""
+        """Submit this prompt if it is not yet, and the next ones while there is room."""
         while index not in self.submitted and not self._submit(index):
             self._wait_for_room()
         for following in range(index + 1, min(index + AHEAD_MAX, len(self._prompts))):
@@ -80,13 +80,13 @@ class _Window:
             handle = await self._llm.submit_async(self._prompts[index], self._params)
             self.submitted[index] = Submitted(index, handle)
         except QueueFull:
-            # Not now: it is handed in when its turn comes.
+            # `fill` submits it when it is its turn.
             return
         except JitneyError as error:
             self.submitted[index] = Submitted(index, error)
 
     def _submit(self, index: int) -> bool:
-        """Whether there was room. When nothing of ours is in the queue, no waiting would help."""
+        """Whether there was room. Raises QueueFull if no live request of ours could make room."""
         has_live = bool(self.live())
         try:
             handle = self._llm.submit(self._prompts[index], self._params)
@@ -101,6 +101,6 @@ class _Window:
 
     def _wait_for_room(self) -> None:
         for handle in self.live()[:1]:
-            # Whoever reads it is told.
+            # The reader of this prompt gets the error.
             with suppress(JitneyError):
                 handle.result()

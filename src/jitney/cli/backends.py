@@ -1,7 +1,7 @@
-"""`jitney backends`: what is installed, what works here, and which one a model would get.
+"""`jitney backends`: shows what is installed, what works here, and which backend a model would get.
 
-Main thread. Each backend is tried once, in a child process. Without `--measure` and `--add` nothing
-is fetched or converted, and nothing but the answers of those trials is written.
+Main thread. Each backend is tried once, in a child process. Without `--measure` and `--add`,
+nothing is fetched or converted, and only the results of those trials are written.
 """
 
 import json
@@ -32,8 +32,8 @@ from jitney.models import embedded
 LABELS_WIDTH = 11
 
 NOT_MEASURED = (
-    f"with up to {FEW_SEQUENCES} sequences it is the fastest one of several, which was not "
-    "measured for this model yet: the first start measures it, and so does this command with "
+    f"with up to {FEW_SEQUENCES} sequences the fastest of several is chosen, and their speed was "
+    "not measured for this model yet: the first start measures it, and so does this command with "
     "--measure"
 )
 NOT_FETCHED = "the model was not fetched yet: jitney pull fetches it, and so does --measure"
@@ -43,18 +43,18 @@ DESCRIBED = ("name", "extra", "models", "runs_on", "memory", "block_tokens", "te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """All that the command tells. `chosen` is None where there is none, or none yet."""
+    """All that the command shows. `chosen` is None if there is no choice, or not yet."""
 
     model: str
     listed: tuple[BackendState, ...]
     chosen: str | None
     reason: str
     numbers: str | None = None
-    """What it would compute with, where that is a choice."""
+    """The number type it would compute with, if there is a choice."""
 
 
 def call(options: BackendsOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     settings = resolved(given.with_model(options.named)).settings
     show_log(every_tick=False)
     if options.add is not None:
@@ -66,14 +66,14 @@ def call(options: BackendsOptions, given: Given) -> int:
     if sys.stdout.isatty():
         Console(highlight=False).print(_table(found))
         return 0
-    # Lines are not broken where a program reads them.
+    # For a program, lines are not broken.
     for row in _rows(found):
         sys.stdout.write(f"{row.label:<{LABELS_WIDTH}}{row.text}".rstrip() + "\n")
     return 0
 
 
 def overview(settings: Settings, *, measures: bool = False) -> Overview:
-    """What is here, and what these settings would get. Raises ModelError for a bad model."""
+    """The backends, and the choice for these settings. Raises ModelError for a bad model."""
     here = located_if_fetched(settings)
     if here is None and measures:
         fetch_model(settings)
@@ -102,18 +102,18 @@ def works(each: BackendState) -> bool:
 
 
 def state(each: BackendState) -> str:
-    """Its version and whether it works here, or what to do about its absence."""
+    """Its version and whether it works here, or how to install it."""
     if each.kind.extra is None:
         return "built in"
     if each.library is None:
         return f"not installed: {each.kind.advice}"
     version = each.library.version or "installed, of an unknown version"
-    verdict = "it was seen to" if each.failure is None else f"no: {each.failure}"
+    verdict = "yes, it was tried" if each.failure is None else f"no: {each.failure}"
     return f"{version}; works here: {verdict}"
 
 
 def _add(name: str, settings: Settings) -> None:
-    """Put the library of a backend into this environment. Raises a SetupError."""
+    """Install the library of a backend in this environment. Raises a SetupError."""
     known = {kind.name: kind for kind in all_kinds() if kind.add is not None}
     if name not in known:
         others = [each for each in all_kinds() if each.extra and each.name not in known]
@@ -122,7 +122,7 @@ def _add(name: str, settings: Settings) -> None:
             f"--add takes {' or '.join(known)}, and got {printable(name)!r}; {extras} of jitney."
         )
     kind = known[name]
-    assert kind.add is not None, "it is one of those that have it"
+    assert kind.add is not None, "The kind can be added"
     sys.stderr.write(f"jitney: adding {kind.title}, prebuilt\n")
     try:
         version = kind.add(settings.cache_dir)
@@ -174,7 +174,7 @@ def _model_text(settings: Settings, *, is_here: bool) -> str:
 
 
 def _obstacle(chosen: str | None, listed: tuple[BackendState, ...]) -> str:
-    """What stands against a choice that settings have forced."""
+    """Why the backend that the settings name cannot run, if so."""
     each = next((each for each in listed if each.kind.name == chosen), None)
     if each is None:
         return ""
@@ -185,7 +185,7 @@ def _obstacle(chosen: str | None, listed: tuple[BackendState, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of the answer; those of a heading begin at the margin."""
+    """One line of the output. The label of a heading has no indent."""
 
     label: str
     text: str

@@ -1,7 +1,6 @@
-"""The board of several prompts that are being answered: panes, and a status bar below them.
+"""Draws several prompts while they are answered: panes, and a status bar below them.
 
-Numbers and text in, something for rich to draw out; it fits the width and height it is given.
-Pure; any thread.
+Makes a drawing for rich from numbers and text, for a given width and height. Pure; any thread.
 """
 
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ from jitney.cli.terminal import Wrapper
 from jitney.core.snapshot import Snapshot
 
 WIDE = 112
-"""From this many columns on, panes stand four to a row."""
+"""From this many columns on, a row has four panes."""
 
 MIDDLE = 72
-"""From this many on, two to a row; below it every prompt has lines of its own, without a frame."""
+"""From this many on, a row has two panes; below it, prompts have lines without a frame."""
 
 BOARD_ROWS_MAX = 44
 STATUS_ROWS = 4
@@ -63,7 +62,7 @@ class Pane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How the engine stands."""
+    """The state of the engine."""
 
     slots_max: int
     snapshot: Snapshot
@@ -75,7 +74,7 @@ class Status:
 
 
 def draw(panes: list[Pane], status: Status, width: int, height: int) -> RenderableType:
-    """All of it, not higher than `height`."""
+    """The whole board, at most `height` rows high."""
     rows = min(height, BOARD_ROWS_MAX) - STATUS_ROWS
     if width < MIDDLE or rows < PANE_ROWS_MIN * _rows_of(len(panes), 2):
         return Group(*_tails(panes, width, rows), *_status_lines(status, width))
@@ -84,10 +83,10 @@ def draw(panes: list[Pane], status: Status, width: int, height: int) -> Renderab
 
 
 def tail(text: str, width: int, rows: int) -> list[str]:
-    """The last lines of a text that is wrapped at words."""
+    """The last lines of a text, wrapped at words."""
     wrapper = Wrapper(width)
     wrapped = (wrapper.feed(text.lstrip()) + wrapper.end()).split("\n")
-    # A word that is longer than a line is cut.
+    # A word longer than a line is cut.
     lines = [piece for line in wrapped for piece in chop_cells(line, width) or [line]]
     while lines and not lines[-1].strip():
         lines.pop()
@@ -95,7 +94,7 @@ def tail(text: str, width: int, rows: int) -> list[str]:
 
 
 def ticker(text: str, width: int) -> str:
-    """The end of a text on one line, from the beginning of a word."""
+    """The end of a text on one line; it begins with a whole word."""
     line = " ".join(text.split())
     if cell_len(line) <= width:
         return line
@@ -196,7 +195,7 @@ def _memory(status: Status, width: int) -> Text:
     cells = max(min(width // 3, 32), 8)
     snapshot = status.snapshot
     share = cells / max(snapshot.kv_tokens, 1)
-    # What holds anything at all is seen: a small share of a large memory is one cell.
+    # Round up: even a small part of a large memory is one cell.
     used = min(-int(-snapshot.kv_used * share // 1), cells)
     cached = min(round(snapshot.kv_cached * share), used)
     line = _label("kv")

@@ -1,7 +1,6 @@
 """`jitney chat`: a conversation in the terminal. Main thread.
 
-Answers go to standard output, everything else to standard error, so that a conversation can be
-piped in and its answers out.
+Answers go to standard output, everything else to standard error, so that pipes work on both sides.
 
 Tests: tests/e2e/test_cli.py.
 """
@@ -30,7 +29,7 @@ from jitney.errors import (
 )
 
 try:
-    # Its import gives `input` line editing; some Pythons are built without it.
+    # This import gives `input` line editing. Some Pythons do not have it.
     import readline
 except ImportError:
     EDITS = False
@@ -40,17 +39,17 @@ else:
 
 LINE_BYTES_MAX = 4 * limits.PROMPT_CHARACTERS_MAX
 PROMPT = "\x01\x1b[1;36m\x02> \x01\x1b[0m\x02"
-"""Bold and coloured; the marks tell readline what has no width."""
+"""Bold and coloured; the control characters show readline which parts have no width."""
 
 PLAIN_PROMPT = "> "
 
 STOP_S_MAX = 30.0
-"""How long a stopped answer may take to end; a forward pass cannot be interrupted."""
+"""How long a stopped answer may take to end: a forward pass cannot be interrupted."""
 
 HELP = (
-    "/reset        forget the conversation and begin anew",
+    "/reset        forget the conversation and begin again",
     "/system TEXT  set the system message; without a text, show it",
-    "/stats        what the engine has done so far",
+    "/stats        the engine's statistics so far",
     "/help         this list",
     "/quit         leave; so does Ctrl-D, or Ctrl-C twice",
     "Ctrl-C        stop an answer",
@@ -58,7 +57,7 @@ HELP = (
 
 
 def call(options: ChatOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     params = SamplingParams(
         max_tokens=options.max_tokens,
         temperature=choose_temperature(options.temperature, options.greedy),
@@ -107,13 +106,13 @@ class LineReader:
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said; the system message stands before it."""
+    """The messages so far, and the system message before them."""
 
     system: str | None = None
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def with_question(self, text: str) -> list[dict[str, str]]:
-        """The messages to answer."""
+        """All messages, with a new question at the end."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         return [*head, *self.turns, {"role": "user", "content": text}]
 
@@ -136,11 +135,11 @@ class Chat:
         self._lines = LineReader()
 
     def run(self) -> None:
-        """Until the end of the input, /quit, or Ctrl-C twice at the prompt."""
+        """Run until the end of the input, /quit, or Ctrl-C twice at the prompt."""
         try:
             self._loop()
         except KeyboardInterrupt:
-            # The second one came while the first was being answered.
+            # The second Ctrl-C came while the first was handled.
             return
 
     def _loop(self) -> None:
@@ -174,7 +173,7 @@ class Chat:
         match word:
             case "/reset":
                 self._conversation.turns.clear()
-                note("The conversation begins anew.")
+                note("The conversation begins again.")
             case "/system":
                 self._set_system(rest.strip())
             case "/stats":
@@ -184,12 +183,12 @@ class Chat:
                 for each in HELP:
                     note(each)
             case _:
-                note(f"There is no command {word}; /help lists those there are.")
+                note(f"There is no command {word}; /help lists all commands.")
 
     def _set_system(self, text: str) -> None:
         if text:
             self._conversation.system = text
-            note("The system message is set; what was said so far is kept.")
+            note("The system message is set; the conversation so far is kept.")
             return
         system = self._conversation.system
         note(f"System message: {system}" if system else "There is no system message.")
@@ -202,7 +201,7 @@ class Chat:
         except ContextLengthExceeded:
             note(
                 f"The conversation no longer fits the context of {self._context_max:,} tokens, "
-                "so this was not answered: /reset begins anew, or say it shorter."
+                "so this was not answered: /reset begins again, or write less."
             )
             return
         except EngineError:
@@ -214,7 +213,7 @@ class Chat:
         self._note_end(answer)
 
     def _stream(self, handle: Handle[RequestOutput]) -> RequestOutput:
-        """Write the answer as it comes; Ctrl-C ends it and keeps what was said."""
+        """Write the answer while it is made. Ctrl-C ends it and keeps the text so far."""
         writer = AnswerWriter()
         shown = 0
         with handle:
@@ -233,17 +232,17 @@ class Chat:
         note(turn_line(answer, self._context_max))
         metrics, reason = answer.metrics, answer.outputs[0].finish_reason
         if metrics.prompt_tokens + metrics.completion_tokens >= self._context_max:
-            note("The context is full and the answer was cut: /reset begins anew.")
+            note("The context is full and the answer was cut: /reset begins again.")
         elif reason == "length":
             note(f"The answer was cut at {self._params.max_tokens} tokens; see --max-tokens.")
         elif reason == "abort":
-            note("Stopped; what was said is kept.")
+            note("Stopped; the answer so far is kept.")
         if self._lines.is_terminal:
             note("")
 
 
 def note(text: str) -> None:
-    """A line beside the conversation, dim on a terminal."""
+    """Write a line to standard error, dim on a terminal."""
     line = printable(text)
     if sys.stderr.isatty() and line:
         wrapper = Wrapper(columns())

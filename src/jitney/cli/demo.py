@@ -28,7 +28,7 @@ PROMPTS = (
     ("A letter home", "Write a short letter home from a lighthouse keeper."),
 )
 ARRIVAL_S = 0.15
-"""Between one prompt and the next, so that one sees them step on while others ride."""
+"""The time between two prompts, so that one sees them join while others run."""
 
 TEMPERATURE = 0.6
 TOP_P = 0.9
@@ -36,7 +36,7 @@ REPETITION_PENALTY = 1.1
 
 
 def call(options: DemoOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     console = Console(file=sys.stdout, highlight=False)
     with opened(given) as llm:
         clock = SystemClock()
@@ -53,13 +53,13 @@ def call(options: DemoOptions, given: Given) -> int:
 
 
 def plain_text(watched: list[Watched]) -> str:
-    """All answers, for a log."""
+    """All answers as plain text."""
     parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
     return "\n".join(parts) + "\n"
 
 
 def summary(watched: list[Watched], elapsed_s: float) -> str:
-    """One line of figures, all of them measured."""
+    """One line of measured numbers."""
     metrics = [each.answer.metrics for each in watched if each.answer is not None]
     made = sum(each.completion_tokens for each in metrics)
     firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]

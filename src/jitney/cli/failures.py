@@ -1,10 +1,10 @@
-"""From an exception to one sentence on standard error and an exit code.
+"""Turns an exception into one sentence on standard error and an exit code.
 
     0    all went well
     1    it could not be done: the model, the machine, the request
     2    the command line or a setting is wrong
     130  interrupted from the keyboard
-    141  nobody reads the output any more
+    141  the reader of the output is gone
 
 Knows nothing of the commands. Called from the main thread; imports nothing heavy.
 """
@@ -32,17 +32,17 @@ SENTENCE_CHARACTERS_MAX = 2000
 
 
 READER_S_MAX = 0.5
-"""How long a line on standard error waits for a reader who is behind."""
+"""How long a line on standard error waits for a slow reader."""
 
 
 def say(sentence: str) -> None:
-    """One line on standard error, marked as ours; dropped if nobody reads it."""
+    """Write one line with our name to standard error; dropped if nobody reads."""
     shown = " ".join(sentence.split())
     _write_error(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
 
 
 def report(error: BaseException, *, debug: bool) -> int:
-    """Tell the person what went wrong, in a sentence; the exit code."""
+    """Say in a sentence what went wrong; the exit code."""
     match error:
         case KeyboardInterrupt():
             return INTERRUPTED
@@ -75,9 +75,9 @@ def report(error: BaseException, *, debug: bool) -> int:
 
 @contextlib.contextmanager
 def say_at_sigterm() -> Iterator[None]:
-    """Have SIGTERM end the process as before, after a sentence on standard error.
+    """Write a sentence to standard error before SIGTERM ends the process.
 
-    Whoever finds half an answer in a file learns why. A process that ignores SIGTERM still does.
+    It explains half an answer in a file. A process that ignores SIGTERM still ignores it.
     """
     before = signal.getsignal(signal.SIGTERM)
     if before is not signal.SIG_DFL:
@@ -91,10 +91,10 @@ def say_at_sigterm() -> Iterator[None]:
 
 
 def _say_ended(number: int, _frame: object) -> None:
-    # The stream may be in use where the signal came, and says so by this error.
+    # The signal may come during a write to the stream, which then raises this error.
     with contextlib.suppress(RuntimeError):
-        say("ended by SIGTERM before it was done.")
-    # Nothing is raised, which native code that calls Python back would swallow.
+        say("SIGTERM ended it before it was done.")
+    # Do not raise: native code that calls Python would swallow the exception.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
@@ -105,7 +105,7 @@ def exit_code(error: JitneyError) -> int:
 
 
 def sentence_of(error: JitneyError) -> str:
-    """The message as a sentence of its own."""
+    """The message as a complete sentence."""
     return _sentence(str(error).strip() or type(error).__name__)
 
 
@@ -123,7 +123,7 @@ def _write_error(text: str) -> None:
 
 
 def _is_read(stream: TextIO) -> bool:
-    """Whether a line can be written now or soon; a stream without a file always can."""
+    """Whether a line can be written now or soon; to a stream without a file it always can."""
     try:
         return bool(select.select([], [stream.fileno()], [], READER_S_MAX)[1])
     except (io.UnsupportedOperation, ValueError):
@@ -131,6 +131,6 @@ def _is_read(stream: TextIO) -> bool:
 
 
 def _forget(stream: TextIO) -> None:
-    """Point a stream at nothing, so that the interpreter's last flush is quiet."""
+    """Send a stream to the null device, so that the interpreter's last flush does not fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, stream.fileno())

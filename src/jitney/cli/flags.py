@@ -1,7 +1,7 @@
-"""Flags of the command line, made from definitions: a command's dataclass and the settings.
+"""Makes the flags of a command from its dataclass and from the settings.
 
 A command's own options are the fields of a dataclass, each defined by `option` or `argument`.
-Every setting that `jitney.config` knows is a flag as well. Imports nothing heavy.
+Every setting of `jitney.config` is a flag as well. Imports nothing heavy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,9 +30,9 @@ COMMAND = "Command"
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One option or argument: what click parses, and what the help says under which heading.
+    """One option or argument: what click parses, its help, and the heading of the help.
 
-    Without a help it is understood and not listed.
+    Without a help it works but is not listed.
     """
 
     parameter: click.Parameter
@@ -41,13 +41,13 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """Of the field or the setting that it gives a value to."""
-        assert self.parameter.name is not None, "click takes it from the declaration"
+        """The name of its field or setting."""
+        assert self.parameter.name is not None, "Click takes the name from the declaration"
         return self.parameter.name
 
     @property
     def spelled(self) -> list[str]:
-        """How it is written; nothing for an argument, which stands by its place."""
+        """Its spellings; none for an argument, which has a position instead."""
         if isinstance(self.parameter, click.Argument):
             return []
         return [*self.parameter.opts, *self.parameter.secondary_opts]
@@ -55,11 +55,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One command. `settings` names those that matter to it; None is all of the engine's.
+    """One command. `settings` names those that it uses; None is all of the engine's.
 
-    `call` is the function of `module` that carries it out. With `serves` it takes the settings of
-    the server as well. `shorts` are short names that another system has for a setting. One of a
-    group may be its default: what the group's word alone means.
+    `call` is the function of `module` that runs it. With `serves` it also takes the settings of the
+    server. `shorts` are short flags that another system has for a setting. `is_default` marks the
+    command that a group's name alone means.
     """
 
     path: tuple[str, ...]
@@ -76,13 +76,13 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Settings as the command line gave them, for `resolve`; None is not given."""
+    """Settings from the command line, for `resolve`; None means not given."""
 
     flags: Mapping[str, object]
     config: Path | None
 
     def with_model(self, model: str | None) -> Self:
-        """The same with a model that was named without a flag, if one was."""
+        """The same, with the model that was given without a flag, if any."""
         if model is None:
             return self
         if self.flags.get("model") is not None:
@@ -92,7 +92,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What stood behind a verb: the command's own options, and settings."""
+    """What followed a command: its own options, and settings."""
 
     options: Any
     given: Given
@@ -102,19 +102,19 @@ class Parsed:
 def option(panel: str, help: str, default: object = None, **how: Any) -> Any:
     """A field of a command's options that is a flag; `how` goes to click.
 
-    `spelled` is how it is written, where that is not the name of the field.
+    `spelled` is its spelling, if that is not the name of the field.
     """
     return field(default=default, metadata={"panel": panel, "help": help, **how})
 
 
 def argument(metavar: str, help: str, default: object = None, **how: Any) -> Any:
-    """A field of a command's options that stands by its place; `how` goes to click."""
+    """A field of a command's options that is an argument by position; `how` goes to click."""
     return option(ARGUMENTS, help, default, metavar=metavar, required=False, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """What every verb takes."""
+    """The options of every command."""
 
     config: Path | None = option(
         COMMAND,
@@ -123,7 +123,7 @@ class CommonOptions:
         type=Path,
     )
     debug: bool = option(COMMAND, "Show the traceback of a failure.", False)
-    help: bool = option(COMMAND, "Show this and leave.", False)
+    help: bool = option(COMMAND, "Show this help and exit.", False)
 
 
 def resolved(given: Given) -> Resolved:
@@ -132,7 +132,7 @@ def resolved(given: Given) -> Resolved:
 
 
 def own_flags(kind: type[Any]) -> list[Flag]:
-    """One for each field of a command's options."""
+    """One flag for each field of a command's options."""
     made = []
     for each in fields(kind):
         how = {**each.metadata, "default": each.default}
@@ -156,7 +156,7 @@ def setting_flags(
     serves: bool = False,
     shorts: tuple[tuple[str, str], ...] = (),
 ) -> list[Flag]:
-    """One for each setting, and one without a help for each word of others that is understood."""
+    """One flag for each setting, and one without a help for each word of another system."""
     made = [
         _setting_flag(setting, dict(shorts).get(setting.name))
         for setting in (*(known_serve_settings() if serves else ()), *known_settings())
@@ -168,13 +168,13 @@ def setting_flags(
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
-    """Everything that can be written after the verb, in the order of its help."""
+    """All flags of a command, in the order of its help."""
     settings = setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
     return [*own_flags(verb.options), *own_flags(CommonOptions), *settings]
 
 
 def parse(verb: Verb, words: list[str]) -> Parsed:
-    """Read what stands behind a verb. Raises ConfigError, or an error of click."""
+    """Read what follows a command. Raises ConfigError, or an error of click."""
     place = " ".join(("jitney", *verb.path))
     flags = verb_flags(verb)
     command = click.Command(place, params=[flag.parameter for flag in flags], add_help_option=False)
@@ -191,7 +191,7 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
     values = {flag.name: context.params[flag.name] for flag in flags}
     options = verb.options(**{each.name: values.pop(each.name) for each in fields(verb.options)})
     common = CommonOptions(**{each.name: values.pop(each.name) for each in fields(CommonOptions)})
-    # click has an empty tuple for an option that may come several times and did not come.
+    # Click gives an empty tuple for a repeatable option that was not given.
     given = {
         name: (list(value) or None) if isinstance(value, tuple) else value
         for name, value in values.items()
@@ -200,7 +200,7 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
 
 
 def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
-    """An option that does not exist, with the nearest that does."""
+    """The error for an unknown option, with the nearest known one."""
     close = nearest(word, known)
     hint = f"{place} --help lists them" if close is None else f"the nearest is {close}"
     return ConfigError(f"There is no option {word} of {place}; {hint}.")
@@ -216,7 +216,7 @@ def _setting_flag(setting: Setting, short: str | None) -> Flag:
 
 
 def _word_flag(word: Word) -> Flag:
-    """A word of another system: it is in the reference, not in the help."""
+    """A word of another system: it is on the reference page, not in the help."""
     forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
     form = word.meaning.form if word.meaning else forms[word.setting or ""]
     return Flag(_parameter(word.name, form))

@@ -1,6 +1,6 @@
-"""The help of every command as plain text, and the reference page that is made of it.
+"""Makes the help of every command as plain text, and the reference page from it.
 
-Written here and not by click, so that the page and the terminal say the same and no name is cut.
+This module writes it, not click, so that the page and the terminal say the same and no name is cut.
 Pure; any thread; imports nothing heavy.
 """
 
@@ -10,7 +10,7 @@ from jitney.cli.flags import ARGUMENTS, Flag, Verb, verb_flags
 from jitney.cli.verbs import ABOUT, EXAMPLES, VERBS
 
 WIDTH = 100
-"""Of the reference page; a terminal has its own."""
+"""The width of the reference page; a terminal has its own."""
 
 NAMES_WIDTH = 28
 
@@ -21,7 +21,7 @@ This page is what `jitney --help` and the help of each command say. The settings
 [config.md](config.md). It is made from the source by `make docs`.
 
 Exit codes: 0, all went well; 1, it could not be done; 2, the command line or a setting is wrong;
-130, interrupted; 141, nobody reads the output any more.
+130, interrupted; 141, the reader of the output is gone.
 """
 
 
@@ -39,8 +39,8 @@ def top_help(width: int, group: tuple[str, ...] = ()) -> str:
         lines += _entry(" ".join(verb.path), verb.about.split("\n")[0], width, 12)
     lines += ["", "Options"]
     if not group:
-        lines += _entry("--version", "Show the version and leave.", width, 12)
-    lines += _entry("--help", "Show this and leave.", width, 12)
+        lines += _entry("--version", "Show the version and exit.", width, 12)
+    lines += _entry("--help", "Show this help and exit.", width, 12)
     lines += ["", *_examples(EXAMPLES if not group else verbs[0].examples)]
     lines += ["", "COMMAND --help says what a command takes."]
     return "\n".join(lines) + "\n"
@@ -82,7 +82,7 @@ def _names(flag: Flag) -> str:
 
 
 def _entry(names: str, text: str, width: int, names_width: int = NAMES_WIDTH) -> list[str]:
-    """Names at the left and the text beside them, or below where the names are long."""
+    """Names on the left and the text beside them, or below long names."""
     indent = " " * (names_width + 4)
     wrapped = textwrap.wrap(text, max(width - len(indent), 20), break_on_hyphens=False)
     if len(names) > names_width:

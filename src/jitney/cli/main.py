@@ -1,8 +1,7 @@
 """The program `jitney`: finds the command, parses its flags, and turns a failure into a sentence.
 
-`--help` must be quick, so only definitions are imported here. What a command does is in the
-module that its verb names, with everything heavy behind it, and is imported when the command is
-called. Runs in the main thread.
+`--help` must be quick, so only definitions are imported here. The module of a command imports the
+heavy parts, and is itself imported when the command is called. Runs in the main thread.
 """
 
 import importlib
@@ -22,9 +21,9 @@ HELP_WIDTH_MAX = 100
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out one command line; the exit code."""
+    """Run one command line; the exit code."""
     try:
-        code = _carry_out(arguments)
+        code = _run_command(arguments)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         return report(error, debug=_wants_debug(arguments))
@@ -33,24 +32,24 @@ def main(arguments: list[str]) -> int:
 
 def run() -> None:
     """The entry point."""
-    _have_streams()
+    _open_missing_streams()
     sys.exit(main(sys.argv[1:]))
 
 
-def _have_streams() -> None:
+def _open_missing_streams() -> None:
     """Open the null device for standard streams that are closed.
 
-    Python has None for such a stream, and the next file that is opened would get its number: a
-    connection might be sent what is meant for the terminal.
+    Python has None for such a stream, and the next opened file would get its number: text for the
+    terminal might go to a connection.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # It gets the lowest number that is free, which is that of the stream.
+            # It gets the lowest free number, which is that of the stream.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
-def _carry_out(words: list[str]) -> int:
-    """Call the command that the first words name, with those that follow."""
+def _run_command(words: list[str]) -> int:
+    """Call the command that the first words name, with the other words."""
     group: tuple[str, ...] = ()
     if words and any(verb.path[:-1] == (words[0],) for verb in VERBS):
         group, words = (words[0],), words[1:]
@@ -66,7 +65,7 @@ def _carry_out(words: list[str]) -> int:
 
 
 def _show_group(group: tuple[str, ...], words: list[str]) -> int:
-    """The program's version, or its help or that of a group; without a word that is a mistake."""
+    """Show the version, or the help of the program or group; without a word, as an error."""
     options = ["--help"] if group else ["--help", "--version"]
     if words and words[0] not in options:
         raise no_option(words[0], " ".join(("jitney", *group)), options)
@@ -82,11 +81,11 @@ def _call(verb: Verb, words: list[str]) -> int:
     if parsed.wants_help:
         sys.stdout.write(verb_help(verb, _help_width()))
         return 0
-    # A mistake in a setting is told before anything heavy is loaded.
+    # Report a mistake in a setting before anything heavy is loaded.
     resolved(parsed.given)
     call = getattr(importlib.import_module(f"jitney.cli.{verb.module}"), verb.call)
     code = call(parsed.options, parsed.given)
-    assert isinstance(code, int), f"{verb.module} gives an exit code"
+    assert isinstance(code, int), f"{verb.module} returns an exit code"
     return code
 
 

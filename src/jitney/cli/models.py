@@ -29,7 +29,7 @@ NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 
 
 def call(options: ModelsOptions, given: Given) -> int:
-    """`jitney models list`."""
+    """Run `jitney models list`; the exit code."""
     found = stored_models(resolved(given).settings.cache_dir)
     if options.json:
         sys.stdout.write(models_json(found) + "\n")
@@ -38,17 +38,17 @@ def call(options: ModelsOptions, given: Given) -> int:
     elif sys.stdout.isatty():
         Console(highlight=False).print(_table(found))
     else:
-        # Lines are not broken where a program reads them.
+        # For a program, lines are not broken.
         for each in found:
             sys.stdout.write("\t".join(_row(each)) + "\n")
     return 0
 
 
 def remove(options: RemoveOptions, given: Given) -> int:
-    """`jitney models rm`. All names are looked up before anything is removed."""
+    """Run `jitney models rm`. All names are looked up before anything is removed."""
     cache = resolved(given).settings.cache_dir
     if not options.names:
-        raise ConfigError("No model is named; jitney models lists those that are here.")
+        raise ConfigError("No model is named; jitney models lists all models here.")
     here = stored_models(cache)
     chosen = list(
         {each.path: each for name in options.names for each in _named(name, here)}.values()
@@ -65,7 +65,7 @@ def remove(options: RemoveOptions, given: Given) -> int:
 
 
 def prune(options: PruneOptions, given: Given) -> int:
-    """`jitney models prune`."""
+    """Run `jitney models prune`; the exit code."""
     del options
     cache = resolved(given).settings.cache_dir
     with disk_errors(f"{cache} could not be pruned"):
@@ -96,7 +96,7 @@ def models_json(found: list[StoredModel]) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Bytes for people, in a fitting unit."""
+    """Bytes for people, in a suitable unit."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
@@ -104,7 +104,7 @@ def bytes_text(count: int) -> str:
 
 
 def _source_text(source: str) -> str:
-    """What a conversion was made from; of the hub's cache, the repository."""
+    """The source of a conversion; in the hub's cache, the repository."""
     found = [part for part in Path(source).parts if part.startswith("models--")]
     return found[-1].removeprefix("models--").replace("--", "/", 1) if found else source
 
@@ -127,7 +127,7 @@ def _time_text(at: datetime | None) -> str:
 
 
 def _table(found: list[StoredModel]) -> Table:
-    """Names last, where there is room for them; what there is to say of a conversion below."""
+    """Names come last, where they have room; the state of a conversion is below its name."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("size", no_wrap=True, justify="right")
     table.add_column("last used", no_wrap=True)
@@ -143,7 +143,7 @@ def _table(found: list[StoredModel]) -> Table:
 
 
 def _named(name: str, here: list[StoredModel]) -> list[StoredModel]:
-    """The models that a name means: that one, or all quants of a repository."""
+    """The models with this name, or all quants of the repository with this name."""
     found = [each for each in here if each.name.lower() == name.lower()]
     found = found or [
         each
@@ -153,7 +153,7 @@ def _named(name: str, here: list[StoredModel]) -> list[StoredModel]:
     ]
     if not found:
         close = nearest(name, [each.name for each in here])
-        hint = "jitney models lists those that are" if close is None else f"the nearest is {close}"
+        hint = "jitney models lists all models" if close is None else f"the nearest is {close}"
         raise ModelError(f"There is no model {name} here; {hint}.")
     return found
 
@@ -162,12 +162,12 @@ def _agrees(shared: list[StoredModel]) -> bool:
     names = ", ".join(each.name for each in shared)
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"{names} would be taken out of the hub's cache, which other tools share, and there is "
+            f"{names} would be removed from the hub's cache, which other tools share, and there is "
             "no terminal to ask on; give --yes."
         )
     size = bytes_text(sum(each.size for each in shared))
     sys.stderr.write(
-        f"Take {names} ({size}) out of the hub's cache, which other tools share? [y/N] "
+        f"Remove {names} ({size}) from the hub's cache, which other tools share? [y/N] "
     )
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -23,7 +23,7 @@ from jitney.models.hub_reference import reference_of
 
 @contextmanager
 def opened(given: Given) -> Iterator[LLM]:
-    """The model, loaded; released in the end. Raises a SetupError that says what to mend."""
+    """The loaded model; released at the end. Raises a SetupError that says what to change."""
     found = resolved(given)
     settings = found.settings
     show_log(every_tick=settings.log_batch_composition)
@@ -44,12 +44,12 @@ def model_title(settings: Settings) -> str:
 
 
 def has_template(llm: LLM) -> bool:
-    """Whether the model says how a conversation is written."""
+    """Whether the model has a chat template."""
     return llm.engine.backend.vocabulary.chat_template is not None
 
 
 def make_prompt(llm: LLM, text: str, *, chats: bool, system: str | None = None) -> Prompt:
-    """A text as the user's message in the model's chat template, or as it is."""
+    """A prompt of a text: in the model's chat template as the user's message, or unchanged."""
     if not chats:
         return Prompt(text, None)
     head = [{"role": "system", "content": system}] if system is not None else []
@@ -58,7 +58,7 @@ def make_prompt(llm: LLM, text: str, *, chats: bool, system: str | None = None) 
 
 @contextmanager
 def loading(settings: Settings) -> Iterator[None]:
-    """Show that the model is being loaded, when a person looks."""
+    """On a terminal, show that the model is being loaded."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -68,5 +68,5 @@ def loading(settings: Settings) -> Iterator[None]:
 
 
 def _arguments(found: Resolved) -> dict[str, Any]:  # Any: of every setting's type
-    """What was set, by name. None becomes the word none, so that no weaker source replaces it."""
+    """The given settings by name. None becomes the word none, so that no weaker source wins."""
     return {name: "none" if value is None else value for name, value in found.given().items()}

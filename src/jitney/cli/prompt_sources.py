@@ -1,6 +1,6 @@
-"""Where prompts come from: the command line and standard input.
+"""Reads prompts from the command line and standard input.
 
-Refuses in a sentence what is no text. Reads a stream once and bounds it. Main thread.
+Refuses input that is not text, in a sentence. Reads a stream once, up to a limit. Main thread.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ STDIN = "-"
 def read_prompts(
     words: Sequence[str], *, lines: bool, stream: BinaryIO, is_terminal: bool
 ) -> list[str]:
-    """All prompts in order; `-`, or no word at all, stands for what comes from the stream."""
+    """All prompts in order; `-`, or no word at all, means the content of the stream."""
     if not words and is_terminal:
         raise InvalidRequest(
             'There is no prompt: write one, as in jitney run "Why is the sky blue?", or pipe one '
@@ -26,7 +26,7 @@ def read_prompts(
         raise InvalidRequest("Standard input can be read only once; give - once.", "prompt")
     if lines and words and STDIN not in words:
         raise InvalidRequest(
-            "--lines is about standard input, and prompts were given instead; leave one out.",
+            "--lines is for standard input, and prompts were given instead; leave one out.",
             "prompt",
         )
     prompts: list[str] = []
@@ -47,7 +47,7 @@ def read_prompts(
 
 
 def _refuse_model(word: str) -> None:
-    """`serve` takes a model where `run` takes prompts: a file would be answered as a text."""
+    """Refuse the name of a model: `serve` takes a model where `run` takes prompts."""
     if word.endswith(".gguf") and not any(character.isspace() for character in word):
         raise InvalidRequest(
             f"{word} is the name of a model and not a prompt; give it with --model.", "prompt"
@@ -55,8 +55,8 @@ def _refuse_model(word: str) -> None:
 
 
 def read_text(stream: BinaryIO) -> str:
-    """The whole stream as text, without the line end that closes it."""
-    # A character takes up to four bytes.
+    """The whole stream as text, without its last line end."""
+    # A character has up to four bytes.
     bytes_max = 4 * limits.PROMPT_CHARACTERS_MAX
     content = stream.read(bytes_max + 1)
     if len(content) > bytes_max:

@@ -25,7 +25,7 @@ MIB = 2**20
 
 
 def call(options: PullOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     settings = resolved(given).settings
     show_log(every_tick=False)
     if options.named is not None:
@@ -42,7 +42,7 @@ def _pull_named(name: str, settings: Settings) -> int:
     reference = parse_reference(name)
     if reference is None:
         raise ConfigError(
-            f"{name} is no name of a model on the hub; such a name is owner/name, "
+            f"{name} is not the name of a model on the hub; such a name is owner/name, "
             "owner/name:quant or owner/name/file.gguf."
         )
     with _progress() as report:
@@ -52,9 +52,9 @@ def _pull_named(name: str, settings: Settings) -> int:
 
 
 def fetch_model(settings: Settings) -> None:
-    """Have the model on this machine before it is loaded; quick and quiet when it is there.
+    """Fetch the model before it is loaded; quick and quiet if it is already here.
 
-    The embedded one is made ready for its backend as well.
+    The embedded one is also converted for its backend.
     """
     if not takes_model(settings):
         return
@@ -66,14 +66,14 @@ def fetch_model(settings: Settings) -> None:
 
 
 def show_log(*, every_tick: bool) -> None:
-    """Send what the engine logs to standard error, in the form of our own sentences."""
+    """Send the engine's log to standard error, in the form of our sentences."""
     level = logging.INFO if every_tick else logging.WARNING
     logging.basicConfig(level=level, format="jitney: %(message)s", stream=sys.stderr)
 
 
 @contextmanager
 def _progress() -> Iterator[embedded.Progress]:
-    """A bar that appears with the first news, when standard error is a terminal."""
+    """A progress bar on a terminal, which appears with the first progress."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

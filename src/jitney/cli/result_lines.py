@@ -1,4 +1,4 @@
-"""Lines about answers: the JSON object of a prompt, and statistics.
+"""Makes lines about answers: the JSON object of a prompt, and statistics.
 
 Pure; any thread.
 """
@@ -42,7 +42,7 @@ def error_line(index: int, prompt: str, message: str) -> str:
 
 
 def run_lines(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> list[str]:
-    """What `jitney run --stats` says, line by line."""
+    """The lines of `jitney run --stats`."""
     metrics = [answer.metrics for answer in answers]
     made = sum(each.completion_tokens for each in metrics)
     given = sum(each.prompt_tokens for each in metrics)
@@ -75,7 +75,7 @@ def turn_line(answer: RequestOutput, context_max: int) -> str:
 
 
 def engine_lines(stats: Stats) -> list[str]:
-    """What `/stats` says in a chat, line by line."""
+    """The lines of `/stats` in a chat."""
     return [
         f"{stats.completed_requests} answered, {stats.cancelled_requests} stopped, "
         f"{stats.failed_requests} failed",
@@ -93,10 +93,10 @@ def _line(values: dict[str, object]) -> str:
 
 
 def rate(count: float, seconds: float) -> float:
-    """Per second; 0 where that has no meaning."""
+    """The count per second; 0 if that has no meaning."""
     return count / seconds if count > 0 and seconds > 0 else 0.0
 
 
 def plural(word: str, count: int) -> str:
-    """The word for so many of them."""
+    """The word in singular or plural."""
     return word if count == 1 else word + "s"

@@ -1,7 +1,7 @@
 """`jitney run`: answers prompts, several of them together. Main thread.
 
-Only answers go to standard output. One prompt streams; several come in their order, each under a
-heading; on a terminal a few are watched side by side first.
+Only answers go to standard output. One prompt streams. Several answers come in order, each under a
+heading; on a terminal, up to WATCHED_MAX are first shown side by side.
 
 Tests: tests/e2e/test_cli.py.
 """
@@ -33,7 +33,7 @@ HEADING_CHARACTERS = 72
 
 
 def call(options: RunOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     texts = read_prompts(
         options.prompts,
         lines=options.lines,
@@ -62,14 +62,14 @@ def call(options: RunOptions, given: Given) -> int:
 
 @dataclass(slots=True)
 class _Report:
-    """What became of the prompts so far: answers and failures."""
+    """The answers and failures so far."""
 
     texts: list[str]
     answers: list[RequestOutput] = field(default_factory=list)
     failures: int = 0
 
     def fail(self, index: int, error: JitneyError) -> None:
-        """One of several prompts failed; the others go on."""
+        """Report one failed prompt; the others go on."""
         self.failures += 1
         say(f"prompt {index + 1}: {sentence_of(error)}")
 
@@ -88,7 +88,7 @@ def _prompt(llm: LLM, text: str, options: RunOptions) -> Prompt:
         raise ModelError("The model has no chat template; leave --chat out, or use --raw.")
     if options.system is not None and not chats:
         raise InvalidRequest(
-            "--system needs a chat template, and the prompt is handed over raw; leave one out."
+            "--system needs a chat template, and the prompt is used as it is; leave one out."
         )
     return make_prompt(llm, text, chats=chats, system=options.system)
 
@@ -100,7 +100,7 @@ def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _Report) -
             for delta in submitted.handle:
                 writer.write(delta.text)
         except (JitneyError, KeyboardInterrupt):
-            # What follows, our own sentence or the shell's prompt, begins on a line of its own.
+            # Our error message or the shell's prompt follows: begin a new line for it.
             writer.break_off()
             raise
         writer.end()

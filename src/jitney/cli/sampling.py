@@ -1,4 +1,4 @@
-"""From the sampling options of a command to `SamplingParams`. Main thread; reads a schema file."""
+"""Makes `SamplingParams` from the options of a command. Main thread; reads a schema file."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ SCHEMA_BYTES_MAX = 1_048_576
 
 
 def sampling(options: RunOptions) -> SamplingParams:
-    """What the options ask of the sampler. Raises InvalidRequest."""
+    """The sampling parameters of the options. Raises InvalidRequest."""
     structured = None
     if options.json_schema is not None and options.regex is not None:
-        raise InvalidRequest("--json-schema and --regex do not go together; leave one out.")
+        raise InvalidRequest("--json-schema and --regex exclude each other; leave one out.")
     if options.json_schema is not None:
         structured = StructuredOutputsParams(json=_read_schema(options.json_schema))
     elif options.regex is not None:
@@ -26,10 +26,10 @@ def sampling(options: RunOptions) -> SamplingParams:
 
 
 def choose_temperature(given: float | None, greedy: bool) -> float:
-    """The temperature that the two options amount to."""
+    """The temperature that the two options mean."""
     if greedy and given:
         raise InvalidRequest(
-            f"--greedy and --temperature {given:g} do not go together; leave one out."
+            f"--greedy and --temperature {given:g} exclude each other; leave one out."
         )
     if greedy:
         return 0.0

@@ -1,4 +1,4 @@
-"""`jitney serve`: a model behind OpenAI's HTTP interface, until it is told to stop. Main thread."""
+"""`jitney serve`: serves a model over OpenAI's HTTP interface, until it is stopped. Main thread."""
 
 import errno
 import ipaddress
@@ -40,7 +40,7 @@ QUESTION = "Why is the sky blue?"
 
 
 def call(options: ServeOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     found = resolved(given.with_model(options.served))
     settings, serving = _for_serving(found), found.serving
     log = show_log()
@@ -56,7 +56,7 @@ def call(options: ServeOptions, given: Given) -> int:
             finally:
                 assembly.close(0.0)
     finally:
-        # What was logged stands before the sentence that says why it ended, if there is one.
+        # The log comes before the sentence that says why the server ended.
         log.flush()
     return 0
 
@@ -68,7 +68,7 @@ def serve(
     listener: socket.socket,
     log: LogWriter,
 ) -> None:
-    """Serve on this socket until told to stop. Raises EngineStopped when the engine gave up."""
+    """Serve on this socket until stopped. Raises EngineStopped if the engine ended by itself."""
     settings = replace(
         serving,
         served_model_name=serving.served_model_name or (assembly.model_name,),
@@ -77,7 +77,7 @@ def serve(
     service = Service(assembly.engine, assembly.request_factory, assembly.template, settings, keys)
     monitor = Monitor(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
     monitor.metrics.attach_log(lambda: log.dropped_count)
-    # Nobody has to read what is said here either.
+    # A `LineWriter` does not block if nobody reads.
     output = LineWriter(STDOUT, "{} lines were dropped".format)
     try:
         app = create_app(service, monitor)
@@ -88,23 +88,23 @@ def serve(
 
 
 def read_keys(serving: ServeSettings) -> tuple[Key, ...]:
-    """All keys, of flags and of the file. Raises ConfigError."""
+    """All keys, from flags and from the file. Raises ConfigError."""
     plain = tuple(
         Key(name=f"key-{at}", secret=secret) for at, secret in enumerate(serving.api_key, 1)
     )
     keys = plain
     if serving.api_key_file is not None:
         keys = (*plain, *load_keys(serving.api_key_file, environment()))
-    # Keys of flags are called key-1 and so on, and a file may have one of that name.
+    # Keys of flags are called key-1 and so on, and a key of the file may have that name too.
     check_apart(keys, "--api-key and --api-key-file together have")
     return keys
 
 
 def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, ...]:
-    """Names that the server answers to; none are all.
+    """The names that the Host header may have; an empty list allows all.
 
-    Without keys, a server on this machine only is at the mercy of any page in a browser whose
-    name was made to lead here; so it answers to the names of this machine only.
+    A page in a browser can make its own name lead to this machine. So a server without keys, on a
+    loopback address, accepts only the names of this machine.
     """
     given = tuple(name.lower() for name in serving.allowed_host)
     if keys or not _is_local(serving.host):
@@ -114,10 +114,10 @@ def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, .
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens at this address; whoever connects waits until it is served.
+    """A socket that listens at this address. Connections wait until the server runs.
 
-    Two may be bound to one port, and only one of them can listen: so it does from the start, and
-    the other one knows before it has loaded a model.
+    Two sockets may be bound to one port, but only one can listen. So it listens at once: a second
+    server then fails before it has loaded a model.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -131,12 +131,12 @@ def bind(host: str, port: int) -> socket.socket:
         listen(listener, limits.UNSENT_BYTES_MAX)
     except OSError as error:
         listener.close()
-        raise _unlistened(host, port, error) from None
+        raise _listen_error(host, port, error) from None
     return listener
 
 
-def _unlistened(host: str, port: int, error: OSError) -> ConfigError:
-    # The port is taken or not for us; anything else is about the address.
+def _listen_error(host: str, port: int, error: OSError) -> ConfigError:
+    # These two are about the port, all others about the address.
     other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
     return ConfigError(
         f"{host} port {port} cannot be listened on: {error.strerror}; give another {other}."
@@ -144,7 +144,7 @@ def _unlistened(host: str, port: int, error: OSError) -> ConfigError:
 
 
 def announce(service: Service, listener: socket.socket, say: Callable[[str], None]) -> None:
-    """Say where the server is, and how to ask it something."""
+    """Say where the server is, and how to call it."""
     address = url_of(listener)
     say(f"jitney serves {service.model_name} at {address}")
     say(f"  page  {address}/")
@@ -159,7 +159,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def curl_line(address: str, service: Service) -> str:
-    """A command that works when it is pasted."""
+    """A command that works when a person pastes it."""
     path, body = "/v1/completions", {"prompt": QUESTION, "max_tokens": 64}
     if service.template is not None:
         path = "/v1/chat/completions"
@@ -170,7 +170,7 @@ def curl_line(address: str, service: Service) -> str:
 
 
 def show_log() -> LogWriter:
-    """Send the log to standard error, one line for each request, whether or not it is read."""
+    """Send the log to standard error, one line for each request. It does not block if unread."""
     log = LogWriter()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[log]
@@ -182,7 +182,7 @@ def show_log() -> LogWriter:
 
 
 def _for_serving(found: Resolved) -> Settings:
-    """A crash of native code must not end the server, unless someone wants it so."""
+    """Run the backend in its own process by default: a crash of native code must not end us."""
     if found.sources["backend_process"] == DEFAULT:
         return replace(found.settings, backend_process=True)
     return found.settings
@@ -197,4 +197,4 @@ def _is_local(host: str) -> bool:
 
 def _warn_if_exposed(host: str, keys: tuple[Key, ...]) -> None:
     if not _is_local(host) and not keys:
-        _log.warning("anyone who can reach %s may call: there is no key; give --api-key", host)
+        _log.warning("Anyone who can reach %s may call: there is no key; give --api-key", host)

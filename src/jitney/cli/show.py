@@ -1,4 +1,4 @@
-"""`jitney config show`: every setting in force, and where it came from. Main thread.
+"""`jitney config show`: shows every setting in force and its source. Main thread.
 
 Tests: tests/e2e/test_cli.py.
 """
@@ -20,14 +20,14 @@ from jitney.config.resolve import DEFAULT
 from jitney.core.policy import SchedulingPolicy
 
 PIPED_WIDTH = 400
-"""Lines are not broken where a program reads them."""
+"""Wide enough that lines are not broken for a program."""
 
 SERVER_HEADING = "of the server"
 NOT_SHOWN = "not shown"
 
 
 def call(options: ShowOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     found = resolved(given)
     if options.json:
         sys.stdout.write(settings_json(found) + "\n")
@@ -38,7 +38,7 @@ def call(options: ShowOptions, given: Given) -> int:
 
 
 def settings_json(found: Resolved) -> str:
-    """An object with value and source for each setting."""
+    """A JSON object with value and source for each setting."""
     values = {
         setting.name: {"value": _plain(setting, value), "source": found.sources[setting.name]}
         for setting, value in _values(found)
@@ -47,7 +47,7 @@ def settings_json(found: Resolved) -> str:
 
 
 def _values(found: Resolved) -> Iterator[tuple[Setting, object]]:
-    """Every setting with its value, those of the server last."""
+    """Every setting with its value; the server's come last."""
     for each in known_settings():
         yield each, getattr(found.settings, each.name)
     for each in known_serve_settings():
@@ -69,7 +69,7 @@ def _table(found: Resolved) -> Table:
 
 
 def value_text(setting: Setting, value: object) -> str:
-    """A value for people; one that is worked out later is said in words."""
+    """A value for people; in words, if it is computed later."""
     if value is None or value == ():
         words = setting.default_text
         if words is None:

@@ -1,4 +1,4 @@
-"""Text of a model on standard output; on a terminal it is made harmless and wrapped at words.
+"""Writes a model's text to standard output; on a terminal it is made safe and wrapped at words.
 
 Main thread.
 """
@@ -17,12 +17,12 @@ COLUMNS_MIN = 20
 
 
 def columns() -> int:
-    """Of the terminal, less one, so that a full line does not wrap by itself."""
+    """The columns of the terminal minus one, so that a full line does not wrap by itself."""
     return max(shutil.get_terminal_size().columns - 1, COLUMNS_MIN)
 
 
 def printable(text: str) -> str:
-    """Without what could move the cursor, recolour or retitle a terminal; tabs become spaces."""
+    """The text without characters that control a terminal; tabs become spaces."""
     if text.isascii() and text.isprintable():
         return text
     kept = []
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 class Wrapper:
-    """Breaks lines between words. A word is held back until it is known to be whole."""
+    """Breaks lines between words. It holds a word back until the word is complete."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -54,13 +54,13 @@ class Wrapper:
                 self._space += part
             else:
                 self._word += part
-                # A word without an end (a long address) must not be held back for ever.
+                # A very long word (such as an address) must not be held back for ever.
                 if cell_len(self._word) >= self._width:
                     written.append(self._take_word())
         return "".join(written)
 
     def end(self) -> str:
-        """What was held back."""
+        """The word that was held back."""
         return self._take_word()
 
     def _take_word(self) -> str:
@@ -69,7 +69,7 @@ class Wrapper:
             return ""
         self._word = self._space = ""
         width = cell_len(space) + cell_len(word)
-        # Without a space it is the rest of a word that was too long to be held back.
+        # Without a space before it, it is the rest of a very long word.
         if space and self._column + width > self._width:
             at_start = self._column == 0
             self._column = cell_len(word)
@@ -79,7 +79,7 @@ class Wrapper:
 
 
 class AnswerWriter:
-    """Writes one answer to standard output while it is made: as it is where a program reads it."""
+    """Writes one answer to standard output while it is made; for a program, without changes."""
 
     def __init__(self) -> None:
         self._wrapper = Wrapper(columns()) if sys.stdout.isatty() else None
@@ -93,15 +93,15 @@ class AnswerWriter:
         write(text)
 
     def end(self) -> None:
-        """Write what was held back, and end the line."""
+        """Write the word that was held back, and end the line."""
         write(("" if self._wrapper is None else self._wrapper.end()) + "\n")
 
     def break_off(self) -> None:
-        """End the line if one was begun: what follows is no part of the answer."""
+        """End the line if it has text: what follows is not part of the answer."""
         write("\n" if self._has_written else "")
 
 
 def write(text: str) -> None:
-    """Put text on standard output at once."""
+    """Write text to standard output and flush."""
     sys.stdout.write(text)
     sys.stdout.flush()

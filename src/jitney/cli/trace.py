@@ -1,4 +1,4 @@
-"""`jitney trace`: saves what a running server has recorded. Main thread.
+"""`jitney trace`: saves the recorded ticks and requests of a running server. Main thread.
 
 Tests: tests/e2e/page/test_routes.py.
 """
@@ -21,7 +21,7 @@ PIPE = Path("-")
 
 
 def call(options: TraceOptions, given: Given) -> int:
-    """Carry out the command; the exit code."""
+    """Run the command; the exit code."""
     content = fetch_trace(options.url, options.api_key)
     count = count_events(content, options.url)
     if options.output == PIPE:
@@ -36,22 +36,22 @@ def call(options: TraceOptions, given: Given) -> int:
 
 
 def count_events(content: bytes, url: str) -> int:
-    """How many events this trace has. Raises SetupError for what is none."""
+    """How many events this trace has. Raises SetupError if it is not a trace."""
     try:
         return len(json.loads(content)["traceEvents"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise SetupError(
-            f"What came from {url} is no trace, and nothing was written; is it jitney serve?"
+            f"The reply of {url} is not a trace, and nothing was written; is it jitney serve?"
         ) from None
 
 
 def fetch_trace(url: str, api_key: str | None) -> bytes:
-    """The trace of the server at this address. Raises an error that says what to mend."""
+    """The trace of the server at this address. Raises an error that says what to change."""
     if urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigError(f"--url is {url}, and an address such as http://127.0.0.1:8000 is meant.")
+        raise ConfigError(f"--url is {url}; expected an address such as http://127.0.0.1:8000.")
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace?whole=true", headers=headers)
-    # Straight to the server: a proxy of the environment knows nothing of this machine's ports.
+    # Without a proxy: a proxy of the environment cannot reach this machine's ports.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as response:
@@ -71,7 +71,7 @@ def fetch_trace(url: str, api_key: str | None) -> bytes:
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise SetupError(
-            f"Nothing was got from {url} ({reason}); start jitney serve, or give its address "
+            f"There is no reply from {url} ({reason}); start jitney serve, or give its address "
             "with --url."
         ) from None
     return content

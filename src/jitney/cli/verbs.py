@@ -1,7 +1,7 @@
-"""The commands and their options, one frozen dataclass each: what a person can write.
+"""The commands and their options, one frozen dataclass each.
 
-Only definitions; what a command does stands in the module of its name, which is loaded when it
-is called. Imports nothing heavy.
+Only definitions. The module of a command does the work, and is loaded when the command is called.
+Imports nothing heavy.
 
 Tests: tests/unit/cli/test_flags.py and test_help.py.
 """
@@ -21,17 +21,17 @@ TRACE_FILE = "jitney-trace.json"
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 
-ABOUT = "Serves language models to many callers at once: one forward pass per tick for everyone."
+ABOUT = "Serves language models to many callers at once, with shared forward passes."
 EXAMPLES = ("jitney serve", 'jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
 
 SYSTEM = option(COMMAND, "The system message that a chat begins with.", metavar="TEXT")
 TEMPERATURE_OPTION = option(
     SAMPLING,
-    f"How freely tokens are drawn; 0 is greedy. Default: {TEMPERATURE:g}.",
+    f"How random the choice of tokens is; 0 is greedy. Default: {TEMPERATURE:g}.",
     metavar="X",
     type=float,
 )
-GREEDY = option(SAMPLING, "Always take the likeliest token: the same as --temperature 0.", False)
+GREEDY = option(SAMPLING, "Always take the most likely token; the same as --temperature 0.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +39,27 @@ class RunOptions:
     """`jitney run`."""
 
     prompts: tuple[str, ...] = argument(
-        "[PROMPT]...", "What to answer; a lone - stands for standard input.", (), nargs=-1
+        "[PROMPT]...", "What to answer; a single - means standard input.", (), nargs=-1
     )
-    lines: bool = option(
-        COMMAND, "Take every line of standard input as a prompt of its own.", False
-    )
+    lines: bool = option(COMMAND, "Take every line of standard input as a separate prompt.", False)
     chat: bool | None = option(
         COMMAND,
-        "Put the prompt into the model's chat template, or hand it over as it is. "
-        "Default: chat where the model has a template.",
+        "Put the prompt into the model's chat template, or use it as it is. "
+        "Default: chat if the model has a template.",
         spelled=("--chat/--raw",),
     )
     system: str | None = SYSTEM
-    max_tokens: int = option(SAMPLING, "Tokens of an answer at most.", RUN_TOKENS_MAX, metavar="N")
+    max_tokens: int = option(SAMPLING, "The most tokens of an answer.", RUN_TOKENS_MAX, metavar="N")
     temperature: float | None = TEMPERATURE_OPTION
     greedy: bool = GREEDY
     top_p: float | None = option(
         SAMPLING,
-        "Draw from the likeliest tokens that make up this share; 1 is all of them.",
+        "Choose from the most likely tokens that have this share together; 1 is all of them.",
         metavar="SHARE",
         type=float,
     )
     top_k: int | None = option(
-        SAMPLING, "Draw from the N likeliest tokens; 0 is all of them.", metavar="N", type=int
+        SAMPLING, "Choose from the N most likely tokens; 0 is all.", metavar="N", type=int
     )
     stop: tuple[str, ...] = option(
         SAMPLING,
@@ -72,7 +70,7 @@ class RunOptions:
     )
     json_schema: Path | None = option(
         SAMPLING,
-        "The answer is JSON that the schema in this file allows.",
+        "The answer is JSON that matches the schema in this file.",
         metavar="FILE",
         type=Path,
     )
@@ -93,7 +91,7 @@ class ChatOptions:
 
     system: str | None = SYSTEM
     max_tokens: int = option(
-        SAMPLING, "Tokens of one answer at most.", CHAT_TOKENS_MAX, metavar="N"
+        SAMPLING, "The most tokens of one answer.", CHAT_TOKENS_MAX, metavar="N"
     )
     temperature: float | None = TEMPERATURE_OPTION
     greedy: bool = GREEDY
@@ -104,7 +102,7 @@ class DemoOptions:
     """`jitney demo`."""
 
     max_tokens: int = option(
-        SAMPLING, "Tokens of each answer at most.", DEMO_TOKENS_MAX, metavar="N"
+        SAMPLING, "The most tokens of each answer.", DEMO_TOKENS_MAX, metavar="N"
     )
 
 
@@ -137,7 +135,7 @@ class ModelsOptions:
 class RemoveOptions:
     """`jitney models rm`."""
 
-    names: tuple[str, ...] = argument("NAME...", "As jitney models lists them.", (), nargs=-1)
+    names: tuple[str, ...] = argument("NAME...", "Names that jitney models lists.", (), nargs=-1)
     yes: bool = option(COMMAND, "Do not ask.", False, spelled=("--yes", "-y"))
 
 
@@ -155,8 +153,8 @@ class BackendsOptions:
     )
     measure: bool = option(
         COMMAND,
-        "Where speed decides and was not measured yet, measure it now: the model is "
-        "fetched and converted if need be.",
+        "If speed decides and was not measured yet, measure it now: the model is "
+        "fetched and converted if necessary.",
         False,
     )
     add: str | None = option(
@@ -174,7 +172,7 @@ class TraceOptions:
     url: str = option(COMMAND, "Where the server is.", SERVER_URL, metavar="URL")
     output: Path = option(
         COMMAND,
-        f"Where to put it; - is standard output. Default: {TRACE_FILE}.",
+        f"The file to write; - is standard output. Default: {TRACE_FILE}.",
         Path(TRACE_FILE),
         spelled=("--output", "-o"),
         metavar="FILE",
@@ -198,7 +196,7 @@ SHORTS = (
     ("threads", "-t"),
     ("gpu_layers", "-ngl"),
 )
-"""llama-server's, for those whose fingers know them."""
+"""The short flags of llama-server, for people who know them."""
 
 VERBS = (
     Verb(
@@ -207,10 +205,10 @@ VERBS = (
         options=RunOptions,
         about="""Answer prompts; several are batched and computed together.
 
-        Answers go to standard output, several with their prompts above them (--json has one object
-        for each instead); everything else goes to standard error. Without a
-        prompt, standard input is the prompt. Without --model, the embedded model answers; it is
-        fetched first when it is not there.""",
+        Answers go to standard output, everything else to standard error. Several answers have their
+        prompts above them; with --json there is one object for each instead. Without a prompt,
+        standard input is the prompt. Without --model, the embedded model answers; it is fetched
+        first if it is not here.""",
         examples=(
             'jitney run "Why is the sky blue?"',
             'jitney run --model model.gguf --greedy "One." "Two." "Three."',
@@ -225,9 +223,9 @@ VERBS = (
         options=ServeOptions,
         about="""Serve a model to many callers at once, through OpenAI's HTTP interface.
 
-        It listens on this machine only, until --host says otherwise. The backend runs in a
-        process of its own, which is started again when it crashes; --no-backend-process keeps it
-        inside. SIGTERM, Ctrl-C and the end of its terminal let running requests finish; a second
+        It listens on this machine only, unless --host says otherwise. The backend runs in its own
+        process, which is started again when it crashes; --no-backend-process keeps it in the
+        server's. SIGTERM, Ctrl-C and the end of its terminal let running requests finish; a second
         SIGTERM or Ctrl-C does not.""",
         examples=(
             "jitney serve",
@@ -244,7 +242,7 @@ VERBS = (
         options=ChatOptions,
         about="""Talk with a model in the terminal.
 
-        Ctrl-C stops an answer, Ctrl-D leaves, and /help lists what else can be typed.""",
+        Ctrl-C stops an answer, Ctrl-D leaves, and /help lists all commands.""",
         examples=('jitney chat --model model.gguf --system "You are brief."',),
         shorts=SHORTS,
     ),
@@ -254,7 +252,7 @@ VERBS = (
         options=DemoOptions,
         about="""Watch eight prompts being answered side by side.
 
-        Slots, batch, memory and speed stand below them. It ends by itself.""",
+        Slots, batch, memory and speed are below them. It ends by itself.""",
         examples=("jitney demo", "jitney demo --backend fake"),
     ),
     Verb(
@@ -265,8 +263,8 @@ VERBS = (
 
         A model of the hub goes into the cache that other tools share; HF_HOME, HF_TOKEN,
         HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean elsewhere. Without a quant it is Q4_K_M,
-        then Q8_0, then the only one there is. What was interrupted goes on where it was. The
-        embedded model, SmolLM2-135M-Instruct, is also made ready for use.""",
+        then Q8_0, then the only one there is. An interrupted download continues where it stopped.
+        The embedded model, SmolLM2-135M-Instruct, is also converted for its backend.""",
         examples=("jitney pull", "jitney pull Qwen/Qwen3-0.6B-GGUF:Q8_0"),
         settings=("cache_dir",),
     ),
@@ -276,8 +274,8 @@ VERBS = (
         options=ModelsOptions,
         about="""List the models that are here, with their sizes and when they were last used.
 
-        These are the embedded one, the GGUF files of the hub's cache, and what was converted from
-        any model. `jitney models` alone does the same.""",
+        These are the embedded one, the GGUF files of the hub's cache, and all converted models.
+        `jitney models` alone does the same.""",
         examples=("jitney models", "jitney models list --json"),
         settings=("cache_dir",),
         is_default=True,
@@ -289,8 +287,8 @@ VERBS = (
         options=RemoveOptions,
         about="""Remove models, by the names that jitney models lists.
 
-        The hub's cache is shared with other tools, so it asks before it takes anything out of it,
-        and takes out the files of that model only.""",
+        Other tools share the hub's cache, so it asks before it removes anything there, and removes
+        only the files of that model.""",
         examples=("jitney models rm Qwen/Qwen3-0.6B-GGUF:Q8_0",),
         settings=("cache_dir",),
     ),
@@ -299,11 +297,12 @@ VERBS = (
         module="models",
         call="prune",
         options=PruneOptions,
-        about="""Remove what is of no use any more, and say how much room it gives.
+        about="""Remove files that are no longer useful, and say how many bytes that frees.
 
-        That is: conversions of models that are gone or have changed, or that an earlier jitney made
-        in another way, what interrupted fetches and conversions left, and what was remembered of
-        libraries and models that are gone. What another process is making stays.""",
+        These are conversions of models that are gone or have changed, conversions of an earlier
+        jitney in another form, the rests of interrupted downloads and conversions, and stored
+        results about libraries and models that are gone. Files that another process is making
+        stay.""",
         examples=("jitney models prune",),
         settings=("cache_dir",),
     ),
@@ -313,9 +312,9 @@ VERBS = (
         options=BackendsOptions,
         about="""List the backends: what is installed, what works here, and which would be chosen.
 
-        Each one that is installed is tried once, with a tiny model in a process of its own. The
-        choice is for the given model, or the embedded one, under the settings in force, and it says
-        why. Nothing is fetched, converted or measured, unless --add or --measure asks for it.""",
+        Each installed one is tried once, with a tiny model in its own process. The choice is for
+        the given model, or the embedded one, under the settings in force, with its reason. Nothing
+        is fetched, converted or measured without --add or --measure.""",
         examples=(
             "jitney backends",
             "jitney backends --add llamacpp",
@@ -331,10 +330,10 @@ VERBS = (
         path=("trace",),
         module="trace",
         options=TraceOptions,
-        about="""Save the last ticks and requests of a running server, to be looked at.
+        about="""Save the last ticks and requests of a running server as a trace.
 
-        The file is in Chrome's trace format: a lane for each slot, ticks with what was in their
-        batch, memory and queue, and a row for each request that says why it took its time.""",
+        The file is in Chrome's trace format: a lane for each slot, ticks with their batches, memory
+        and queue, and a row for each request that says why it took its time.""",
         examples=("jitney trace", "jitney trace --url http://127.0.0.1:8080 -o slow.json"),
         settings=(),
     ),
@@ -344,8 +343,8 @@ VERBS = (
         options=ShowOptions,
         about="""Show every setting that is in force, and where it came from.
 
-        It takes the same settings as run, chat, demo and serve, so that a command line can be
-        tried; those of the server stand last. Keys are not shown.""",
+        It takes the same settings as run, chat, demo and serve, so that you can try a command line.
+        Those of the server come last. Keys are not shown.""",
         examples=("jitney config show --config jitney.yaml --max-num-seqs 32",),
         serves=True,
     ),

@@ -1,7 +1,7 @@
-"""Asks several prompts at once and shows them live, side by side, with how the engine stands.
+"""Submits several prompts at once and shows them live, side by side, with the engine's state.
 
-One event loop in the main thread reads all handles and paints; the engine has its own thread.
-When the output is no terminal nothing is painted, and the answers come back all the same.
+One event loop in the main thread reads all handles and paints; the engine has its own thread. If
+the output is not a terminal, nothing is painted, and the answers are returned.
 
 Tests: tests/unit/cli/test_board.py and tests/e2e/test_cli_terminal.py.
 """
@@ -29,23 +29,23 @@ from jitney.records import Record, TickRecord
 
 FRAMES_PER_S = 10
 WINDOW_S = 1.0
-"""Speed 'now' is that of the last second."""
+"""The speed 'now' is that of this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt, its title for people, and how to answer it."""
+    """A prompt, its title for people, and its sampling parameters."""
 
     title: str
     prompt: Prompt
     params: SamplingParams
     wait_s: float = 0.0
-    """How long after the others it comes."""
+    """How long after the start it is submitted."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """A question while it is answered, and how it ended."""
+    """A question, its answer so far, and how it ended."""
 
     question: Question
     state: PaneState = PaneState.WAITING
@@ -56,7 +56,7 @@ class Watched:
 
     @property
     def pane(self) -> Pane:
-        """What is to be seen of it."""
+        """Its pane on the board."""
         text = sentence_of(self.error) if self.error is not None else "".join(self.texts)
         return Pane(printable(self.question.title), printable(text), self.state, self.tokens)
 
@@ -70,11 +70,11 @@ class Meter:
         self._started_at = self._clock.now()
         self._lock = threading.Lock()
         self._ticks: deque[TickRecord] = deque()
-        """Those of the last second, and one at least."""
+        """The ticks of the last second, and at least one."""
         self._tokens_before = engine.totals().completion_tokens
 
     def take(self, record: Record) -> None:
-        """The observer: note a tick."""
+        """Observe the engine: keep each tick."""
         if not isinstance(record, TickRecord):
             return
         with self._lock:
@@ -83,7 +83,7 @@ class Meter:
                 self._ticks.popleft()
 
     def status(self) -> Status:
-        """How it stands now."""
+        """The state of the engine now."""
         now = self._clock.now()
         with self._lock:
             ticks = list(self._ticks)
@@ -102,7 +102,7 @@ class Meter:
 
 
 def watch(llm: LLM, questions: list[Question], console: Console, *, leaves: bool) -> list[Watched]:
-    """Ask them all; what is shown stays on the terminal in the end when `leaves`."""
+    """Submit all questions. With `leaves`, the board stays on the terminal at the end."""
     watched, meter = [Watched(question) for question in questions], Meter(llm.engine)
     llm.engine.observe(meter.take)
     try:
@@ -115,7 +115,7 @@ def watch(llm: LLM, questions: list[Question], console: Console, *, leaves: bool
 async def _watch(
     llm: LLM, watched: list[Watched], meter: Meter, console: Console, leaves: bool
 ) -> None:
-    # Leaving the group early, by Ctrl-C, cancels the readers, and those their requests.
+    # Ctrl-C leaves the group early; that cancels the readers, and they cancel their requests.
     async with asyncio.TaskGroup() as group:
         readers = [group.create_task(_follow(llm, each)) for each in watched]
         if not console.is_terminal:
@@ -128,7 +128,7 @@ async def _watch(
 
 
 def _paint(live: Live, console: Console, watched: list[Watched], meter: Meter) -> None:
-    # The last row is left to the cursor: a board of full height would scroll.
+    # The last row is for the cursor: a board of full height would scroll.
     size = console.size
     panes = [each.pane for each in watched]
     live.update(draw(panes, meter.status(), size.width, size.height - 1), refresh=True)

@@ -1,7 +1,7 @@
 """Settings: one definition for files, environment, flags and the reference page.
 
-Owns every reading of `os.environ`. Nothing below imports this; parts are handed the numbers they
-need. Called at start-up, from one thread.
+Only this package reads `os.environ`. Lower layers do not import it; they get the numbers they need.
+Called at start-up, from one thread.
 """
 
 from jitney.config.definitions import Setting

@@ -1,5 +1,5 @@
-"""Which settings do not go together: values that are each fine and cannot work at once, or of which
-one takes the other's effect away.
+"""Finds settings that contradict each other: each value is fine, but together they cannot work, or
+one of them has no effect.
 
 Pure; any thread.
 
@@ -21,16 +21,16 @@ EFFECTIVE = (
     ("target_tick_ms", "strategy", (Strategy.ADAPTIVE,)),
     ("target_stall_ms", "mix", (Mix.BOUNDED_STALL, Mix.SEPARATE)),
 )
-"""Settings that have an effect only where another one has one of these values."""
+"""A setting, another setting, and the values of the other with which the first has an effect."""
 
 
 HARMLESS = (False, GroupAnswers.TOGETHER)
-"""What asks for nothing: a switch that is off, and what groups do by themselves."""
+"""Values that change nothing: a switch that is off, and the default for groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why values that are each fine do not go together, and which ones they are."""
+    """Why some values contradict each other, and the names of their settings."""
 
     message: str
     names: tuple[str, ...]
@@ -38,9 +38,9 @@ class Conflict:
 
 # Any: of every setting's type
 def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Conflict | None:
-    """The first combination that cannot work, or in which what is given has no effect.
+    """The first combination that cannot work, or in which a given setting has no effect.
 
-    Nothing is lowered, raised or ignored in silence.
+    No value is lowered, raised or ignored silently.
     """
     return (
         _find_idle(values, given)
@@ -51,10 +51,10 @@ def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> C
 
 
 def _find_pair(values: Mapping[str, Any]) -> Conflict | None:
-    """Two settings of which one says what the other denies."""
+    """Two settings that contradict each other."""
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:
         return Conflict(
-            "kv_tokens and memory_limit are two ways to say one thing; give one of them.",
+            "kv_tokens and memory_limit set the same budget; give one of them.",
             ("kv_tokens", "memory_limit"),
         )
     if values["cache_tokens"] is not None and not values["enable_prefix_caching"]:
@@ -74,19 +74,19 @@ def _find_pair(values: Mapping[str, Any]) -> Conflict | None:
         )
     if values["wait_until_full"] and values["max_num_queued_reqs"] < values["max_num_seqs"]:
         return Conflict(
-            f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) requests that wait, "
-            f"and max_num_queued_reqs ({values['max_num_queued_reqs']}) refuses them before; "
-            "raise the second or lower the first.",
+            f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) waiting requests, and "
+            f"max_num_queued_reqs ({values['max_num_queued_reqs']}) allows fewer; raise the second "
+            "or lower the first.",
             ("wait_until_full", "max_num_seqs", "max_num_queued_reqs"),
         )
     return None
 
 
 def _find_out_of_bounds(values: Mapping[str, Any]) -> Conflict | None:
-    """A setting that another one bounds."""
+    """A setting that is above the bound that another one sets."""
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
-        ("min_batch_size", "max_num_seqs", "no more can depart together"),
+        ("min_batch_size", "max_num_seqs", "no more can start together"),
         ("window_size", "max_num_seqs", "no more can join at once"),
         ("prefill_batch_size", "max_num_seqs", "no more run at once"),
         ("decode_batch_size", "max_num_seqs", "no more run at once"),
@@ -110,15 +110,15 @@ def _find_idle_minimum(values: Mapping[str, Any]) -> Conflict | None:
     if values["min_batch_size"] > 1 and not _has_small_groups(values):
         return Conflict(
             f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
-            "no fewer depart before max_wait_ms has passed than fill every place; leave it out, "
-            "or set strategy to adaptive, or to continuous with a window_size.",
+            "a group starts when it is full or when max_wait_ms has passed; leave it out, or set "
+            "strategy to adaptive, or to continuous with a window_size.",
             ("min_batch_size", "strategy"),
         )
     return None
 
 
 def _has_small_groups(values: Mapping[str, Any]) -> bool:
-    """Whether fewer may join at once than there are places."""
+    """Whether a group may be smaller than max_num_seqs."""
     has_window = values["strategy"] is Strategy.CONTINUOUS and values["window_size"] is not None
     return has_window or values["strategy"] is Strategy.ADAPTIVE
 

@@ -1,4 +1,4 @@
-"""What a setting is: its names, form, group, help and default, from the field that defines it.
+"""What a setting is: its names, form, group, help and default.
 
 `setting` defines one as a field of a frozen dataclass; `defined_settings` lists them. Pure; any
 thread.
@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from jitney.config.forms import Form, Refused, Size, Switch, size_text, value_text
+from jitney.config.forms import Form, Refused, Size, size_text, value_text
 from jitney.config.policies import policy_text
 from jitney.config.words import other_names
 from jitney.core.policy import SchedulingPolicy
@@ -37,18 +37,18 @@ class Defined(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting under all its names."""
+    """One setting, with all its names."""
 
     name: str
     group: Group
     form: Form
     help: str
     default: object
-    """None also stands for a default that is worked out later; see `default_text`."""
+    """None also means that the default is computed later; see `default_text`."""
     optional: bool
     """Whether none is a value."""
     default_text: str | None = None
-    """The default in words, where it is worked out later."""
+    """The default in words, if it is computed later."""
     is_secret: bool = False
     """Whether its value is never shown."""
 
@@ -63,11 +63,6 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
     @property
-    def flag_off(self) -> str | None:
-        """The flag that turns it off, when it is a switch."""
-        return f"--no-{self.flag.removeprefix('--')}" if isinstance(self.form, Switch) else None
-
-    @property
     def variable(self) -> str:
         """Its name in the environment."""
         return variable_name(self.name)
@@ -79,11 +74,11 @@ class Setting:
 
     @property
     def default_shown(self) -> str:
-        """The default, in words or as it would be written."""
+        """The default, in words or as a person would write it."""
         return self.default_text or self.show(self.default)
 
     def show(self, value: object) -> str:
-        """A value as it would be written."""
+        """A value as a person would write it."""
         if isinstance(value, bool) or value is None:
             return str(value).lower()
         if isinstance(value, tuple):
@@ -95,7 +90,7 @@ class Setting:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def read(self, value: object, where: str = "") -> object:
-        """The value, checked and in its form. Raises ConfigError that names the place."""
+        """The value, checked and converted. Raises a ConfigError that names the place."""
         if self.optional and (
             value is None or (isinstance(value, str) and value.strip().lower() == "none")
         ):
@@ -130,7 +125,7 @@ def setting(
 
 
 def defined_settings(kind: type[Defined] | Defined) -> tuple[Setting, ...]:
-    """All settings that a dataclass defines, in its order."""
+    """All settings that a dataclass defines, in order."""
     return tuple(
         Setting(
             name=each.name,

@@ -1,7 +1,7 @@
-"""Reads a file of settings or of keys, YAML or TOML by its ending, into plain keys and values.
+"""Reads a file of settings or of keys into plain keys and values. Its ending says YAML or TOML.
 
-Refuses what is not such a file in one sentence; knows nothing of the settings. Called at
-start-up, from one thread.
+Refuses other files in one sentence. Knows nothing of the settings. Called at start-up, from one
+thread.
 
 Tests: tests/unit/config/test_resolve.py.
 """
@@ -15,16 +15,16 @@ import yaml
 from jitney.errors import ConfigError
 
 FILE_BYTES_MAX = 65_536
-"""A settings file is a page of text; anything larger is the wrong file."""
+"""A settings file is a page of text; a larger file is the wrong one."""
 
 KEY_CHARACTERS_MAX = 40
-"""Characters of a key that are repeated."""
+"""How much of a key a message repeats."""
 
 
 def load(file: Path, kind: str = "settings") -> dict[str, object]:
     """The keys and values at the top of the file; an empty file has none.
 
-    `kind` is what errors call it.
+    `kind` is the file's name in error messages.
     """
     text = _read(file, kind)
     ending = file.suffix.lower()
@@ -48,7 +48,7 @@ def load(file: Path, kind: str = "settings") -> dict[str, object]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, and where, in one line."""
+    """The mistake and its place, in one line."""
     mark = getattr(error, "problem_mark", None)
     if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
@@ -84,8 +84,8 @@ def _parse_yaml(text: str) -> Any:  # Any: YAML holds anything
 
 
 def _refuse_twice(node: yaml.Node, path: tuple[str, ...], seen: set[int]) -> None:
-    """Refuse a key that one table has twice: the library keeps the last and says nothing."""
-    # A node that is referred to again, perhaps from within itself, is the same one.
+    """Refuse a key that a table has twice: the library would silently keep the last."""
+    # Aliases lead to the same node again, perhaps from inside it.
     if id(node) in seen:
         return
     seen.add(id(node))

@@ -1,7 +1,7 @@
-"""The forms a value may take, from a file, the environment, a flag or Python: text in, value out.
+"""The forms of values: each reads a value from a file, the environment, a flag or Python.
 
-Each form says what it expects in words, and reads a value or raises ValueError. It never clamps
-and never guesses. Pure; any thread.
+Each form says in words what it expects. It reads a value or raises ValueError, and never clamps or
+guesses. Pure; any thread.
 """
 
 import math
@@ -36,7 +36,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 class Refused(ValueError):
-    """A value of the right form that cannot be used: why, and what to do, as a clause."""
+    """A value of the right form that cannot be used. Its message is a clause: why, what to do."""
 
 
 class Form(Protocol):
@@ -49,11 +49,11 @@ class Form(Protocol):
 
     @property
     def placeholder(self) -> str | None:
-        """What stands for a value in the help; None where the flag alone says it."""
+        """The placeholder of a value in the help; None for a flag without a value."""
         ...
 
     def read(self, value: object) -> object:
-        """The value, checked; ValueError when it is not of this form."""
+        """The checked value. Raises ValueError for another form."""
         ...
 
 
@@ -71,13 +71,13 @@ class Whole:
         return f"a whole number from {self.lowest} to {self.highest}"
 
     def read(self, value: object) -> int:
-        """A number, or its digits with underscores allowed between them."""
+        """A number, or its digits, with or without underscores between them."""
         return _within(_whole(value) if isinstance(value, str) else value, self)
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number within bounds; `above` leaves the lower bound itself out."""
+    """A finite number within bounds; with `above`, the lower bound itself is not allowed."""
 
     lowest: float
     highest: float
@@ -99,7 +99,7 @@ class Number:
             raise ValueError(value)
         if not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
             raise ValueError(value)
-        assert math.isfinite(value), "the bounds are finite"
+        assert math.isfinite(value), "The bounds are finite"
         return float(value)
 
 
@@ -132,10 +132,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One word of a fixed list; `kind` makes it the type that the rest of the code knows.
+    """One word of a fixed list; `kind` converts it to the type that the code uses.
 
-    Case and what stands between the parts of a word do not matter: bounded-stall is BoundedStall
-    and bounded_stall. `synonyms` are pairs of another system's word and ours.
+    Case, - and _ do not matter: bounded-stall is also BoundedStall and bounded_stall. `synonyms`
+    are pairs of another system's word and ours.
     """
 
     words: tuple[str, ...]
@@ -153,7 +153,7 @@ class OneOf:
         return "|".join(self.words)
 
     def read(self, value: object) -> str:
-        """The word. YAML turns an unquoted on or off into a truth value: that is turned back."""
+        """The word. YAML reads an unquoted on or off as a truth value: convert that back."""
         if isinstance(value, bool):
             value = "on" if value else "off"
         if not isinstance(value, str) or len(value) > WORD_CHARACTERS_MAX:
@@ -185,7 +185,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A path; a leading ~ is the home folder. Whether anything is there is not looked at."""
+    """A path; a leading ~ is the home folder. The file need not exist."""
 
     expected: ClassVar[str] = "a path"
     placeholder: ClassVar[str] = "PATH"
@@ -199,19 +199,19 @@ class Location:
             raise ValueError(value)
         try:
             return Path(text).expanduser()
-        except RuntimeError as error:  # ~name, and nobody is called that
+        except RuntimeError as error:  # ~name of a user that does not exist
             raise ValueError(value) from error
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPlace:
-    """The path of a model, or its name on the hub; which of them is for whoever loads it."""
+    """The path of a model, or its name on the hub. The loader decides which of them it is."""
 
     expected: ClassVar[str] = "a path, or a name such as owner/name:quant"
     placeholder: ClassVar[str] = "MODEL"
 
     def read(self, value: object) -> Path:
-        """The path, or the name in the place of one. What begins with ./ can only be a path."""
+        """The path or the name, as a `Path`. A value that begins with ./ can only be a path."""
         path = Location().read(value)
         begins = value.strip() if isinstance(value, str) else ""
         return path.absolute() if begins.startswith("./") else path
@@ -240,7 +240,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Several words, between commas or as a list; each of at most so many characters."""
+    """Several words, separated by commas or as a list; each of at most `highest` characters."""
 
     highest: int
     placeholder: ClassVar[str] = "NAME,..."
@@ -263,10 +263,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Origins as browsers send them, between commas or as a list; `*` is any.
+    """Origins as browsers send them, with commas between them or as a list; `*` is any.
 
-    A browser sends lower case, no path and no port that is the scheme's own; anything else would
-    never match.
+    A browser sends lower case, without a path and without the scheme's own port. Another spelling
+    would never match.
     """
 
     highest: int
@@ -291,17 +291,17 @@ class Origins:
 
 
 def value_text(value: object) -> str:
-    """A refused value for a message, cut short: a small file may hold a vast one."""
+    """A refused value for a message, shortened: a small file may hold a huge value."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
-        value = value[0]  # as a flag gives it that may be given several times
+        value = value[0]  # from a flag that may be given several times
     if isinstance(value, dict | list):
         return "a list" if isinstance(value, list) else "a table"
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a vast number"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def size_text(count: int) -> str:
-    """Bytes for people: in the largest binary unit that divides them."""
+    """Bytes for people, in the largest binary unit that divides them."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         factor = _UNITS[unit.lower()]
         if count and count % factor == 0:
@@ -315,7 +315,7 @@ def _letters(word: str) -> str:
 
 
 def _is_sent(scheme: str, port: str | None) -> bool:
-    """Whether a browser writes this port behind an origin."""
+    """Whether a browser sends an origin with this port."""
     return port is None or (0 < int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
 
 

@@ -1,8 +1,6 @@
-"""The keys of the server's callers, and the file that they are read from.
+"""Reads the keys of the server's callers from a file.
 
-Called at start-up, from one thread.
-
-`EXAMPLE` shows one, and `FIELDS` says what each field means.
+`EXAMPLE` shows a file, and `FIELDS` explains each field. Called at start-up, from one thread.
 """
 
 from collections.abc import Mapping
@@ -29,7 +27,7 @@ keys:
 
 KEYS_MAX = 1000
 RATE_MIN = 60 / RETRY_AFTER_S_MAX
-"""One in the longest time that a caller is ever told to wait."""
+"""One request in the longest time that a reply asks a caller to wait."""
 
 RATE_MAX = 1e12
 SECRET_CHARACTERS_MIN = 8
@@ -44,7 +42,7 @@ FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
     {
         "name": (
             _TEXT,
-            "Who it is: in the log, on the page, and as a tenant of the policy `fair`.",
+            "The caller's name in the log, on the page, and as a tenant of the policy `fair`.",
         ),
         "key": (
             _SECRET,
@@ -53,7 +51,7 @@ FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
         "key_env": (_TEXT, "In place of `key`: the environment variable that holds the secret."),
         "priority": (
             _PRIORITY,
-            "The highest that it may ask for: `low`, `normal`, `high` or `critical`. "
+            "The highest priority that it may ask for: `low`, `normal`, `high` or `critical`. "
             "Default: `critical`.",
         ),
         "requests_per_minute": (
@@ -73,20 +71,20 @@ FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
         ),
         "running_share": (
             _SHARE,
-            "The part of the places to run in, `max_num_seqs`, that it may take, above 0 and up "
-            f"to 1, and one place at least. Default: {RUNNING_SHARE:g}, and 1 for the only key.",
+            "The part of `max_num_seqs` that its sequences may take, above 0 and up to 1, and at "
+            f"least one sequence. Default: {RUNNING_SHARE:g}, and 1 for the only key.",
         ),
         "cache_scope": (_TEXT, "Keys of one scope share cached prefixes. Default: its name."),
     }
 )
-"""What a key may have: its form, and what the reference page says of it."""
+"""The fields of a key: each with its form and its text on the reference page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Someone who may call, and how much. None is no limit.
+    """A caller and its limits. None is no limit.
 
-    `scope` is the boundary of prefix reuse: callers share cached prefixes only within one.
+    Callers share cached prefixes only within one `scope`.
     """
 
     name: str
@@ -97,17 +95,17 @@ class Key:
     scope: str | None = None
     queue_share: float | None = None
     running_share: float | None = None
-    """Parts of the queue and of the places that it may hold. None is all of them for the only
-    key, and for one of several what `jitney.core.limits` says."""
+    """Its shares of the queue and of the running sequences. None is all for the only key, and the
+    default of `jitney.core.limits` for one of several."""
 
     @property
     def cache_scope(self) -> str:
-        """Its own name unless it was given a scope to share."""
+        """Its `scope`, or else its name."""
         return self.name if self.scope is None else self.scope
 
 
 def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
-    """The keys in this file. Raises ConfigError; it never repeats a key."""
+    """The keys in this file. Raises ConfigError, which never repeats a secret."""
     tree = settings_file.load(file, "key")
     entries = tree.get("keys")
     if set(tree) != {"keys"} or not isinstance(entries, list) or not entries:
@@ -123,8 +121,8 @@ def check_apart(keys: tuple[Key, ...], who_has: str) -> None:
     """Refuse two keys with one name or one secret. Raises ConfigError."""
     for what in ("name", "secret"):
         if len({getattr(key, what) for key in keys}) < len(keys):
-            # Without the name, which says little for keys of flags, or the secret.
-            raise ConfigError(f"{who_has} two keys that have one {what}; change one of them.")
+            # Show neither the secret, nor the name, which says little for keys of flags.
+            raise ConfigError(f"{who_has} two keys with the same {what}; change one of them.")
 
 
 def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
@@ -161,7 +159,7 @@ def _read_field(name: str, value: object, where: str) -> object:
     try:
         return form.read(value)
     except ValueError:
-        # The value is not repeated: it may be a secret.
+        # The message does not repeat the value: it may be a secret.
         quoted = isinstance(form, Text) and not isinstance(value, str)
-        hint = "; what looks like a number or a date is to be put in quotes" if quoted else ""
+        hint = "; put a value that looks like a number or a date in quotes" if quoted else ""
         raise ConfigError(f"{where}: {name} must be {form.expected}{hint}.") from None

@@ -1,4 +1,4 @@
-"""What this machine says about itself: the environment and the cache folder.
+"""The environment of the process, and the cache folder.
 
 The only place that reads `os.environ`. Called at start-up, from one thread.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def environment() -> dict[str, str]:
-    """A copy of the environment, taken once and handed down."""
+    """A copy of the environment."""
     return dict(os.environ)
 
 
@@ -19,7 +19,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
         if environ.get(variable, "").strip():
             return Path(environ[variable]).expanduser()
     shared = Path(environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says that relative paths are ignored.
     if shared.is_absolute():
         return shared / "jitney"
     return Path("~/.cache/jitney").expanduser()

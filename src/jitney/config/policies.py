@@ -1,7 +1,7 @@
-"""The form of `policy`: one of ours by its word, or one's own by import path or as an object.
+"""The form of `policy`: the name of one of ours, or an own policy by import path or as an object.
 
-An import path runs the module that it names, as any import does; the current folder is not looked
-in unless PYTHONPATH says so. Called at start-up, from one thread.
+An import path runs the module that it names, as any import does. The current folder is searched
+only if PYTHONPATH names it. Called at start-up, from one thread.
 """
 
 import importlib
@@ -17,13 +17,13 @@ REASON_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class PolicyForm:
-    """A word, `package.module:Name`, or from Python an object with `rank` or a class of such."""
+    """A word, `package.module:Name`, or in Python an object with `rank`, or its class."""
 
     words: tuple[str, ...] = tuple(Policy)
 
     @property
     def expected(self) -> str:
-        """The words, and what else may be given."""
+        """The words and the other forms."""
         return (
             f"one of {', '.join(self.words)}, or one of your own: package.module:Name, or in "
             "Python an object with rank(candidate)"
@@ -31,11 +31,11 @@ class PolicyForm:
 
     @property
     def placeholder(self) -> str:
-        """The words, and how an import path looks."""
+        """The words and the form of an import path."""
         return "|".join((*self.words, "MODULE:NAME"))
 
     def read(self, value: object) -> Policy | SchedulingPolicy:
-        """The policy; a class is made without arguments."""
+        """The policy. A class is called without arguments."""
         if isinstance(value, str) and ":" in value:
             return _made(_imported(value.strip()))
         if isinstance(value, str):
@@ -46,14 +46,14 @@ class PolicyForm:
 
 
 def policy_text(policy: Policy | SchedulingPolicy) -> str:
-    """A policy for people: its word, or where its class is."""
+    """A policy for people: its word, or the import path of its class."""
     if isinstance(policy, Policy):
         return str(policy)
     return f"{type(policy).__module__}:{type(policy).__qualname__}"
 
 
 def _imported(path: str) -> object:
-    """What an import path names. Raises Refused, or ValueError where it is none."""
+    """The object that an import path names. Raises Refused, or ValueError for a wrong path."""
     place, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*place.split("."), *name.split("."))):
         raise ValueError(path)
@@ -61,10 +61,10 @@ def _imported(path: str) -> object:
         found: object = importlib.import_module(place)
     except ImportError as error:
         raise Refused(
-            f"which cannot be imported ({_reason(error)}); install its package, or name the "
-            "folder that it is in by PYTHONPATH"
+            f"which cannot be imported ({_reason(error)}); install its package, or add its folder "
+            "to PYTHONPATH"
         ) from None
-    except (Exception, SystemExit) as error:  # the module is anybody's, and may raise anything
+    except (Exception, SystemExit) as error:  # a foreign module may raise anything
         raise Refused(
             f"which fails while it is imported ({_reason(error)}); import {place} by itself to see "
             "where"
@@ -77,11 +77,11 @@ def _imported(path: str) -> object:
 
 
 def _made(found: object) -> SchedulingPolicy:
-    """The policy itself, where its class was given."""
+    """The policy; if it is a class, an instance of it."""
     if not callable(getattr(found, "rank", None)):
         raise Refused(
-            "which has no rank; give it a method rank(candidate) that returns a number, the "
-            "smallest being next"
+            "which has no rank; give it a method rank(candidate) that returns a number; the "
+            "smallest is next"
         )
     if isinstance(found, type):
         try:
@@ -91,7 +91,7 @@ def _made(found: object) -> SchedulingPolicy:
                 f"which cannot be made without arguments ({_reason(error)}); give an object in "
                 "its place"
             ) from None
-    assert isinstance(found, SchedulingPolicy), "it has a rank"
+    assert isinstance(found, SchedulingPolicy), "A policy has a rank"
     return found
 
 

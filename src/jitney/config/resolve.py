@@ -1,7 +1,7 @@
-"""Where each setting comes from: defaults, a file, the environment, flags, each over the last.
+"""Finds the value of each setting: flags win over the environment, a file and the defaults.
 
-`resolve` is the one way in. It refuses what it does not know and what it cannot read, and says
-where it found it. Called at start-up, from one thread; reads one file and nothing else.
+`resolve` is the entry point. It refuses unknown names and bad values, and says where it found them.
+Called at start-up, from one thread; reads one file and nothing else.
 """
 
 import difflib
@@ -23,36 +23,36 @@ from jitney.errors import ConfigError
 DEFAULT = "default"
 
 SPELLED_MAX = 160
-"""Characters of an unknown name that are repeated; those of all tables are 54."""
+"""How much of an unknown name a message repeats; all tables together have 54 characters."""
 
 PART_CHARACTERS_MIN = 3
-"""A word of so many letters that stands within a known one is near to it."""
+"""A word of at least so many letters is near to a known word that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """All settings, and for each its source in words: 'default', 'file jitney.yaml', ..."""
+    """All settings, each with its source in words: 'default', 'file jitney.yaml', ..."""
 
     settings: Settings
     serving: ServeSettings
     sources: Mapping[str, str]
 
     def given(self) -> dict[str, Any]:  # Any: of every setting's type
-        """The settings of the engine that somebody set, by name."""
+        """The engine's settings that are not defaults, by name."""
         names = [each.name for each in known_settings() if self.sources[each.name] != DEFAULT]
         return {name: getattr(self.settings, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as it was found, before it is read."""
+    """A value as it was written, before it is checked."""
 
     name: str
     """A setting, or a word of another system."""
     value: object
     source: str
     is_meant: bool = False
-    """Whether it is what a word of another system means, and not what was written."""
+    """Whether it is the meaning of another system's word, and not the written value."""
 
 
 def resolve(
@@ -62,7 +62,7 @@ def resolve(
     *,
     given_as: Literal["flag", "argument"] = "flag",
 ) -> Resolved:
-    """The settings in force. A flag that is None, and a variable that is empty, is not given."""
+    """The settings in force. A flag that is None and an empty variable do not count."""
     layers = (
         _from_file(file) if file is not None else [],
         _from_environment(environ),
@@ -88,7 +88,7 @@ def resolve(
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like the one given; None where none is near."""
+    """The known word that is most like this one; None if none is near."""
     lowered = word.lower()
     found = [each for each in sorted(known) if _is_near(lowered.strip("-"), each.strip("-"))]
     return max(
@@ -99,7 +99,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _is_near(word: str, known: str) -> bool:
-    """Whether one was meant for the other: a part of it, or a third of the letters wrong."""
+    """Whether `word` is a part of `known`, or at most a third of the letters differ."""
     if len(word) >= PART_CHARACTERS_MIN and word in known:
         return True
     blocks = difflib.SequenceMatcher(None, word, known).get_matching_blocks()
@@ -108,7 +108,7 @@ def _is_near(word: str, known: str) -> bool:
 
 
 def _names(given_as: str = "flag") -> list[str]:
-    """Everything that is understood, of ours and of others; from Python, the engine's only."""
+    """All known names, ours and those of other systems; from Python, the engine's only."""
     served = known_serve_settings() if given_as == "flag" else ()
     settings = [known.name for known in (*known_settings(), *served)]
     words = [word.name for word in WORDS if word.setting is None or word.setting in settings]
@@ -122,7 +122,7 @@ def _from_file(file: Path) -> list[_Given]:
 def _from_table(
     table: Mapping[str, object], source: str, path: tuple[str, ...], inner: tuple[str, ...]
 ) -> Iterator[_Given]:
-    """What stands in a table of a file, and in the tables that may stand within this one."""
+    """The values in a table of a file, and in the tables inside it."""
     for key, value in table.items():
         within = (*path, str(key))
         spelled = ".".join(within)
@@ -176,7 +176,7 @@ def _named(key: str, spelled: str, place: str, given_as: str = "flag") -> str:
 
 def _hint(close: str | None) -> str:
     if close is None:
-        return "`jitney config show` lists those that there are"
+        return "`jitney config show` lists all settings"
     return f"the nearest known one is {close}"
 
 
@@ -185,12 +185,12 @@ def _place(source: str) -> str:
 
 
 def _plain(key: str) -> str:
-    """A key as settings are written: case, - and _ do not matter."""
+    """A key in the spelling of our settings: lower case with _."""
     return key.lower().replace("-", "_")
 
 
 def _translated(layer: list[_Given]) -> Iterator[_Given]:
-    """The same under the names of settings; words that set nothing are left out."""
+    """The same values under our names; words that set nothing are left out."""
     words = {word.name: word for word in WORDS}
     for given in layer:
         word = words.get(given.name)
@@ -199,27 +199,27 @@ def _translated(layer: list[_Given]) -> Iterator[_Given]:
         elif word.meaning is not None:
             yield from _meant(word, given)
         else:
-            assert word.setting is not None, f"{word.name} has no meaning"
+            assert word.setting is not None, f"{word.name} names a setting"
             yield replace(given, name=word.setting)
 
 
 def _meant(word: Word, given: _Given) -> Iterator[_Given]:
-    """The setting that a word and its value stand for. Raises ConfigError where there is none."""
-    assert word.meaning is not None, f"{word.name} is a name only"
-    told = f"{word.name} is {value_text(given.value)} in {given.source}"
+    """The setting that a word and its value mean. Raises ConfigError if they mean none."""
+    assert word.meaning is not None, f"{word.name} has a meaning"
+    found = f"{word.name} is {value_text(given.value)} in {given.source}"
     try:
         value = word.meaning.form.read(given.value)
     except ValueError:
-        raise ConfigError(f"{told}; expected {word.meaning.form.expected}.") from None
+        raise ConfigError(f"{found}; expected {word.meaning.form.expected}.") from None
     values = dict(word.meaning.values)
     if value not in values:
-        raise ConfigError(f"{told}, and {word.meaning.advice}.")
+        raise ConfigError(f"{found}, and {word.meaning.advice}.")
     if word.setting is not None:
         yield _Given(word.setting, values[value], given.source, is_meant=True)
 
 
 def _refuse_twice(first: _Given, second: _Given, *, is_equal: bool) -> None:
-    """Refuse one setting under two names, unless a word of others means the same value."""
+    """Refuse one setting under two names, unless another system's word means the same value."""
     places = " and ".join(dict.fromkeys((first.source, second.source)))
     if not first.is_meant and not second.is_meant:
         raise ConfigError(
@@ -238,7 +238,7 @@ def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
         values.setdefault(known.name, known.default)
     if values["cache_dir"] is None:
         values["cache_dir"] = cache_folder(environ)
-    # Only a chunk that nobody asked for follows the budget; one that was given is refused.
+    # Only the default chunk is lowered to the budget; a given one that is too large is refused.
     if not is_chunk_given:
         values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])
 

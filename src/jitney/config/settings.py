@@ -1,8 +1,7 @@
-"""Every setting: `Settings` of the engine and `ServeSettings` of the server, one field each.
+"""Every setting: one field each of `Settings` (the engine) or `ServeSettings` (the server).
 
-Flags, environment names, the reference page and every check are derived from these fields, so
-there is nothing to keep in step. A file or an environment may hold both; commands that do not
-serve ignore those of the server. Frozen; read by any thread.
+Flags, environment names, the reference page and all checks come from these fields. A file or an
+environment may hold both; commands that do not serve ignore the server's. Frozen; any thread reads.
 """
 
 from dataclasses import dataclass, fields
@@ -62,7 +61,7 @@ def _tokens(lowest: int = 1) -> Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings, resolved. None means what the field's help says it means."""
+    """All settings of the engine. The help of a field says what None means."""
 
     model: Path | None = _model(
         ModelPlace(),
@@ -72,24 +71,24 @@ class Settings:
     )
     backend: BackendName = _model(
         OneOf(get_args(BackendName)),
-        "What runs the model; auto is OpenVINO where it knows the model and llama.cpp "
-        "elsewhere, and fake has no model: its next token is a hash.",
+        "What runs the model. auto is OpenVINO if it knows the model, else llama.cpp. fake has no "
+        "model: its next token is a hash.",
         default="auto",
     )
     dtype: Dtype = _model(
         OneOf(get_args(Dtype)),
-        "Numbers that OpenVINO computes with; auto is bfloat16 where the processor has it and "
-        "there are two threads or more, and float32 with rounded activations elsewhere.",
+        "The number type that OpenVINO computes with. auto is bfloat16 if the processor has it and "
+        "there are two threads or more, else float32 with rounded activations.",
         default="auto",
     )
     kv_cache_dtype: KvCacheDtype = _model(
         OneOf(get_args(KvCacheDtype)),
-        "Numbers that OpenVINO keeps keys and values as; auto is that of dtype.",
+        "The number type of OpenVINO's keys and values; auto is that of dtype.",
         default="auto",
     )
     backend_process: bool = _model(
         Switch(),
-        "Run the backend in a process of its own, which is restarted when it crashes.",
+        "Run the backend in its own process, which is restarted when it crashes.",
         default_text="true for jitney serve, else false",
         default=False,
     )
@@ -98,18 +97,18 @@ class Settings:
     )
     gpu_layers: int = _model(
         Whole(-1, 10_000),
-        "Layers of the model to put on a GPU, if llama.cpp was built for one; -1 is all.",
+        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.",
         default=0,
     )
     flash_attention: FlashAttention = _model(
         OneOf(get_args(FlashAttention)),
-        "Fused attention kernels; auto takes the faster ones.",
+        "Fused attention kernels; auto takes the faster choice.",
         default="auto",
     )
     batch_invariant: BatchInvariant = _model(
         OneOf(get_args(BatchInvariant)),
-        "The same request gives the same text, whatever else is in the batch; auto is on where "
-        "the backend can do it here.",
+        "The same request gives the same text, whatever else is in the batch; auto is on if the "
+        "backend can do it here.",
         default="auto",
     )
     max_num_seqs: int = _batch(
@@ -117,13 +116,13 @@ class Settings:
     )
     max_num_batched_tokens: int = _batch(
         Whole(1, 1_048_576),
-        "Tokens that one forward pass computes at most, over all sequences.",
+        "The most tokens that one forward pass computes, over all sequences.",
         default=2048,
     )
     prefill_chunk: int = _batch(
         Whole(1, 1_048_576),
-        "Prompt tokens of one sequence that one forward pass computes at most.",
-        default_text="512, or max_num_batched_tokens where that is smaller",
+        "The most prompt tokens of one sequence that one forward pass computes.",
+        default_text="512, or max_num_batched_tokens if that is smaller",
         default=512,
     )
     max_model_len: int | None = _batch(
@@ -134,8 +133,8 @@ class Settings:
     kv_tokens: int | None = _memory(
         _tokens(2),
         "The memory budget: tokens whose keys and values are kept, over all sequences.",
-        default_text="as many of the longest sequences as may run, within a quarter of the "
-        f"free memory; {KV_TOKENS_DEFAULT} or max_model_len where that is not known",
+        default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
+        f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
     )
     memory_limit: int | None = _memory(
         Size(2**20, BYTES_MAX),
@@ -148,23 +147,23 @@ class Settings:
     )
     cache_tokens: int | None = _memory(
         _tokens(),
-        "Tokens that idle cached prefixes may hold at most.",
-        default_text="whatever is free",
+        "The most tokens that unused cached prefixes may hold.",
+        default_text="all free memory",
     )
     max_per_sequence: PerSequence = _memory(
         OneOf(get_args(PerSequence)),
-        "How long a sequence may become: overcommit lets any reach max_model_len and preempts "
-        "when memory runs out; even allows kv_tokens / max_num_seqs, so that it never does.",
+        "How long a sequence may become. overcommit allows max_model_len and preempts when memory "
+        "runs out. even allows kv_tokens / max_num_seqs, so that memory never runs out.",
         default="overcommit",
     )
     watermark: float = _memory(
         Number(0.0, 0.5),
-        "Share of the memory that admission leaves free, so that running sequences can grow.",
+        "The share of the memory that stays free for running sequences to grow.",
         default=0.02,
     )
     saved_limit: int = _memory(
         Size(0, BYTES_MAX),
-        "Bytes of RAM for the memory of preempted sequences; beyond it they are recomputed.",
+        "Bytes of RAM for the memory of preempted sequences; the others are recomputed.",
         default=2**30,
     )
     strategy: Strategy = _scheduling(
@@ -174,8 +173,8 @@ class Settings:
     )
     policy: Policy | SchedulingPolicy = _scheduling(
         PolicyForm(),
-        "Who is next: first come, class, shortest work, a fair share per tenant, or whoever a "
-        "SchedulingPolicy of one's own says.",
+        "Which request is next: the oldest, the highest class, the shortest, a fair share per "
+        "tenant, or the choice of your own SchedulingPolicy.",
         default=Policy.FIFO,
     )
     mix: Mix = _scheduling(
@@ -185,65 +184,65 @@ class Settings:
     )
     enable_preemption: bool = _scheduling(
         Switch(),
-        "Let a request of a higher class take the place of a running one under the policy "
-        "priority; when memory runs out, sequences are preempted all the same.",
+        "Under the policy priority, let a request of a higher class take the place of a running "
+        "one. When memory runs out, sequences are preempted in any case.",
         default=True,
     )
     max_wait_ms: float | None = _scheduling(
         Number(0.0, 60_000.0),
-        "How long newcomers are gathered before they join, or a group waits to fill up.",
+        "How long new requests are collected before they join, or a group waits to fill up.",
         default_text="0 under continuous, 50 under dynamic and adaptive, 1000 under static",
     )
     window_size: int | None = _scheduling(
         Whole(1, 4096),
-        "Requests that end the window of max_wait_ms early under continuous.",
-        default_text="as many as there are free places",
+        "Under continuous, the number of new requests that ends the wait of max_wait_ms early.",
+        default_text="the number of free places",
     )
     min_batch_size: int = _scheduling(
         Whole(1, 4096),
-        "The fewest requests that depart together before max_wait_ms has passed, where a group "
-        "of adaptive or window_size is smaller.",
+        "The fewest requests that start together before max_wait_ms has passed; for adaptive, and "
+        "for continuous with a window_size.",
         default=1,
     )
     wait_until_full: bool = _scheduling(
         Switch(),
-        "Let a static group wait for exactly max_num_seqs requests, for ever if need be; those "
-        "whom a key's share holds back count.",
+        "Let a static group wait for exactly max_num_seqs requests, without a time limit. Requests "
+        "that a key's share holds back count too.",
         default=False,
     )
     group_answers: GroupAnswers = _scheduling(
         OneOf(tuple(GroupAnswers), GroupAnswers),
-        "Hand out the answers of a group together when its last one ends, or each when it ends.",
+        "Give the answers of a group together when its last one ends, or each when it ends.",
         default=GroupAnswers.TOGETHER,
     )
     prefill_batch_size: int | None = _scheduling(
         Whole(1, 4096),
-        "Prompts that one tick computes at most under the mix separate.",
-        default_text="what max_num_batched_tokens holds",
+        "Under the mix separate, the most prompts that one tick computes.",
+        default_text="as many as fit max_num_batched_tokens",
     )
     decode_batch_size: int | None = _scheduling(
         Whole(1, 4096),
-        "Sequences that one tick generates for at most under the mix separate.",
+        "Under the mix separate, the most sequences that one tick generates for.",
         default_text="all",
     )
     target_stall_ms: float = _scheduling(
         Number(0.0, 60_000.0, above=True),
-        "The time between tokens that the mixes bounded-stall and separate keep to.",
+        "The longest time between tokens that the mixes bounded-stall and separate allow.",
         default=100.0,
     )
     target_tick_ms: float = _scheduling(
         Number(0.0, 60_000.0, above=True),
-        "The time of a tick above which the strategy adaptive makes its groups smaller.",
+        "When a tick takes longer, the strategy adaptive makes its groups smaller.",
         default=100.0,
     )
     overtake_s: float = _scheduling(
         Number(0.0, DAY_S),
-        "No request is overtaken by one that came more than this later, whatever the policy.",
+        "Under every policy, a request that came more than this later does not overtake.",
         default=30.0,
     )
     max_num_queued_reqs: int = _queue(
         Whole(1, 1_000_000),
-        "Requests that may wait; one more is refused and told when to try again.",
+        "Requests that may wait; a further one is refused with the time to try again.",
         default=1024,
     )
     max_num_queued_tokens: int = _queue(
@@ -261,15 +260,15 @@ class Settings:
     )
     seed: int | None = _other(
         Whole(0, limits.SEED_MAX),
-        "Where the seeds of requests that bring none are drawn from.",
+        "The source of seeds for requests without their own.",
         default_text="a new one at each start",
     )
     log_batch_composition: bool = _other(
-        Switch(), "Log what is in each batch, one line per tick.", default=False
+        Switch(), "Log the content of each batch, one line per tick.", default=False
     )
     cache_dir: Path = _other(
         Location(),
-        "Where models made ready for use are kept.",
+        "The folder for converted models.",
         default_text="jitney in $XDG_CACHE_HOME, or in ~/.cache",
         default_factory=lambda: cache_folder(environment()),
     )
@@ -282,17 +281,17 @@ class Settings:
 
 
 def known_settings() -> tuple[Setting, ...]:
-    """All settings of the engine, in the order of their definition."""
+    """All settings of the engine, in order."""
     return defined_settings(Settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """All settings of the server, resolved. Checked when they are read."""
+    """All settings of the server. `resolve` checks them."""
 
     host: str = _server(
         Text(1, NAME_MAX),
-        "The address to listen on; 0.0.0.0 is every one that this machine has.",
+        "The address to listen on; 0.0.0.0 is every address of this machine.",
         default="127.0.0.1",
     )
     port: int = _server(
@@ -300,13 +299,13 @@ class ServeSettings:
     )
     served_model_name: tuple[str, ...] = _server(
         Words(NAME_MAX),
-        "What callers call the model; the first name is the one that replies carry.",
+        "The names of the model for callers; replies have the first one.",
         default_text="the name of its file",
         default=(),
     )
     api_key: tuple[str, ...] = _server(
         Words(NAME_MAX),
-        "Keys that callers must send one of.",
+        "Keys; a caller must send one of them.",
         default_text="none: everyone may call",
         is_secret=True,
         default=(),
@@ -318,8 +317,8 @@ class ServeSettings:
     )
     allowed_host: tuple[str, ...] = _server(
         Words(NAME_MAX),
-        "Names that the server may be called by in the Host header; `*` is any. Without keys, "
-        "a server on a loopback address always answers to the names of this machine.",
+        "Names that the Host header may have; `*` is any. Without keys, a server on a loopback "
+        "address always accepts the names of this machine.",
         default_text="any; without keys on a loopback address, those of this machine",
         default=(),
     )
@@ -331,7 +330,7 @@ class ServeSettings:
     )
     shutdown_timeout: float = _server(
         Number(0.0, 86_400.0),
-        "Seconds that running requests may take to finish once the server is told to stop.",
+        "Seconds that running requests have to finish when the server stops.",
         default=30.0,
     )
     body_limit: int | None = _server(
@@ -341,12 +340,12 @@ class ServeSettings:
     )
     stall_timeout: float = _server(
         Number(0.0, 86_400.0, above=True),
-        "Seconds without a forward pass, while requests wait, until /health says so.",
+        "Seconds without a forward pass, while requests wait, until /health reports it.",
         default=10.0,
     )
     read_timeout: float = _server(
         Number(0.0, 86_400.0, above=True),
-        "Seconds that a client may take nothing, with full buffers, before it is cut.",
+        "Seconds that a client may read nothing, with full buffers, before it is cut off.",
         default=30.0,
     )
     sse_ping_interval: float = _server(
@@ -360,5 +359,5 @@ class ServeSettings:
 
 
 def known_serve_settings() -> tuple[Setting, ...]:
-    """All settings of the server, in the order of their definition."""
+    """All settings of the server, in order."""
     return defined_settings(ServeSettings)

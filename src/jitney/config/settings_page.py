@@ -1,4 +1,4 @@
-"""The settings for people: the reference page, made from the definitions. Pure; any thread."""
+"""Makes the reference page of the settings from their definitions. Pure; any thread."""
 
 from collections.abc import Iterable
 
@@ -10,22 +10,22 @@ from jitney.config.words import SYNONYMS, TABLES, WORDS, Meaning, Word
 _HEAD = """\
 # Settings
 
-Each setting has one name. It can stand in a YAML or TOML file, in the environment and on the
-command line, and it is an argument of `LLM`; those of the server are flags of `jitney serve` only.
+Each setting has one name. It can be in a YAML or TOML file, in the environment and on the command
+line, and it is an argument of `LLM`. Settings of the server are flags of `jitney serve` only.
 A flag is stronger than the environment, the environment is stronger than the file, and the file is
 stronger than the default.
 
 - In a file the name is a key at the top: `max_num_seqs: 32`. `LLM(config="file.yaml")` reads the
   same file as `--config file.yaml`.
-- In the environment it is upper case behind `JITNEY_`: `JITNEY_MAX_NUM_SEQS=32`. An empty
-  variable is not given.
+- In the environment it is upper case after `JITNEY_`: `JITNEY_MAX_NUM_SEQS=32`. An empty
+  variable does not count.
 - On the command line it is a flag: `--max-num-seqs 32`. A switch has two: `--backend-process` and
   `--no-backend-process`.
-- Where none is a value, the word `none` stands for it.
+- If none is a value, write the word `none`.
 
-An unknown name, a value that cannot be read, a setting given twice in a file or by two of its
-names, a combination that cannot work and a setting that the chosen strategy or mix has no use for
-are errors.
+These are errors: an unknown name, a value that cannot be read, a setting given twice in a file or
+by two of its names, a combination that cannot work, and a setting that has no effect with the
+chosen strategy or mix.
 `jitney config show` says where each value came from.
 
 This page is made from the source by `make docs`.
@@ -46,11 +46,11 @@ llm = LLM(policy=LongestFirst())
 _OWN_POLICY = f"""\
 ## A policy of one's own
 
-`policy` is one of the words above, or an object with `rank(candidate)`, which orders those who
-wait: the smallest number is next, and of equal ones the older. From Python it is given as it is;
-from a file, the environment or a flag by its import path, as in
-`--policy my_package.my_module:LongestFirst`, where a class is made without arguments. The module
-must be one that Python finds: installed, or in a folder that PYTHONPATH names.
+`policy` is one of the words above, or an object with `rank(candidate)`, which orders the waiting
+requests: the smallest number is next, and of equal ones the older. In Python, give the object. In a
+file, the environment or a flag, give its import path, as in
+`--policy my_package.my_module:LongestFirst`; a class is called without arguments. Python must find
+the module: install it, or name its folder in PYTHONPATH.
 
 ```python
 {EXAMPLE_POLICY}```
@@ -69,17 +69,17 @@ _KEY_FILE_HEAD = f"""\
 _WORDS_HEAD = """\
 ## Words of other systems
 
-Words of other systems and of older documents are understood as well, in every place that a setting
-may stand in. In a file and in Python their case does not matter. These are other names:
+Words of other systems and of older documents work as well, everywhere. In a file and in Python
+their case does not matter. These are other names:
 """
 
 _SPELLINGS_HEAD = """\
-A word that is chosen from a list is understood in any case, with `-`, `_` or nothing between its
-parts, and in these spellings:
+A word from a list may be in upper or lower case, with `-`, `_` or nothing between its parts, and in
+these spellings:
 """
 
 _TABLES_HEAD = """\
-In a file the settings may stand within ThemisDB's tables, all of them or the inner ones. The tables
+In a file the settings may be inside ThemisDB's tables, all of them or the inner ones. The tables
 choose nothing; `llamacpp` does not choose the backend.
 """
 
@@ -121,7 +121,7 @@ def _other_words() -> list[str]:
     return [
         _WORDS_HEAD,
         _table(("word", "setting", "in the environment", "from"), names),
-        "These are put differently. What has no meaning here is refused:\n",
+        "These have other values. A value without a meaning here is refused:\n",
         _table(("word", "value", "stands for", "from"), meanings),
         _SPELLINGS_HEAD,
         _table(("setting", "value", "stands for"), spellings),
@@ -135,7 +135,7 @@ def _meaning_rows(word: Word, meaning: Meaning) -> list[tuple[str, ...]]:
     rows = [
         (
             f"`{str(value).lower()}`",
-            "what is always done" if ours is None else f"`{word.setting}: {ours}`",
+            "what jitney always does" if ours is None else f"`{word.setting}: {ours}`",
         )
         for value, ours in meaning.values
     ]

@@ -1,9 +1,9 @@
-"""Words of other systems, each with the setting that it stands for: one table, for every source.
+"""The words of other systems, each with the setting that it means: one table for all sources.
 
-Whoever arrives with a file of LlamaCppEx, ThemisDB, ZigLlama, the Mini-GPT course, llama.cpp or
-vLLM finds its words understood. Most are another name of a setting. Some are put differently and
-have a `Meaning`; what has none here is refused with what to do, and nothing is ignored. Read by
-`resolve`, by the command line and by the reference page. Pure; any thread.
+So a file of LlamaCppEx, ThemisDB, ZigLlama, the Mini-GPT course, llama.cpp or vLLM works here. Most
+words are another name of a setting. Some have other values, and so a `Meaning`. A value without a
+meaning here is refused with advice; nothing is ignored. `resolve`, the command line and the
+reference page read the table. Pure; any thread.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from jitney.config.forms import Form, Number, Switch, Whole
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What the values of a word stand for, where they are not those of the setting."""
+    """What the values of a word mean, if they are not those of the setting."""
 
     form: Form
     values: tuple[tuple[object, str | None], ...] = ()
-    """A value and what the setting is then; None is what jitney always does."""
+    """Pairs of a value and the setting's value; None is what jitney always does."""
     advice: str = ""
-    """What is said of every other value."""
+    """The message for every other value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ WORDS: tuple[Word, ...] = (
         "use_flash_attn",
         "flash_attention",
         THEMISDB,
-        # `on` would rule OpenVINO out, which has no such choice.
+        # `on` would exclude OpenVINO, which has no such choice.
         Meaning(Switch(), ((True, "auto"), (False, "off"))),
     ),
     Word("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
@@ -95,8 +95,7 @@ WORDS: tuple[Word, ...] = (
         COURSE,
         Meaning(
             Number(0.0, 86_400_000.0),
-            advice="an idle engine sleeps until a request comes and looks at no queue meanwhile; "
-            "leave it out",
+            advice="an idle engine sleeps until a request comes and polls no queue; leave it out",
         ),
     ),
     Word("prefill_batch", "prefill_batch_size", COURSE),
@@ -121,7 +120,7 @@ WORDS: tuple[Word, ...] = (
         Meaning(
             Switch(),
             ((True, None),),
-            "metrics are always counted, and nobody has to read them; leave it out",
+            "metrics are always counted; leave it out",
         ),
     ),
     Word("cache", "cache_dir", OLDER),
@@ -130,8 +129,8 @@ WORDS: tuple[Word, ...] = (
 )
 
 TABLES = ("llm_plugins", "llamacpp", "optimizations", "continuous_batching")
-"""Tables that settings may stand in within a file, each within those before it or without them:
-ThemisDB's. They group and choose nothing."""
+"""ThemisDB's tables that settings may be in within a file. Each may be inside those before it, or
+alone. They choose nothing."""
 
 SYNONYMS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {
@@ -139,9 +138,9 @@ SYNONYMS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         "policy": (("FCFS", "fifo"), ("Shortest-Job-First", "sjf")),
     }
 )
-"""Values of a setting in the spelling of others, each with ours."""
+"""Values of a setting in other spellings, each with ours."""
 
 
 def other_names(setting: str) -> tuple[str, ...]:
-    """The words that are another name of this setting and take its values."""
+    """The words that are another name of this setting, with the same values."""
     return tuple(word.name for word in WORDS if word.setting == setting and word.meaning is None)

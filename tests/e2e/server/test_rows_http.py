@@ -114,7 +114,7 @@ def test_row_37_a_server_that_anyone_may_call_says_so(
     """Guards the careless: told once by the command itself, and only where it is true."""
     with served(tmp_path, *flags):
         log = (tmp_path / "log").read_text()
-    assert log.count("anyone who can reach 0.0.0.0 may call") == is_warned, log
+    assert log.count("Anyone who can reach 0.0.0.0 may call") == is_warned, log
 
 
 @pytest.mark.parametrize("host", ["x/health?", "x/health#", "x#", "", "localhost/health"])

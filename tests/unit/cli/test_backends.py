@@ -77,7 +77,7 @@ def test_one_that_does_not_work_is_told_with_its_reason(
     stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
     found = overview(Settings(cache_dir=tmp_path))
     assert state(found, "openvino").endswith(f"; works here: no: {NO_ATTENTION}")
-    assert state(found, "llamacpp").endswith("; works here: it was seen to")
+    assert state(found, "llamacpp").endswith("; works here: yes, it was tried")
     assert found.chosen == "llamacpp"
     assert found.reason == f"OpenVINO does not work here: {NO_ATTENTION}"
     told = {each["name"]: each for each in json.loads(overview_json(found))["backends"]}

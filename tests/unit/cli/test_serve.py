@@ -63,7 +63,7 @@ def test_no_two_keys_are_one(
     if file is not None:
         path = tmp_path / "keys.yaml"
         path.write_text(f"keys: [{file}]")
-    with pytest.raises(ConfigError, match=f"have one {what}") as told:
+    with pytest.raises(ConfigError, match=f"with the same {what}") as told:
         read_keys(ServeSettings(api_key=flags, api_key_file=path))
     assert "one-secret" not in str(told.value)
 

@@ -131,7 +131,7 @@ def test_a_setting_given_twice_in_one_place_is_refused(tmp_path: Path) -> None:
         ({"cache_tokens": 65, "kv_tokens": 64}, "cache_tokens .65. is above"),
         ({"cache_tokens": 5, "enable_prefix_caching": False}, "enable_prefix_caching is off"),
         ({"max_model_len": 65, "max_num_queued_tokens": 64}, "must be able to wait"),
-        ({"min_batch_size": 5, "max_num_seqs": 4}, "no more can depart together"),
+        ({"min_batch_size": 5, "max_num_seqs": 4}, "no more can start together"),
     ],
 )
 def test_impossible_combinations_are_refused(flags: dict[str, object], sentence: str) -> None:
@@ -148,7 +148,7 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
         ({"wait_until_full": True}, "no effect where strategy is continuous"),
         ({"group_answers": "each"}, "set strategy to static or dynamic or adaptive"),
         ({"prefill_batch_size": 2}, "set mix to separate"),
-        ({"min_batch_size": 2}, "no fewer depart"),
+        ({"min_batch_size": 2}, "a group starts when it is full"),
         ({"min_batch_size": 2, "strategy": "dynamic"}, "set strategy to adaptive"),
         ({"decode_batch_size": 2}, "set mix to separate"),
         ({"target_tick_ms": 20, "strategy": "dynamic"}, "set strategy to adaptive"),

@@ -263,6 +263,6 @@ def test_messages_name_the_nested_path(text: str, told: str, tmp_path: Path) -> 
 def test_a_waiting_group_must_fit_into_the_queue() -> None:
     """Guards a static group without a timer, which could never fill and would wait for ever."""
     flags = {"strategy": "static", "wait_until_full": True, "max_num_seqs": 4}
-    with pytest.raises(ConfigError, match=r"max_num_queued_reqs .3. refuses them before"):
+    with pytest.raises(ConfigError, match=r"max_num_queued_reqs .3. allows fewer"):
         resolve({**flags, "max_num_queued_reqs": 3}, None, {})
     assert resolve({**flags, "max_num_queued_reqs": 4}, None, {}).settings.wait_until_full
