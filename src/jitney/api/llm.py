@@ -221,7 +221,7 @@ class LLM:
         callbacks = read_callbacks(options)
         request = self._request(read, read_params(1, params)[0], options)
         handle = self.engine.submit(request, streams=callbacks.want_deltas)
-        return self._served(self._shaped(handle, read), callbacks)
+        return self._with_callbacks(self._with_output(handle, read), callbacks)
 
     async def submit_async(
         self,
@@ -235,7 +235,7 @@ class LLM:
         # To tokenise a long text or compile a constraint would block the loop.
         request = await asyncio.to_thread(self._request, read, read_params(1, params)[0], options)
         handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
-        return self._served(self._shaped(handle, read), callbacks)
+        return self._with_callbacks(self._with_output(handle, read), callbacks)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -307,11 +307,13 @@ class LLM:
         made_id = f"{ID_PREFIX}{next(self._numbers)}"
         return request_factory.make(tokens, params, read_options(made_id, options))
 
-    def _shaped(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
+    def _with_output(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
         vocabulary = self.engine.backend.vocabulary
         return handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
 
-    def _served(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> Handle[RequestOutput]:
+    def _with_callbacks(
+        self, handle: Handle[RequestOutput], callbacks: Callbacks
+    ) -> Handle[RequestOutput]:
         if callbacks.are_given:
             self._callback_threads.serve(handle, callbacks)
         return handle

@@ -1,4 +1,4 @@
-"""Options of a single request from Python, beside its prompt. Pure; any thread."""
+"""Reads the options of a single request from Python. Pure; any thread."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, TypeVar

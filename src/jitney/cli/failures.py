@@ -47,7 +47,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         case KeyboardInterrupt():
             return INTERRUPTED
         case BrokenPipeError():
-            _forget(sys.stdout)
+            _discard(sys.stdout)
             return UNREAD
         case click.ClickException():
             say(_sentence(error.format_message()))
@@ -115,14 +115,14 @@ def _sentence(text: str) -> str:
 
 def _write_error(text: str) -> None:
     try:
-        if _is_read(sys.stderr):
+        if _is_writable(sys.stderr):
             sys.stderr.write(text)
             sys.stderr.flush()
     except OSError:
-        _forget(sys.stderr)
+        _discard(sys.stderr)
 
 
-def _is_read(stream: TextIO) -> bool:
+def _is_writable(stream: TextIO) -> bool:
     """Whether a line can be written now or soon; to a stream without a file it always can."""
     try:
         return bool(select.select([], [stream.fileno()], [], READER_S_MAX)[1])
@@ -130,7 +130,7 @@ def _is_read(stream: TextIO) -> bool:
         return True
 
 
-def _forget(stream: TextIO) -> None:
+def _discard(stream: TextIO) -> None:
     """Send a stream to the null device, so that the interpreter's last flush does not fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, stream.fileno())

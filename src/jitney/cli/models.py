@@ -51,10 +51,10 @@ def remove(options: RemoveOptions, given: Given) -> int:
         raise ConfigError("No model is named; jitney models lists all models here.")
     here = stored_models(cache)
     chosen = list(
-        {each.path: each for name in options.names for each in _named(name, here)}.values()
+        {each.path: each for name in options.names for each in _find(name, here)}.values()
     )
     shared = [each for each in chosen if each.kind == HUB]
-    if shared and not options.yes and not _agrees(shared):
+    if shared and not options.yes and not _confirm(shared):
         sys.stdout.write("Nothing was removed.\n")
         return 0
     for each in chosen:
@@ -142,7 +142,7 @@ def _table(found: list[StoredModel]) -> Table:
     return table
 
 
-def _named(name: str, here: list[StoredModel]) -> list[StoredModel]:
+def _find(name: str, here: list[StoredModel]) -> list[StoredModel]:
     """The models with this name, or all quants of the repository with this name."""
     found = [each for each in here if each.name.lower() == name.lower()]
     found = found or [
@@ -158,7 +158,7 @@ def _named(name: str, here: list[StoredModel]) -> list[StoredModel]:
     return found
 
 
-def _agrees(shared: list[StoredModel]) -> bool:
+def _confirm(shared: list[StoredModel]) -> bool:
     names = ", ".join(each.name for each in shared)
     if not sys.stdin.isatty():
         raise ConfigError(

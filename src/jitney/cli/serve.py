@@ -18,7 +18,7 @@ from jitney.config import (
     Resolved,
     ServeSettings,
     Settings,
-    check_apart,
+    check_distinct,
     environment,
     load_keys,
 )
@@ -96,7 +96,7 @@ def read_keys(serving: ServeSettings) -> tuple[Key, ...]:
     if serving.api_key_file is not None:
         keys = (*plain, *load_keys(serving.api_key_file, environment()))
     # Keys of flags are called key-1 and so on, and a key of the file may have that name too.
-    check_apart(keys, "--api-key and --api-key-file together have")
+    check_distinct(keys, "--api-key and --api-key-file together have")
     return keys
 
 

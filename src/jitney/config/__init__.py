@@ -5,7 +5,7 @@ Called at start-up, from one thread.
 """
 
 from jitney.config.definitions import Setting
-from jitney.config.keyfile import Key, check_apart, load_keys
+from jitney.config.keyfile import Key, check_distinct, load_keys
 from jitney.config.machine import cache_folder, environment
 from jitney.config.resolve import Resolved, nearest, resolve
 from jitney.config.settings import (
@@ -25,7 +25,7 @@ __all__ = [
     "Setting",
     "Settings",
     "cache_folder",
-    "check_apart",
+    "check_distinct",
     "config_reference",
     "environment",
     "known_serve_settings",

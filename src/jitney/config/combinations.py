@@ -43,10 +43,10 @@ def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> C
     No value is lowered, raised or ignored silently.
     """
     return (
-        _find_idle(values, given)
+        _find_useless(values, given)
         or _find_pair(values)
         or _find_out_of_bounds(values)
-        or _find_idle_minimum(values)
+        or _find_useless_minimum(values)
     )
 
 
@@ -106,7 +106,7 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Conflict | None:
     return None
 
 
-def _find_idle_minimum(values: Mapping[str, Any]) -> Conflict | None:
+def _find_useless_minimum(values: Mapping[str, Any]) -> Conflict | None:
     if values["min_batch_size"] > 1 and not _has_small_groups(values):
         return Conflict(
             f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
@@ -123,7 +123,7 @@ def _has_small_groups(values: Mapping[str, Any]) -> bool:
     return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
-def _find_idle(values: Mapping[str, Any], given: Set[str]) -> Conflict | None:
+def _find_useless(values: Mapping[str, Any], given: Set[str]) -> Conflict | None:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
         is_asked = name in given and values[name] not in HARMLESS

@@ -142,7 +142,7 @@ def variable_name(name: str) -> str:
     return "JITNEY_" + name.upper()
 
 
-def read_again(settings: Defined) -> None:
+def check_fields(settings: Defined) -> None:
     """Check and convert each value of a new instance. Raises ConfigError."""
     for each in defined_settings(settings):
         object.__setattr__(settings, each.name, each.read(getattr(settings, each.name)))

@@ -113,11 +113,11 @@ def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
     if len(entries) > KEYS_MAX:
         raise ConfigError(f"The key file {file} holds more than {KEYS_MAX} keys.")
     keys = tuple(_read(entry, f"{file}, key {at}", environ) for at, entry in enumerate(entries, 1))
-    check_apart(keys, f"The key file {file} has")
+    check_distinct(keys, f"The key file {file} has")
     return keys
 
 
-def check_apart(keys: tuple[Key, ...], who_has: str) -> None:
+def check_distinct(keys: tuple[Key, ...], who_has: str) -> None:
     """Refuse two keys with one name or one secret. Raises ConfigError."""
     for what in ("name", "secret"):
         if len({getattr(key, what) for key in keys}) < len(keys):

@@ -37,12 +37,12 @@ class PolicyForm:
     def read(self, value: object) -> Policy | SchedulingPolicy:
         """The policy. A class is called without arguments."""
         if isinstance(value, str) and ":" in value:
-            return _made(_imported(value.strip()))
+            return _make_policy(_import_object(value.strip()))
         if isinstance(value, str):
             return Policy(OneOf(self.words, str, SYNONYMS["policy"]).read(value))
         if not isinstance(value, SchedulingPolicy):
             raise ValueError(value)
-        return _made(value)
+        return _make_policy(value)
 
 
 def policy_text(policy: Policy | SchedulingPolicy) -> str:
@@ -52,7 +52,7 @@ def policy_text(policy: Policy | SchedulingPolicy) -> str:
     return f"{type(policy).__module__}:{type(policy).__qualname__}"
 
 
-def _imported(path: str) -> object:
+def _import_object(path: str) -> object:
     """The object that an import path names. Raises Refused, or ValueError for a wrong path."""
     place, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*place.split("."), *name.split("."))):
@@ -76,7 +76,7 @@ def _imported(path: str) -> object:
     return found
 
 
-def _made(found: object) -> SchedulingPolicy:
+def _make_policy(found: object) -> SchedulingPolicy:
     """The policy; if it is a class, an instance of it."""
     if not callable(getattr(found, "rank", None)):
         raise Refused(

@@ -51,7 +51,7 @@ class _Given:
     """A setting, or a word of another system."""
     value: object
     source: str
-    is_meant: bool = False
+    is_meaning: bool = False
     """Whether it is the meaning of another system's word, and not the written value."""
 
 
@@ -74,7 +74,7 @@ def resolve(
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
         found: dict[str, tuple[_Given, object]] = {}
-        for given in _translated(layer):
+        for given in _translate(layer):
             value = known[given.name].read(given.value, f" in {given.source}")
             first, other = found.setdefault(given.name, (given, value))
             if first is not given:
@@ -83,7 +83,7 @@ def resolve(
         sources |= {name: given.source for name, (given, _) in found.items()}
     served = {name: values.pop(name) for name in server if name in values}
     _fill_defaults(values, environ)
-    _refuse_together(values, sources)
+    _refuse_conflicts(values, sources)
     return Resolved(Settings(**values), ServeSettings(**served), MappingProxyType(sources))
 
 
@@ -107,7 +107,7 @@ def _is_near(word: str, known: str) -> bool:
     return longer - sum(block.size for block in blocks) <= max(1, longer // 3)
 
 
-def _names(given_as: str = "flag") -> list[str]:
+def _known_names(given_as: str = "flag") -> list[str]:
     """All known names, ours and those of other systems; from Python, the engine's only."""
     served = known_serve_settings() if given_as == "flag" else ()
     settings = [known.name for known in (*known_settings(), *served)]
@@ -126,9 +126,9 @@ def _from_table(
     for key, value in table.items():
         within = (*path, str(key))
         spelled = ".".join(within)
-        name = _plain(str(key))
+        name = _normalise(str(key))
         if name not in inner:
-            name = _named(name, spelled, source)
+            name = _known_name(name, spelled, source, tables=TABLES)
             yield _Given(name, value, source if spelled == name else f"{source}: {spelled}")
         elif isinstance(value, dict | None):
             yield from _from_table(value or {}, source, within, inner[inner.index(name) + 1 :])
@@ -139,13 +139,13 @@ def _from_table(
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[_Given]:
-    spellings = {variable_name(each): each for each in _names()}
+    spellings = {variable_name(each): each for each in _known_names()}
     found = []
     for variable, value in sorted(environ.items()):
         if not variable.startswith("JITNEY_") or not value.strip():
             continue
         if variable not in spellings:
-            close = nearest(variable.removeprefix("JITNEY_"), _names())
+            close = nearest(variable.removeprefix("JITNEY_"), _known_names())
             hint = _hint(None if close is None else variable_name(close))
             raise ConfigError(f"Unknown setting {variable} in the environment; {hint}.")
         found.append(_Given(spellings[variable], value, f"environment {variable}"))
@@ -157,21 +157,22 @@ def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_Given]:
     for key, value in flags.items():
         if value is not None:
             spelled = "--" + key.replace("_", "-") if given_as == "flag" else key
-            name = _named(_plain(key), spelled, f"{given_as}s", given_as)
+            name = _known_name(_normalise(key), spelled, f"the {given_as}s", given_as)
             found.append(_Given(name, value, f"{given_as} {spelled}"))
     return found
 
 
-def _named(key: str, spelled: str, place: str, given_as: str = "flag") -> str:
-    names = _names(given_as)
+def _known_name(
+    key: str, spelled: str, place: str, given_as: str = "flag", tables: tuple[str, ...] = ()
+) -> str:
+    """The name, if it is known. Raises ConfigError with the nearest name or table."""
+    names = _known_names(given_as)
     if key in names:
         return key
-    close = nearest(key, [*names, *TABLES] if place.startswith("file ") else names)
+    close = nearest(key, [*names, *tables])
     if spelled.startswith("--") and close is not None:
         close = "--" + close.replace("_", "-")
-    raise ConfigError(
-        f"Unknown setting {spelled[:SPELLED_MAX]} in {_place(place)}; {_hint(close)}."
-    )
+    raise ConfigError(f"Unknown setting {spelled[:SPELLED_MAX]} in {place}; {_hint(close)}.")
 
 
 def _hint(close: str | None) -> str:
@@ -180,16 +181,12 @@ def _hint(close: str | None) -> str:
     return f"the nearest known one is {close}"
 
 
-def _place(source: str) -> str:
-    return source if source.startswith("file ") else f"the {source}"
-
-
-def _plain(key: str) -> str:
+def _normalise(key: str) -> str:
     """A key in the spelling of our settings: lower case with _."""
     return key.lower().replace("-", "_")
 
 
-def _translated(layer: list[_Given]) -> Iterator[_Given]:
+def _translate(layer: list[_Given]) -> Iterator[_Given]:
     """The same values under our names; words that set nothing are left out."""
     words = {word.name: word for word in WORDS}
     for given in layer:
@@ -197,13 +194,13 @@ def _translated(layer: list[_Given]) -> Iterator[_Given]:
         if word is None:
             yield given
         elif word.meaning is not None:
-            yield from _meant(word, given)
+            yield from _meaning_of(word, given)
         else:
             assert word.setting is not None, f"{word.name} names a setting"
             yield replace(given, name=word.setting)
 
 
-def _meant(word: Word, given: _Given) -> Iterator[_Given]:
+def _meaning_of(word: Word, given: _Given) -> Iterator[_Given]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
     assert word.meaning is not None, f"{word.name} has a meaning"
     found = f"{word.name} is {value_text(given.value)} in {given.source}"
@@ -215,13 +212,13 @@ def _meant(word: Word, given: _Given) -> Iterator[_Given]:
     if value not in values:
         raise ConfigError(f"{found}, and {word.meaning.advice}.")
     if word.setting is not None:
-        yield _Given(word.setting, values[value], given.source, is_meant=True)
+        yield _Given(word.setting, values[value], given.source, is_meaning=True)
 
 
 def _refuse_twice(first: _Given, second: _Given, *, is_equal: bool) -> None:
     """Refuse one setting under two names, unless another system's word means the same value."""
     places = " and ".join(dict.fromkeys((first.source, second.source)))
-    if not first.is_meant and not second.is_meant:
+    if not first.is_meaning and not second.is_meaning:
         raise ConfigError(
             f"{first.name} is given twice, under two of its names, in {places}; leave one out."
         )
@@ -243,7 +240,7 @@ def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
         values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])
 
 
-def _refuse_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+def _refuse_conflicts(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
     given = {name for name, source in sources.items() if source != DEFAULT}
     conflict = find_conflict(values, given)
     if conflict is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from jitney.config.combinations import find_conflict
-from jitney.config.definitions import Group, Setting, defined_settings, read_again, setting
+from jitney.config.definitions import Group, Setting, check_fields, defined_settings, setting
 from jitney.config.forms import (
     Location,
     ModelPlace,
@@ -274,7 +274,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        read_again(self)
+        check_fields(self)
         conflict = find_conflict({each.name: getattr(self, each.name) for each in fields(self)})
         if conflict is not None:
             raise ConfigError(conflict.message)

@@ -41,17 +41,17 @@ def trace_slices(
     # Without a tenant all names are shown: some ticks are older than the stories.
     named = None if viewer.tenant is None else {each.id for each in stories}
     if not is_whole:
-        ticks, stories = _last(ticks), stories[: limits.TRACE_REQUESTS]
+        ticks, stories = _last_ticks(ticks), stories[: limits.TRACE_REQUESTS]
     events = chain(_names(ticks), _tick_events(ticks, named), _story_events(stories, now))
     yield b'{"displayTimeUnit":"ms","traceEvents":['
     divider = b""
-    while some := list(islice(events, limits.TRACE_SLICE_EVENTS)):
-        yield divider + json.dumps(some, separators=(",", ":"))[1:-1].encode()
+    while chunk := list(islice(events, limits.TRACE_SLICE_EVENTS)):
+        yield divider + json.dumps(chunk, separators=(",", ":"))[1:-1].encode()
         divider = b","
     yield b"]}"
 
 
-def _last(ticks: list[TickRecord]) -> list[TickRecord]:
+def _last_ticks(ticks: list[TickRecord]) -> list[TickRecord]:
     """The last ticks that have at most TRACE_EVENTS events together; at least one."""
     left = limits.TRACE_EVENTS
     for start in range(len(ticks) - 1, -1, -1):
@@ -62,12 +62,12 @@ def _last(ticks: list[TickRecord]) -> list[TickRecord]:
 
 
 def _names(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
-    yield _named("process_name", ENGINE, 0, "engine")
-    yield _named("process_name", REQUESTS, 0, "requests")
-    yield _named("thread_name", ENGINE, TICK_LANE, "ticks")
+    yield _name_event("process_name", ENGINE, 0, "engine")
+    yield _name_event("process_name", REQUESTS, 0, "requests")
+    yield _name_event("thread_name", ENGINE, TICK_LANE, "ticks")
     slots = {member.slot for tick in ticks for member in tick.members}
     for slot in sorted(slots):
-        yield _named("thread_name", ENGINE, SLOT_LANE_FIRST + slot, f"slot {slot}")
+        yield _name_event("thread_name", ENGINE, SLOT_LANE_FIRST + slot, f"slot {slot}")
 
 
 def _event(kind: str, name: str, place: tuple[int, int], arguments: Arguments) -> TraceEvent:
@@ -75,7 +75,7 @@ def _event(kind: str, name: str, place: tuple[int, int], arguments: Arguments) -
     return {"ph": kind, "name": name, "pid": process, "tid": lane, "args": arguments}
 
 
-def _named(kind: str, process: int, lane: int, name: str) -> TraceEvent:
+def _name_event(kind: str, process: int, lane: int, name: str) -> TraceEvent:
     return _event("M", kind, (process, lane), {"name": name})
 
 
@@ -118,7 +118,7 @@ def _member(member: Member, request_id: RequestId | None) -> tuple[str, Argument
 def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:
     by_arrival = sorted(stories, key=lambda each: each.accepted.arrived_at)
     for lane, story in enumerate(by_arrival, start=1):
-        yield _named("thread_name", REQUESTS, lane, str(story.id))
+        yield _name_event("thread_name", REQUESTS, lane, str(story.id))
         accepted = story.accepted
         arguments: Arguments = {
             "why": explain(story, now),

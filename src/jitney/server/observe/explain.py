@@ -81,42 +81,42 @@ def _queue(story: Story, now: float) -> str:
     verb = "queued"
     if is_waiting:
         verb = "never ran: waited" if story.ended_at is not None else "has been waiting"
-    said = f"{verb} {duration_text(seconds)}"
+    text = f"{verb} {duration_text(seconds)}"
     if story.waiting_before:
-        return f"{said} behind {_count(story.waiting_before, 'request')}"
+        return f"{text} behind {_count(story.waiting_before, 'request')}"
     if story.running_before:
-        return f"{said} beside {_count(story.running_before, 'running request')}"
-    return said
+        return f"{text} beside {_count(story.running_before, 'running request')}"
+    return text
 
 
 def _prefill(story: Story) -> str:
     if story.prefill_ticks == 0:
         return ""
     tokens = _count(story.prefill_tokens, "token")
-    said = f"prefilled in {_count(story.prefill_ticks, 'tick')} ({tokens}"
+    text = f"prefilled in {_count(story.prefill_ticks, 'tick')} ({tokens}"
     if story.cached_tokens:
-        said += f", {story.cached_tokens:,} more from the cache"
-    return said + ")"
+        text += f", {story.cached_tokens:,} more from the cache"
+    return text + ")"
 
 
 def _losses(story: Story) -> list[str]:
-    said = []
+    parts = []
     recomputed = story.recomputed_tokens
     if story.preempted_count:
         others = (None, PreemptReason.PAUSED)
         losses = [loss for loss in story.losses if loss.reason not in others]
         why = "; ".join(dict.fromkeys(_why(loss) for loss in losses))
-        said.append(f"preempted {_times(story.preempted_count)} ({why}")
+        parts.append(f"preempted {_times(story.preempted_count)} ({why}")
         if recomputed and not story.failure_count:
-            said[-1] += f"; recomputed {_count(recomputed, 'token')}"
-        said[-1] += ")"
+            parts[-1] += f"; recomputed {_count(recomputed, 'token')}"
+        parts[-1] += ")"
     if story.paused_count:
-        said.append(f"paused {_times(story.paused_count)} by its caller")
+        parts.append(f"paused {_times(story.paused_count)} by its caller")
     if story.failure_count:
-        said.append(f"interrupted {_times(story.failure_count)} by a failure of the backend")
+        parts.append(f"interrupted {_times(story.failure_count)} by a failure of the backend")
         if recomputed:
-            said[-1] += f" (recomputed {_count(recomputed, 'token')})"
-    return said
+            parts[-1] += f" (recomputed {_count(recomputed, 'token')})"
+    return parts
 
 
 def _why(loss: Loss) -> str:
@@ -135,31 +135,31 @@ def _generation(story: Story) -> str:
     if story.first_token_at is None or story.last_token_at is None:
         return "has no token yet" if story.ended_at is None else "made no token"
     verb = "generated" if story.ended_at is not None else "has generated"
-    said = f"{verb} {_count(story.completion_tokens, 'token')}"
+    text = f"{verb} {_count(story.completion_tokens, 'token')}"
     if story.accepted.completions > 1:
-        said += f" in {story.accepted.completions} completions"
+        text += f" in {story.accepted.completions} completions"
     seconds = story.last_token_at - story.first_token_at
     later = story.completion_tokens - 1
     if seconds > 0 and later > 0:
-        said += f" at {_figure(later / seconds)} tok/s"
-    return said
+        text += f" at {_figure(later / seconds)} tok/s"
+    return text
 
 
 def _gap(story: Story) -> str:
     gap = story.gap
     if gap is None or gap.seconds < GAP_SHOWN_S_MIN or not _is_unusual(story, gap):
         return ""
-    said = f"the slowest gap was {duration_text(gap.seconds)}"
+    text = f"the slowest gap was {duration_text(gap.seconds)}"
     if gap.lost_slot:
-        return f"{said} while it had no slot"
+        return f"{text} while it had no slot"
     if gap.prompts_beside > 0:
         beside = _count(gap.prompts_beside, "prompt")
         verb = "was" if gap.prompts_beside == 1 else "were"
         tokens = _count(gap.prompt_tokens_beside, "token")
-        return f"{said} while {beside} ({tokens}) {verb} prefilled beside it"
+        return f"{text} while {beside} ({tokens}) {verb} prefilled beside it"
     if gap.batch_size > 1:
-        return f"{said} in a batch of {gap.batch_size}"
-    return said
+        return f"{text} in a batch of {gap.batch_size}"
+    return text
 
 
 def _is_unusual(story: Story, gap: Gap) -> bool:

@@ -108,7 +108,7 @@ class Metrics:
         yield from self._state()
         yield from _levels(snapshot, self._engine.stats())
         yield from _totals(totals, snapshot)
-        yield from self._answered()
+        yield from self._answer_counts()
         yield from _histograms(histograms)
         yield gauge(
             "jitney:limit",
@@ -130,18 +130,18 @@ class Metrics:
             "build_info": ("What runs here; always 1.", [(build, 1)]),
             "engine_state": ("1 for the state the engine is in.", by("state", states)),
             "stalled_seconds": (
-                "How long a tick has been due and none has ended; 0 while none is due.",
+                "Seconds since a tick was due and none has ended; 0 while none is due.",
                 engine.stalled_s,
             ),
         }
         if self._service is not None:
             table["ready"] = (
-                "1 while new work is welcome; /ready says why when it is not.",
+                "1 while new requests are accepted; /ready says why if not.",
                 int(self._service.readiness().is_ok),
             )
         return families(gauge, "jitney", table)
 
-    def _answered(self) -> list[Metric]:
+    def _answer_counts(self) -> list[Metric]:
         with self._lock:
             answers, refusals = sorted(self._answers.items()), sorted(self._refusals.items())
         table: dict[str, tuple[str, Values]] = {
@@ -150,7 +150,7 @@ class Metrics:
                 [({"route": route, "status": str(code)}, n) for (route, code), n in answers],
             ),
             "http_refusals": (
-                "Answers over HTTP that were a refusal, by its error or its code, whoever refused.",
+                "Answers over HTTP that were a refusal, by error or code.",
                 by("error", dict(refusals)),
             ),
             "observer_failures": (
@@ -215,8 +215,7 @@ def _levels(snapshot: Snapshot, stats: Stats) -> list[Metric]:
         "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
         "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
         "requests_deferred": (
-            "Of the waiting, those who wait for a prefix, window, group, trial or share, not for "
-            "room.",
+            "Sequences that wait for a prefix, window, group, trial or share, not for room.",
             snapshot.deferred_count,
         ),
         "requests_paused": (
@@ -235,7 +234,7 @@ def _levels(snapshot: Snapshot, stats: Stats) -> list[Metric]:
             stats.peak_queue_size,
         ),
         "idle_slots": (
-            "Sequences that could run beside those who run, up to max_num_seqs.",
+            "How many more sequences could run, up to max_num_seqs.",
             stats.idle_slots,
         ),
         "time_share": (
@@ -261,13 +260,13 @@ def _totals(totals: Totals, snapshot: Snapshot) -> list[Metric]:
     computed = {"prefill": totals.prefill_tokens, "decode": totals.decode_tokens}
     events = {name: snapshot.counters.get(name, 0) for name in NAMES}
     table: dict[str, tuple[str, Values]] = {
-        "requests_accepted": ("Requests taken.", totals.accepted),
+        "requests_accepted": ("Requests accepted.", totals.accepted),
         "requests_ended": (
             "Requests that ended, by how; accepted = ended + live.",
             by("reason", totals.ended),
         ),
         "requests_refused": (
-            "Requests turned away by the engine, by error; not part of accepted.",
+            "Requests that the engine refused, by error; not part of accepted.",
             by("error", dict(sorted(totals.refused.items()))),
         ),
         "prompt_tokens": ("Prompt tokens of requests that ran.", totals.started_prompt_tokens),
@@ -278,10 +277,10 @@ def _totals(totals: Totals, snapshot: Snapshot) -> list[Metric]:
             by("kind", computed),
         ),
         "preemptions": (
-            "Sequences that lost their slot, by what became of their memory.",
+            "Sequences that lost their slot, by what happened to their memory.",
             by("reason", totals.preempted),
         ),
-        "evictions": ("Cached prefixes given up for room.", totals.evicted),
+        "evictions": ("Cached prefixes evicted for room.", totals.evicted),
         "backend_losses": (
             "Failures of the backend, and of attempts to start it again.",
             totals.backend_losses,
@@ -299,7 +298,7 @@ def _histograms(of: Histograms) -> list[Metric]:
         "queue_seconds": ("Waiting for the first slot.", of.queued),
         "prefill_seconds": ("From the first slot to the first token.", of.prefilled),
         "generation_seconds": ("From the first token to the last.", of.generated),
-        "tick_seconds": ("One turn of the engine that ran a batch.", of.tick),
+        "tick_seconds": ("One tick of the engine that ran a batch.", of.tick),
         "forward_seconds": ("The forward pass of a tick.", of.forward),
         "tick_tokens": ("Positions computed in one tick.", of.tick_tokens),
         "request_prompt_tokens": ("Prompt tokens of a request.", of.prompt_length),

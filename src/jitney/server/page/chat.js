@@ -9,7 +9,7 @@ export class Chat {
   constructor(call, model) {
     this.call = call;
     this.model = model;
-    // A new list for each conversation: by it an answer knows whether its own was cleared.
+    // Each conversation has a new list, so an answer can see whether its own was cleared.
     this.messages = [];
     this.running = null;
     this.empty = byId("talk-empty");
@@ -91,7 +91,7 @@ export class Chat {
     if (!payload || payload === "[DONE]") return;
     const chunk = JSON.parse(payload);
     if (chunk.error) run.wrong = chunk.error.message;
-    // The recorder knows it by the same name, as long as none was asked for.
+    // The recorder has the same name, unless the caller chose one.
     if (chunk.id) run.id = chunk.id;
     if (chunk.usage) run.usage = chunk.usage;
     const text = chunk.choices?.[0]?.delta?.content;
@@ -112,7 +112,7 @@ export class Chat {
     if (run.wrong) this.say("wrong", run.wrong);
     this.figures(run);
     if (run.id === null) return;
-    // The recorder learns of the end a moment before or after the stream does.
+    // The recorder gets the end a moment before or after the stream.
     for (let attempt = 0; attempt < 4; attempt += 1) {
       const response = await this.call(`/page/requests/${encodeURIComponent(run.id)}`).catch(() => null);
       const told = response?.ok ? await response.json() : null;
@@ -125,7 +125,7 @@ export class Chat {
     }
   }
 
-  // There was no answer: the question is to be asked again, and is no turn of the conversation.
+  // There was no answer: take the question back, so that it can be asked again.
   takeBack(bubble) {
     bubble.remove();
     const { content } = this.messages.pop();

@@ -1,4 +1,4 @@
-// The two drawings: batches by tick, and memory by slot. Numbers in, pixels out; no state.
+// The two drawings: batches by tick, and memory by slot. No state.
 
 const GAP = 1;
 const BAR = 4;
@@ -7,7 +7,7 @@ export function slotColor(slot, alpha = 1) {
   const style = getComputedStyle(document.documentElement);
   const light = style.getPropertyValue("--slot-light").trim();
   const sat = style.getPropertyValue("--slot-sat").trim();
-  // Steps of the golden angle: neighbours differ, and no two of a few dozen are alike.
+  // Steps of the golden angle: a few dozen colours that all differ.
   const hue = (200 + slot * 137.508) % 360;
   return `hsl(${hue.toFixed(1)} ${sat} ${light} / ${alpha})`;
 }
@@ -40,8 +40,8 @@ export function ticksThatFit(canvas) {
   return Math.max(1, Math.floor((canvas.clientWidth - 40) / (BAR + GAP)));
 }
 
-// Decode tokens stand above the line, prefill tokens hang below it, each on a scale of its own:
-// sixteen decodes beside a prompt of a thousand tokens would not be seen on one scale.
+// Decode tokens are above the line, prefill tokens below it, each with its own scale: on one scale,
+// sixteen decodes beside a prompt of a thousand tokens would be invisible.
 export function drawBatches(canvas, ticks) {
   const { context, width, height } = open(canvas);
   const ink = colors();
@@ -89,8 +89,8 @@ function niceTop(value) {
   return 10 * power;
 }
 
-// One strip for the whole memory. A stretch held by several slots is drawn once, under a dark cap;
-// one that only cached prefixes hold is hatched. Returns where each stretch is, for pointing at.
+// One strip for the whole memory. A stretch of several slots is drawn once, with a dark cap. One of
+// cached prefixes only is hatched. Returns the place of each stretch, for the pointer.
 export function drawMemory(canvas, stretches, total, cached) {
   const { context, width, height } = open(canvas);
   const ink = colors();
@@ -103,7 +103,7 @@ export function drawMemory(canvas, stretches, total, cached) {
     const x = (tokens / total) * width;
     const w = Math.max(((end - start) / total) * width, 0.75);
     const isCached = slots.every((slot) => cached.has(slot));
-    // A prefix that runs and is cached as well belongs to the one that runs.
+    // A prefix that is running and also cached is drawn as running.
     const owner = slots.find((slot) => !cached.has(slot)) ?? slots[0];
     if (isCached) hatch(context, x, w, height, slotColor(owner, 0.75));
     else {
@@ -125,7 +125,7 @@ export function drawMemory(canvas, stretches, total, cached) {
 }
 
 function ordered(stretches) {
-  // Branches follow the trunk they grow from: by the first slot that holds them, then position.
+  // Sort by the first slot that holds a stretch, then by position.
   return [...stretches].sort((a, b) => Math.min(...a[2]) - Math.min(...b[2]) || a[0] - b[0]);
 }
 

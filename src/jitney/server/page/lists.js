@@ -1,5 +1,5 @@
-// Slots, queue and requests as lists. Text goes in as text only, never as markup. Rows are kept
-// and changed in place, so that focus and what is opened stay as they are.
+// Slots, queue and requests as lists. Text is only ever text, never markup. Rows are changed in
+// place, so that the focus and open rows stay.
 
 import { slotColor } from "./draw.js";
 
@@ -31,7 +31,7 @@ export function counted(count, noun) {
   return `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-// Keys must differ: of two rows with one key, the list would forget the first and never remove it.
+// Keys must differ: with two rows of one key, the list would never remove the first.
 function keep(list, items, keyOf, build, update, emptyWords) {
   const known = new Map([...list.children].map((row) => [row.dataset.key, row]));
   const rows = items.map((item, place) => {
@@ -125,7 +125,7 @@ const ENDINGS = {
   stop: "done", length: "length", abort: "cancelled", deadline: "too late", error: "failed",
 };
 
-// `fetchDetails(id)` gives all that is known of one request.
+// `fetchDetails(id)` returns all details of one request.
 export function showRequests(list, requests, fetchDetails) {
   const longest = Math.max(...requests.map((each) => each.total_s), 0.001);
   keep(list, requests, (each) => each.request, (each) => buildRequest(each, fetchDetails),

@@ -1,4 +1,4 @@
-// The page's heart: asks for the state while somebody looks, and hands it to what shows it.
+// The main script: fetches the state while the page is visible, and passes it to the parts.
 
 import { Chat } from "./chat.js";
 import { drawBatches, drawMemory } from "./draw.js";
@@ -114,7 +114,7 @@ function showFigures({ counts, limits, rate }) {
   setText(byId("f-evicted"), `${whole(counts.evicted)} evicted${losses}`);
 }
 
-// What a batch of B decodes takes, once it can be told, and where the time since the start went.
+// The cost of a batch of B decodes, once it is known, and how the time since the start was used.
 function costWords({ fixed_ms: fixed, sequence_ms: each, ...shares }) {
   const percent = (name) => `${Math.round(shares[`${name}_share`] * 100)} % ${name}`;
   const times = `Time since the start: ${percent("prefill")}, ${percent("decode")}, ${percent("idle")}.`;
