@@ -197,6 +197,18 @@ def events(text: str) -> list[Any]:
     return found
 
 
+def lines_of(response: httpx.Response) -> Iterator[str]:
+    """Lines of a stream. Only a line feed ends one; httpx's own `iter_lines` also splits at U+0085
+    and U+2028, which JSON holds as they are."""
+    rest = b""
+    for part in response.iter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode()
+    if rest:
+        yield rest.decode()
+
+
 def check_error(response: httpx.Response, status: int, param: str | None = None) -> Any:
     """That it is an error in OpenAI's shape; its inner object."""
     assert response.status_code == status, (response.status_code, response.text[:500])

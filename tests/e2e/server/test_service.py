@@ -27,6 +27,7 @@ from tests.e2e.server.harness import (
     World,
     check_error,
     events,
+    lines_of,
     request_bytes,
     wait_until,
 )
@@ -317,7 +318,7 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
             httpx.Client(base_url=address, timeout=60) as client,
             client.stream("POST", "/v1/completions", json=body) as stream,
         ):
-            lines = stream.iter_lines()
+            lines = lines_of(stream)
             next(lines)
             os.kill(worker, signal.SIGSTOP)
             process.send_signal(signal.SIGTERM)
@@ -346,7 +347,7 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
             whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
             parts: list[str] = []
             with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
-                for line in stream.iter_lines():
+                for line in lines_of(stream):
                     parts.append(line)
                     if len(parts) == 9:
                         worker = backend_of(process.pid)

@@ -13,7 +13,7 @@ from jitney.config import Key
 from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Policy
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
+from tests.e2e.server.harness import WAIT_S, Running, World, check_error, lines_of, wait_until
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.005, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 400, "stream": True, "temperature": 0}
@@ -69,7 +69,7 @@ class Stream:
 
 
 def _chunks(reply: httpx.Response) -> Iterator[Any]:
-    for line in reply.iter_lines():
+    for line in lines_of(reply):
         data = line.removeprefix("data: ")
         if line.startswith("data: ") and data != "[DONE]":
             yield json.loads(data)

@@ -23,6 +23,7 @@ from tests.e2e.server.harness import (
     World,
     check_error,
     events,
+    lines_of,
     request_bytes,
     wait_until,
 )
@@ -46,6 +47,17 @@ def joined_chat(chunks: list[Any]) -> dict[int, dict[str, Any]]:
                 assert made["finish_reason"] is None, "two ends"
                 made["finish_reason"] = choice["finish_reason"]
     return choices
+
+
+def test_only_a_line_feed_ends_a_line(server: Running) -> None:
+    """Guards readers of events: some libraries also take other characters for the end of a line."""
+    text = "a\u0085b\u2028c"
+    fields = {"structured_outputs": {"choice": [text]}, "stream": True}
+    body = {"prompt": "a", "max_tokens": 64, **fields}
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        *chunks, last = events("\n".join(lines_of(response)) + "\n\n")
+    assert last == "[DONE]"
+    assert "".join(each["choices"][0]["text"] for each in chunks) == text
 
 
 @pytest.mark.parametrize(
@@ -237,7 +249,7 @@ def test_a_failure_after_the_first_byte_is_one_event(
     seen: list[str] = []
     body = {"prompt": "a", "max_tokens": 4000, "stream": True}
     with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
-        for line in response.iter_lines():
+        for line in lines_of(response):
             seen.append(line)
             if len(seen) == 8:
                 made[0].is_broken = True

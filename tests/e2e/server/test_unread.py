@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.server.harness import WAIT_S, events, wait_until
+from tests.e2e.server.harness import WAIT_S, events, lines_of, wait_until
 from tests.e2e.server.processes import backend_of, children, is_alive
 
 REQUESTS = 2000
@@ -237,7 +237,7 @@ def test_a_terminal_that_closes_lets_streams_finish(count: int) -> None:
     with served(*command, stdin=theirs, stdout=theirs, stderr=theirs) as server:
         os.close(theirs)
         with server.client.stream("POST", "/v1/completions", json=LONG) as stream:
-            lines = stream.iter_lines()
+            lines = lines_of(stream)
             next(lines)
             os.close(ours)
             for _ in range(count - 1):
