@@ -36,7 +36,7 @@ from jitney.server.service import Service
 
 
 class _App(FastAPI):
-    """The framework's application; bodies are read by us, so they are described here as well."""
+    """FastAPI's application. We read the bodies ourselves, so we also describe them here."""
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
@@ -54,7 +54,7 @@ def create_app(
 ) -> FastAPI:
     """The application over one service; with a monitor, its metrics and its page as well.
 
-    `routers` are those of parts that this one does not know.
+    `routers` are endpoints of other parts.
     """
     app = _App(
         title="jitney",
@@ -103,7 +103,7 @@ async def _http_refused(request: Request, error: Exception) -> Response:
 
 
 def _wrong_method(allowed: str) -> Refusal:
-    """`allowed` is what the framework lists: a set, so in any order."""
+    """`allowed` is the framework's list, in any order."""
     methods = " or ".join(sorted(allowed.split(", ")))
     return Refusal("method_not_allowed", f"This path takes {methods} only.")
 

@@ -1,6 +1,6 @@
 """What the layers of the server know of one HTTP request: `Call`. Event loop.
 
-Made by the outermost layer, and handed on in the scope: each layer adds what it finds out.
+The outermost layer makes it and puts it into the scope. Each layer adds what it learns.
 
 Tests: tests/e2e/server/test_deadlines.py and test_log.py.
 """
@@ -23,22 +23,22 @@ class Call:
     http_id: str
     arrived_at: float
     caller: Caller = field(init=False)
-    """Not there before its key was checked, nor on paths that need none."""
+    """Missing before the key was checked, and on paths that need no key."""
     place: Place = field(init=False)
     """Its place among the calls that bring work."""
     due_at: float | None = None
     """When it must be done."""
     is_large: bool = False
-    """Whether what it wants made may take long."""
+    """Whether its work in a worker thread may take long."""
     is_wanted: bool = True
-    """Whether somebody waits for what is being made. Read by worker threads."""
+    """Whether somebody still waits for the result. Worker threads read it."""
     refused: str | None = None
     """Why it was refused, for the metrics."""
     user: str | None = None
-    """The caller's own word for its user, for the log."""
+    """The field `user` of the body, for the log."""
     reply_id: str | None = None
     usages: Callable[[], list[Usage]] = list
-    """What was counted so far, for the log."""
+    """Returns the tokens counted so far, for the log."""
 
     @staticmethod
     def of(scope: Scope) -> "Call":
@@ -47,19 +47,19 @@ class Call:
         return call
 
     def still_wanted(self) -> bool:
-        """Whether somebody waits for what is being made. Any thread."""
+        """Whether somebody still waits for the result. Any thread."""
         return self.is_wanted
 
     def left_s(self, now: float) -> float | None:
         """Seconds until it must be done. Raises DeadlineExceeded."""
         left_s = None if self.due_at is None else self.due_at - now
         if left_s is not None and left_s <= 0:
-            raise late()
+            raise deadline_passed()
         return left_s
 
 
-def late() -> DeadlineExceeded:
-    """For a call whose time is over while its requests are being made."""
+def deadline_passed() -> DeadlineExceeded:
+    """The error of a call whose time ends before its requests reach the engine."""
     return DeadlineExceeded(
-        "the time limit passed before the request reached the engine; raise deadline_ms."
+        "The time limit passed before the request reached the engine; raise deadline_ms."
     )

@@ -1,8 +1,8 @@
 """From an exception to an HTTP status and OpenAI's error object. Pure; any thread.
 
-`CODES` has every code that a caller may meet; `TABLE` has every class of `jitney.errors`. Messages
-about a request are passed on, because they are written for its author. Messages about our own side
-are not, because they may name files: they go to the log, and the caller gets a fixed sentence.
+`CODES` has every code that a caller may get; `TABLE` has every class of `jitney.errors`. Messages
+about a request go to its caller, for whom they are written. Messages about our own side may name
+files: they go to the log, and the caller gets a fixed sentence.
 """
 
 import math
@@ -71,9 +71,9 @@ NO_RETRY = {"x-should-retry": "false"}
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """How one class of errors is answered; `sentence` replaces the message where it is given.
+    """The reply to one class of errors. `sentence`, if given, replaces the message.
 
-    `opening` comes before a message, for programs that know an error by OpenAI's words for it.
+    `opening` comes before the message, for programs that look for OpenAI's words.
     """
 
     code: str
@@ -164,9 +164,9 @@ class Refusal(Exception):
         self.param = param
         self.headers = dict(headers or {})
         self.reason = code
-        """What metrics count it under: the name of the engine's error where it comes from one."""
-        self.untold: str | None = None
-        """The message that the caller does not get, for the log."""
+        """Its label in the metrics: its code, or the name of the engine's error."""
+        self.log_message: str | None = None
+        """The message for the log, when the caller gets another one."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Refusal(Exception):
 
 
 def refusal_of(error: Refusal | errors.JitneyError) -> Refusal:
-    """The answer to a caller whose request met this error."""
+    """The refusal that a caller gets for this error."""
     if isinstance(error, Refusal):
         return error
     reply = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
@@ -195,12 +195,12 @@ def refusal_of(error: Refusal | errors.JitneyError) -> Refusal:
     if isinstance(error, errors.QueueFull):
         refusal.headers.update(retry_headers(error.retry_after_s))
     refusal.reason = type(error).__name__
-    refusal.untold = None if reply.sentence is None else str(error)
+    refusal.log_message = None if reply.sentence is None else str(error)
     return refusal
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """When to come back, in the header of HTTP and in that of OpenAI's clients."""
+    """When to try again: the header of HTTP, and the one that OpenAI's clients read."""
     bounded = min(max(seconds, 0.05), float(limits.RETRY_AFTER_S_MAX))
     return {
         "retry-after": str(max(1, math.ceil(bounded))),
@@ -209,10 +209,10 @@ def retry_headers(seconds: float) -> dict[str, str]:
 
 
 def sentence(text: str) -> str:
-    """A message that begins with a capital where it begins with an article, not with a name."""
+    """The message with a capital first letter, unless it begins with a name."""
     is_plain = text.split(" ", 1)[0] in ("a", "an", "the", "each", "no", "it")
     return text[0].upper() + text[1:] if is_plain else text
 
 
 class ClientLeft(Exception):
-    """The client closed the connection: there is nobody to answer."""
+    """The client closed the connection: nobody reads an answer."""

@@ -2,7 +2,7 @@
 
 When the client leaves, the requests are cancelled, and their slots are free within two ticks,
 whether they ran or waited. Several prompts are one call: when the engine refuses one, the others
-are given up at once. Event loop.
+are cancelled at once. Event loop.
 
 Tests: tests/e2e/server/test_streaming.py, test_calls_as_one.py and test_deadlines.py.
 """
@@ -28,7 +28,7 @@ from jitney.server.service import Service
 Placed = tuple[int, Delta]
 """A delta, with the place of its request among those of the call."""
 
-_TOLD_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
+_OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Generation:
@@ -45,20 +45,20 @@ class Generation:
     def running(
         self, receive: Receive, ping: Callable[[], Awaitable[None]] | None = None
     ) -> Iterator[None]:
-        """Send the requests. They end when this is left, when the client leaves, at their deadline.
+        """Send the requests. They end with this context, with the client, or at the deadline.
 
-        While nothing comes from the client, `ping` is called now and then. Raises QueueFull and
-        EngineStopped, and what says that the caller's rate is used up.
+        `ping` is called now and then while the client is silent. Raises QueueFull, EngineStopped,
+        and a Refusal when the caller's rate is used up.
         """
         service, due_at = self.service, self.call.due_at
         with contextlib.ExitStack() as stack:
             stack.enter_context(
-                service.live_calls.known(
+                service.live_calls.registered(
                     self.call.caller.name, self.prepared.id, self._handles, self._waits
                 )
             )
             if due_at is not None:
-                # The engine ends them, unless it is busy with a batch, or with a new backend.
+                # The engine itself may be busy with a batch or a new backend.
                 wait_s = due_at - service.clock.now() + limits.DEADLINE_GRACE_S
                 timer = asyncio.get_running_loop().call_later(wait_s, self._abandon)
                 stack.callback(timer.cancel)
@@ -97,15 +97,15 @@ class Generation:
 
     def _abandon(self) -> None:
         for handle in self._handles:
-            handle.abandon(DeadlineExceeded("the request passed its deadline."))
+            handle.abandon(DeadlineExceeded("The request passed its deadline."))
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the engine has taken all requests."""
+        """Whether the engine has accepted all requests."""
         return all(each.is_accepted for each in self._waits)
 
     async def answers(self) -> list[Answer]:
-        """All of them, when they have ended. Raises what went wrong."""
+        """All answers, when they are complete. Raises the error of any request."""
         await self._wait_accepted()
         answers = [await handle.result_async() for handle in self._handles]
         if any(answer.was_cancelled for answer in answers):
@@ -113,18 +113,18 @@ class Generation:
         return answers
 
     def deltas(self) -> AsyncGenerator[Placed, None]:
-        """Deltas of all requests as they come. Raises at the end what went wrong."""
+        """Deltas of all requests as they come. Raises the error of any request at the end."""
         return self._read(0) if len(self._waits) == 1 else self._read_all()
 
     async def _wait_accepted(self) -> None:
-        """Until the engine took all of several requests. Raises the refusal of any."""
+        """Wait until the engine has accepted all of several requests. Raises any refusal."""
         if len(self._handles) > 1:
             for handle in self._handles:
                 await handle.wait_accepted_async()
 
     async def _read_all(self) -> AsyncGenerator[Placed, None]:
         await self._wait_accepted()
-        # One place for each: a reader that is behind leaves the rest to be merged.
+        # One place for each request: when the reader is slow, the engine merges further deltas.
         queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
         tasks = [
             asyncio.create_task(_pump(self._read(place), queue))
@@ -145,10 +145,10 @@ class Generation:
                 task.cancel()
 
     async def _read(self, place: int) -> AsyncGenerator[Placed, None]:
-        """Deltas of one request; ends that OpenAI has no word for are raised, not passed on."""
+        """Deltas of one request. An end without a name in OpenAI's interface raises an error."""
         is_cut = False
         async for delta in self._handles[place]:
-            if delta.finish_reason in _TOLD_REASONS:
+            if delta.finish_reason in _OPENAI_REASONS:
                 yield place, delta
                 continue
             is_cut = True
@@ -158,9 +158,9 @@ class Generation:
             raise self._cancelled()
 
     def _cancelled(self) -> Exception:
-        """Why a request that nobody here gave up has ended."""
+        """The error for a request that ended and was not cancelled here."""
         if self.service.is_stopping:
-            refusal = refusal_of(Draining("the server was shut down."))
+            refusal = refusal_of(Draining("The server was shut down."))
             refusal.message = "The answer was cut short by a shutdown of the server; ask again."
             return refusal
         messages = [each.message for answer in self._ended() for each in answer.completions]
@@ -172,7 +172,7 @@ class Generation:
         return [each.answer for each in endings if each is not None and each.answer is not None]
 
     def usages(self) -> list[Usage]:
-        """What each request was counted, as far as it is known."""
+        """The usage of each request that has ended."""
         return [answer.usage for answer in self._ended()]
 
     def queue_headers(self) -> dict[str, str]:

@@ -10,19 +10,19 @@ from jitney.engine.engine import Engine, EngineState
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the server is, and, unless it is ok, why, in a sentence."""
+    """A status and, unless it is ok, the reason in a sentence."""
 
     status: str
     reason: str | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Whether it can."""
+        """Whether the server can do its work."""
         return self.status == "ok"
 
 
 def health_of(engine: Engine, stall_timeout: float) -> Health:
-    """Whether work gets done. A drain is no illness."""
+    """Whether work gets done. A server that drains is healthy."""
     if engine.state is EngineState.STOPPED:
         return Health("stopped", "The engine has stopped; its log says why.")
     if not engine.is_backend_ready:

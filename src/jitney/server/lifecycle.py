@@ -1,12 +1,12 @@
 """Serves an app on a socket until a signal asks it to stop: drain, then the end. Main thread.
 
-    signal   -> /ready says 503, new work is refused, what runs goes on
-    nothing runs any more, or the time for it is over -> the engine ends, what is left gets an error
+    signal -> /ready answers 503, new work is refused, running work goes on
+    nothing runs, or its time is over -> the engine ends, running requests get an error
     all callers have their answers, or a few seconds passed -> the socket is closed
 
-A second signal skips the waiting, unless it is SIGHUP: a terminal that closes sends two. Under
-nohup SIGHUP is ignored. An engine that stops by itself ends the server as well, once its callers
-have their errors: a server that can serve nothing should be started again.
+A second signal ends the waiting, unless it is SIGHUP: a closing terminal sends two. Under nohup
+SIGHUP is ignored. If the engine stops by itself, the server ends too, once its callers have their
+errors: a server without an engine should be started again.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from jitney.server.service import Service
 _log = logging.getLogger("jitney.server")
 
 LAST_ANSWERS_S_MAX = 5.0
-"""For callers whose requests were cut short to get their errors."""
+"""Time for callers whose requests were cut short to get their errors."""
 LAST_ANSWERS_HURRIED_S = 0.5
 """The same after a second signal."""
 
-_LOOK_S = 0.02
-_ENGINE_LOOK_S = 0.25
+_POLL_S = 0.02
+_ENGINE_POLL_S = 0.25
 
 _GARBAGE_COUNT = 5000
-"""Objects made until the collector looks for cycles. A tick makes thousands that die by
-themselves; at Python's 700 the search took a third of the time of a server under load."""
+"""New objects until the garbage collector looks for cycles. A tick makes thousands of objects
+without cycles; with Python's 700, the search took a third of the time under load."""
 
 _NICER = 5
 """Niceness of the HTTP thread: 16 streams were 4 % faster with it on two cores (docs/log.md)."""
@@ -59,8 +59,8 @@ class Lifecycle:
         self._unsent_bytes_max = unsent_bytes_max
         self._service = service
         self._app = app
-        self._asked: asyncio.Event | None = None
-        self._hurried: asyncio.Event | None = None
+        self._stop_requested: asyncio.Event | None = None
+        self._hurry_requested: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: HttpServer | None = None
 
@@ -82,14 +82,14 @@ class Lifecycle:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already, and its loop with it
-                loop.call_soon_threadsafe(self._ask)
+                loop.call_soon_threadsafe(self._request_stop)
 
     async def serve(
         self, listener: socket.socket, started: Callable[[], None] | None = None
     ) -> None:
-        """The whole life. Raises EngineStopped when the engine gave up."""
+        """Serve from the start to the end. Raises EngineStopped when the engine gave up."""
         self._loop = asyncio.get_running_loop()
-        self._asked, self._hurried = asyncio.Event(), asyncio.Event()
+        self._stop_requested, self._hurry_requested = asyncio.Event(), asyncio.Event()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             self._handle_signals(self._loop)
         listen(listener, self._unsent_bytes_max)
@@ -101,59 +101,59 @@ class Lifecycle:
             self._service.answer_listeners,
         )
         serving = asyncio.create_task(server.serve())
-        asked = asyncio.create_task(self._asked.wait())
+        stop_requested = asyncio.create_task(self._stop_requested.wait())
         failing = asyncio.create_task(self._wait_failure())
         watch = asyncio.create_task(_call_when_started(server, started))
-        ends = {serving, asked, failing}
+        ends = {serving, stop_requested, failing}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         watch.cancel()
         failing.cancel()
-        if self._asked.is_set() and not serving.done():
+        if self._stop_requested.is_set() and not serving.done():
             await self._drain()
-        # Looked at before we end the engine ourselves.
+        # Read before we end the engine ourselves.
         failure = self._service.engine.failure
         await self._end()
         await self._wait_idle(LAST_ANSWERS_S_MAX, LAST_ANSWERS_HURRIED_S)
         server.should_exit = True
-        asked.cancel()
+        stop_requested.cancel()
         await serving
         if failure is not None:
             raise EngineStopped(str(failure))
 
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises where there are none, or this is not their thread."""
+        """Raises if the system has no signals, or outside of the main thread."""
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._ask)
+            loop.add_signal_handler(number, self._request_stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
 
     def _hang_up(self) -> None:
-        """The terminal is gone: its shell and the system each send a signal."""
-        assert self._asked is not None
-        if not self._asked.is_set():
-            self._ask()
+        """The terminal is gone. Its shell and the system each send a signal; one counts."""
+        assert self._stop_requested is not None
+        if not self._stop_requested.is_set():
+            self._request_stop()
 
-    def _ask(self) -> None:
-        assert self._asked is not None
-        assert self._hurried is not None
-        if self._asked.is_set():
-            _log.warning("asked to stop again: ending at once")
-            self._hurried.set()
+    def _request_stop(self) -> None:
+        assert self._stop_requested is not None
+        assert self._hurry_requested is not None
+        if self._stop_requested.is_set():
+            _log.warning("Asked to stop again: ending at once")
+            self._hurry_requested.set()
             if self._server is not None:
                 self._server.force_exit = True
             return
         _log.info(
-            "asked to stop: finishing what runs, for %g s at most; Ctrl-C or SIGTERM again ends it "
+            "Asked to stop: finishing what runs, for %g s at most; Ctrl-C or SIGTERM again ends it "
             "at once",
             self._service.settings.shutdown_timeout,
         )
         self._service.drain()
-        self._asked.set()
+        self._stop_requested.set()
 
     async def _wait_failure(self) -> None:
         while self._service.engine.failure is None:  # noqa: ASYNC110, it stops on its own thread
-            await asyncio.sleep(_ENGINE_LOOK_S)
-        _log.error("the engine has stopped, so the server ends")
+            await asyncio.sleep(_ENGINE_POLL_S)
+        _log.error("The engine has stopped, so the server ends")
 
     async def _drain(self) -> None:
         left_s = self._service.settings.shutdown_timeout
@@ -163,37 +163,39 @@ class Lifecycle:
 
     async def _end(self) -> None:
         """End the engine, which waits for the batch in flight unless a second signal comes."""
-        assert self._hurried is not None
+        assert self._hurry_requested is not None
         ending = asyncio.create_task(self._service.stop())
-        hurried = asyncio.create_task(self._hurried.wait())
+        hurried = asyncio.create_task(self._hurry_requested.wait())
         await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
-            await asyncio.to_thread(self._service.cut_short)
+            await asyncio.to_thread(self._service.kill_backend)
         hurried.cancel()
         await ending
 
     async def _wait_idle(self, seconds: float, hurried_s: float) -> None:
-        """Until nothing is served, for so long at most; after a second signal, for less."""
-        assert self._hurried is not None
+        """Wait until no call is served, for so long at most; after a second signal, less."""
+        assert self._hurry_requested is not None
         clock = self._service.clock
         started_at = clock.now()
         while self._service.admission.call_count:
-            if clock.now() - started_at >= (hurried_s if self._hurried.is_set() else seconds):
+            if clock.now() - started_at >= (
+                hurried_s if self._hurry_requested.is_set() else seconds
+            ):
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
 
 def _tune_collector() -> None:
-    """Look for cycles less often, and never among what was there before the first request."""
+    """Look for cycles less often, and never among objects from before the first request."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE_COUNT, *gc.get_threshold()[1:])
 
 
 def _lower_priority() -> None:
-    """Let the threads of the forward pass go first: all of them wait for one that is pushed aside.
+    """Let the threads of the forward pass run first: all of them wait for the slowest one.
 
-    Linux has a niceness for each thread, and only this one and those it starts get it.
+    On Linux each thread has its own niceness; this thread and those that it starts get it.
     """
     if sys.platform == "linux":
         usual = os.getpriority(os.PRIO_PROCESS, 0)
@@ -203,6 +205,6 @@ def _lower_priority() -> None:
 
 async def _call_when_started(server: HttpServer, started: Callable[[], None] | None) -> None:
     while not server.started:  # noqa: ASYNC110, because uvicorn has no event for it
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
     if started is not None:
         started()

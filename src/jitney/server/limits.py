@@ -16,8 +16,8 @@ CONTAINERS_MAX = 100_000
 
 VALUES_MAX = 131_072
 VALUE_BYTES_USUAL = 16
-"""Strings and numbers of one body, or one for each so many bytes that a body may have, if that is
-more. Nobody else is served while JSON is parsed, and that takes 150 ns for each."""
+"""Strings and numbers of one body: so many, or one for each 16 bytes that a body may have, if that
+is more. Each takes 150 ns to parse, and nothing else is served meanwhile."""
 
 INLINE_BYTES_MAX = 65_536
 """A body larger than this is parsed off the event loop, one at a time."""
@@ -55,24 +55,24 @@ HEADER_BYTES_MAX = 16_384
 """The request line and all headers together."""
 
 HEADER_COMMAS_MAX = 256
-"""In all headers together: lists are taken apart at each, several times."""
+"""In all headers together: lists are split at each comma, several times."""
 
 HEADER_BYTES_PER_STEP = 128
-"""What of a head counts as one more step of those that a round has."""
+"""Bytes of headers that count as one more step of a round."""
 
 HEADERS_MAX = 128
 ADDRESS_BYTES_MAX = 8192
 
 PIECE_BYTES_MAX = 32_768
-"""Bytes of a body that are read in one piece: what is kept of it in between is as little."""
+"""Bytes of a body that are read in one piece, and so kept in between."""
 
 CHUNKS_PER_PIECE = 256
 """Chunks of a body that are read in one piece, which takes less than half a millisecond."""
 
 CHUNKS_MAX = 32_768
 CHUNK_BYTES_USUAL = 1024
-"""Chunks of one body, and one more for each so many bytes in them: clients that write a body in
-parts write larger ones, and chunks of single bytes are an attack."""
+"""Chunks of one body, and one more for each 1024 bytes in them. Clients send larger chunks; chunks
+of single bytes are an attack."""
 
 CHUNK_LINE_BYTES_MAX = 256
 """The line before a chunk, with an extension that nobody reads."""
@@ -91,14 +91,14 @@ HEAD_BYTES_USUAL = 4096
 """A request that is longer waits for its turn with those that are long."""
 
 READS_BYTES_MAX = 67_108_864
-"""What was taken from connections and waits for its turn to be read, of all together; each may have
-up to 256 KB of it. Beyond it, all but short requests are refused, to be sent again later."""
+"""Bytes of all connections that wait to be read; each may have up to 256 KB. Beyond this, all but
+short requests are refused, and their clients may try again later."""
 
 STEPS_PER_REQUEST = 10
-"""What a request counts for, because it is answered too."""
+"""Steps of one request, which is answered too."""
 
 STEPS_PER_END = 4
-"""What a connection counts for that is ended because its time is over."""
+"""Steps to end a connection whose time is over."""
 
 CHUNKS_PER_STEP = 16
 
@@ -109,16 +109,16 @@ BODY_S_MAX = 60.0
 """For a body to arrive whole."""
 
 BODIES_READ_MAX = 4096
-"""Bodies on their way in at once; for one more, the one that has been so the longest gives way.
-However many clients send slowly, they keep no place from those who do not."""
+"""Bodies on their way in at once; one more ends the oldest of them. So slow clients, however many,
+take no place from fast ones."""
 
 BODY_BYTES_SPARED = 16_384
-"""The beginning of each body, which does not count among the bytes that are held: what the large
-ones take up is no reason to refuse an ordinary request. Bounded by the number of bodies."""
+"""Bytes at the beginning of each body that do not count as held, so that large bodies cause no
+refusal of an ordinary request. Bounded by the number of bodies."""
 
 BODY_UNREAD_BYTES_MAX = 1_048_576
-"""Of one body, between its connection and its reader. No more is taken from 64 KB on, so that
-it is less than half of this by itself."""
+"""Of one body, between its connection and its reader. Reading pauses at 64 KB, so it is usually
+less than half of this."""
 
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""
@@ -127,8 +127,8 @@ UNWRITTEN_BYTES_MAX = 16_384
 """What we hold for a client that does not read, before its stream waits for it."""
 
 UNSENT_BYTES_MAX = 131_072
-"""What the system holds for a client that does not read. Left to itself it takes megabytes for
-each, and a reader who has stopped is not noticed before they are full."""
+"""What the system holds for a client that does not read. By default it holds megabytes for each,
+and we notice a client that has stopped only when they are full."""
 
 HEADERS_WAIT_S = 1.0
 """A stream's status line waits so long for the first token, so that an early failure can still
@@ -138,58 +138,57 @@ ACCEPT_S_MAX = 60.0
 """For the engine to look at a request: it does so after each forward pass."""
 
 DEADLINE_GRACE_S = 0.5
-"""The engine ends a request that is past its deadline, between two batches; when it has not done
-so after this, the caller gets its error without it."""
+"""The engine ends a request after its deadline, between two batches. If it has not done so after
+this time, the caller gets its error anyway."""
 
 LINGER_S_MAX = 2.0
-"""A client that was answered before its body was there may finish sending for so long, so that it
-reads the answer: a client that is cut while sending may lose it."""
+"""How long a client may finish sending a body that was answered early. A client that is cut while
+it sends may lose the answer."""
 
 REST_BYTES_MAX = 65_536
-"""A body that is not longer, and answered before it is there, is read over, and its connection
-kept: most clients send headers and body one after the other, and an early refusal such as a 429
-comes in between."""
+"""A body up to this size that was answered early is skipped, and its connection kept. Most clients
+send the body right after the headers, and an early refusal such as a 429 comes in between."""
 
 CALLS_UNSENT_MAX = 64
 """Calls that may be on their way to the engine beside those that it holds."""
 
 BODY_BYTES_PER_TOKEN = 32
 BODY_BYTES_MIN = 2_097_152
-"""The largest body where nothing else is set: so much for each token of the model's length, but
-not less. A token is 4 bytes of text, up to 20 of escapes, and 8 as a number; and short prompts may
-come by the hundred."""
+"""The largest body by default: 32 bytes for each token of the model's length, and at least 2 MB. A
+token is 4 bytes of text, up to 20 with escapes, and 8 as a number; and one call may have a hundred
+short prompts."""
 
 WORK_SMALL_BYTES = 16_384
 """A body up to this size is small work: large work leaves a worker for it."""
 
 DECODE_SLICE = 4096
-"""Tokens that are turned to text before it is seen whether their caller has left."""
+"""Tokens that are decoded between two checks whether the caller has left."""
 
 BODIES_MAX = 16
 BODIES_BYTES_MIN = 160_000_000
-"""Bytes of bodies that are held at once: so many of the largest size, and not less. Ordinary ones
-are far smaller."""
+"""Bytes of bodies that are held at once: 16 bodies of the largest size, and at least 160 MB. Most
+bodies are far smaller."""
 
 CONNECTIONS_MAX = 8192
 """Connections at once, idle ones included; the next one is refused and closed. Fewer where the
 limit on open files is lower: see `jitney.server.http.open_files`."""
 
 ACCEPTS_PER_ROUND = 64
-"""Connections accepted in one round of the event loop; streams wait for that long."""
+"""Connections accepted in one round of the event loop; streams wait meanwhile."""
 
 FILES_KEPT = 128
-"""Open files that are not connections: the model, the backend's pipes, the log, and those that a
-connection beyond the limit is refused through."""
+"""Open files that are not connections: the model, the backend's pipes, the log, and connections
+that are being refused."""
 
 WORKER_THREADS = 4
 """Threads that tokenise and compile; the model's tokenizer takes turns anyway."""
 
 LOG_BYTES_MAX = 1_048_576
-"""Lines of the log that wait to be written: some 8,000 of requests, more than connections there
-are. For a reader who is slower than that, lines are dropped, and one line says how many."""
+"""Lines of the log that wait to be written: about 8,000 lines of requests, as many as connections.
+If the reader is slower, lines are dropped, and one line reports how many."""
 
 LOG_END_S_MAX = 0.5
-"""For what waits to be written when the process ends. A reader that is there has read by then."""
+"""Time to write the waiting lines when the process ends. A live reader needs less."""
 
 TRACE_EVENTS = 4096
 """Events of ticks in a trace, unless all are asked for: a megabyte, and the last seconds."""
@@ -201,7 +200,7 @@ TRACE_SLICE_EVENTS = 64
 """Events that are written out in one go: about a millisecond, in which nothing else may run."""
 
 TRACE_S_MAX = 60.0
-"""For a trace to be read, since a key has one at a time."""
+"""Time to read a trace: a key has one at a time."""
 
 PAGE_TEXT_CHARACTERS = 16_384
 """Text of all slots on the page together: with hundreds of them each has a few words."""

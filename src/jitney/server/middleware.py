@@ -1,7 +1,7 @@
-"""What surrounds every request: `RequestContext` outside, `AccessCheck` within. Event loop.
+"""Runs around every request: `RequestContext` outside, `AccessCheck` inside. Event loop.
 
-Plain ASGI, because anything that wraps responses would hide that a client has left. Decisions are
-made on `scope["path"]`, never on an address put together from headers a caller controls.
+Plain ASGI, because a wrapper around responses would hide that a client has left. Decisions use
+`scope["path"]`, never an address made from headers that a caller controls.
 
 Tests: tests/e2e/server/test_rows_http.py and test_log.py.
 """
@@ -22,13 +22,13 @@ from jitney.server.service import Service
 _log = logging.getLogger("jitney.server")
 
 WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
-"""Where work comes in: counted, limited by a key's rate, and refused while draining."""
+"""Paths that bring work: counted, limited by a key's rate, and refused during a drain."""
 
-_SANE_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
+_VALID_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
 
 
 class RequestContext:
-    """Outermost: an id for every answer, one line in the log, and no exception gets past it."""
+    """Outermost: gives every answer an id and one log line, and catches every exception."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -42,7 +42,7 @@ class RequestContext:
         call = Call(_http_id(header(scope, b"x-request-id")), self._service.clock.now())
         scope.setdefault("state", {})["call"] = call
         status: int | None = None
-        # The connection knows whether it can be kept; where there is none, it is nobody's concern.
+        # The connection knows whether it stays open; tests may have no connection.
         must_end = scope.get("extensions", {}).get("jitney.must_end", bool)
 
         async def send_marked(message: Message) -> None:
@@ -72,7 +72,7 @@ class RequestContext:
             self._note(scope, call, status)
 
     def _note(self, scope: Scope, call: Call, status: int | None) -> None:
-        # The pattern that matched, never the path itself: a label must not be a caller's to choose.
+        # The pattern that matched, never the path: a caller must not choose a label of the metrics.
         route = getattr(scope.get("route"), "path", "other")
         for listener in self._service.answer_listeners:
             listener(route, 499 if status is None else status, call.refused)
@@ -80,11 +80,11 @@ class RequestContext:
             "%s %s %s %s %.0f ms%s",
             call.http_id,
             scope["method"][: limits.METHOD_CHARACTERS_MAX],
-            # Escaped: a path may hold anything that can be written in percent signs.
+            # Escaped, because a path may contain any character.
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
             status,
             (self._service.clock.now() - call.arrived_at) * 1e3,
-            _known(call),
+            _log_fields(call),
         )
 
 
@@ -125,12 +125,12 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return found
 
 
-def _known(call: Call) -> str:
-    """Who asked, the id that its name on the page begins with, and its tokens, for the log.
+def _log_fields(call: Call) -> str:
+    """The key, the user, the id of the reply and the tokens, for the log.
 
     Escaped, because callers choose some of these words.
     """
-    # Where no key was looked for, there is no caller.
+    # There is no caller on a path that needs no key.
     caller = getattr(call, "caller", None)
     words = {
         "key": None if caller is None else caller.name or None,
@@ -146,19 +146,19 @@ def _known(call: Call) -> str:
 
 
 def _http_id(given: bytes | None) -> str:
-    """The caller's own id when it is sane, else one of ours."""
-    if given is not None and _SANE_ID.fullmatch(given):
+    """The caller's own id if it is valid, else a new one."""
+    if given is not None and _VALID_ID.fullmatch(given):
         return given.decode("ascii")
     return f"req-{uuid.uuid4().hex}"
 
 
 def _check_head(scope: Scope) -> None:
-    """What the protocol lets pass."""
+    """Check what the protocol does not check."""
     code = ""
     if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
         code, message = "uri_too_long", "The address is too long."
     elif not scope["path"].isprintable():
-        # What matches paths takes no notice of a newline at their end.
+        # The router ignores a newline at the end of a path.
         code, message = "invalid_http", "The address holds a control character."
     elif header(scope, b"content-length") and header(scope, b"transfer-encoding"):
         # Two readers could disagree on where this request ends.

@@ -1,7 +1,7 @@
-"""Answers to one call for completions: whole, or as a stream. Event loop.
+"""Responses to one call for completions: whole, or as a stream. Event loop.
 
-A stream's status line waits for the first token or a moment, so that an early failure is an HTTP
-status; after it, a failure of any kind is one event, and no `[DONE]`.
+The status line of a stream waits a moment for the first token, so that an early failure is an HTTP
+status. A later failure is one event, without `[DONE]`.
 
 Tests: tests/e2e/server/test_streaming.py and test_rows_clients.py.
 """
@@ -20,23 +20,23 @@ from jitney.server.error_object import ClientLeft
 from jitney.server.generation import Generation, Placed
 from jitney.server.http import sse
 from jitney.server.http.error_response import refusal_for
-from jitney.server.http.slices import written
+from jitney.server.http.slices import encode_json
 from jitney.server.openai.replies import Reply
 
 
 async def whole_response(generation: Generation, reply: Reply, receive: Receive) -> Response:
-    """The reply, when all of it is known."""
+    """The whole reply."""
     with generation.running(receive):
         answers = await generation.answers()
     headers = {**generation.queue_headers(), **_times(answers)}
     if _value_count(answers) > limits.INLINE_VALUES_MAX:
-        content = await asyncio.to_thread(lambda: written(reply.whole(answers)))
+        content = await asyncio.to_thread(lambda: encode_json(reply.whole(answers)))
         return Response(content, media_type="application/json", headers=headers)
     return JSONResponse(reply.whole(answers), headers=headers)
 
 
 def _value_count(answers: list[Answer]) -> int:
-    """Tokens and logprobs of the reply, which is what takes time to write out."""
+    """Tokens and logprobs of the reply: the time to encode it depends on them."""
     count = 0
     for answer in answers:
         params = answer.request.params
@@ -60,15 +60,15 @@ def _times(answers: list[Answer]) -> dict[str, str]:
 class EventStream(Response):
     """A response that sends events while the engine makes them.
 
-    A subclass, because that is what the framework takes for a response. `open` comes first: it
-    raises what is to be an HTTP status.
+    A subclass, because the framework needs a response. Call `open` first: it raises errors that
+    become an HTTP status.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, generation: Generation, reply: Reply) -> None:
         super().__init__(headers=sse.HEADERS)
-        # Set for an empty body, which this one is not.
+        # The framework set it for an empty body.
         del self.headers["content-length"]
         self._generation = generation
         self._reply = reply
@@ -80,10 +80,10 @@ class EventStream(Response):
         self._sent_at = 0.0
 
     async def open(self, receive: Receive) -> None:
-        """Wait for the first delta, or long enough. Raises what went wrong until then."""
+        """Wait for the first delta, or for a limited time. Raises errors until then."""
         try:
             self._running.enter_context(self._generation.running(receive, self._ping))
-            # A task, because waiting for it can end without ending it.
+            # A task, because a wait for it can time out while it goes on.
             self._first = asyncio.create_task(_next(self._deltas))
             await self._wait_first(self._first)
         except BaseException:
@@ -101,14 +101,14 @@ class EventStream(Response):
             if self._generation.is_accepted:
                 return
         raise QueueFull(
-            f"the engine did not look at the request within {limits.ACCEPT_S_MAX:g} s; "
+            f"The engine did not look at the request within {limits.ACCEPT_S_MAX:g} s; "
             "try again later.",
             limits.ACCEPT_S_MAX,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything there is."""
-        # Offered by our own protocol, beyond ASGI.
+        """Send all events."""
+        # Our own protocol has this, beyond ASGI.
         write_piece = scope.get("extensions", {}).get("jitney.write_piece")
 
         async def send_body(body: bytes, more_body: bool = True) -> None:
@@ -123,7 +123,7 @@ class EventStream(Response):
             await send(start)
             self._send = send_body
             closing = await self._run(send_body)
-            # From here on no ping: it would come after the end.
+            # No ping after the end.
             self._send = None
             await send_body(closing, more_body=False)
         finally:
@@ -131,13 +131,13 @@ class EventStream(Response):
             await self._close()
 
     async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:
-        """Send all deltas; what is to be sent last comes back."""
+        """Send all deltas, and return the bytes to send last."""
         first, generation = self._first, self._generation
-        assert first is not None, "opened"
+        assert first is not None, "The stream is open"
         try:
             placed: Placed | None = await first
             while placed is not None:
-                # A delta may add nothing yet, such as half a tool call.
+                # Some deltas add nothing yet, such as half a tool call.
                 if piece := self._chunks(placed):
                     await send_body(piece)
                 placed = await anext(self._deltas, None)
@@ -155,7 +155,7 @@ class EventStream(Response):
         return b"".join(map(sse.frame, self._reply.chunks(place, delta)))
 
     async def _ping(self) -> None:
-        """A comment, when nothing else was sent for long."""
+        """Send a comment when nothing else was sent for a long time."""
         idle_s = self._service.clock.now() - self._sent_at
         if self._send is not None and idle_s >= self._service.settings.sse_ping_interval:
             await self._send(sse.PING)

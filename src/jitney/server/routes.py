@@ -41,8 +41,8 @@ BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, Deto
 """Described in the OpenAPI document."""
 
 STATE_PATHS = frozenset({"/health", "/ready"})
-"""Paths that need no key: those who ask whether to send work here, or to start it again, have
-none. They tell how the server is and why, in sentences of ours, and nothing of who calls."""
+"""Paths that need no key: load balancers and service managers have none. They return the status
+and a fixed sentence, and nothing about callers."""
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -50,7 +50,7 @@ _ERROR: dict[str, Any] = {"model": Error, "description": "What went wrong, in Op
 _CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
 
 
-def taking(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
+def describe_body(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
     """How the OpenAPI document describes an endpoint with this body."""
     schema = {"$ref": REFERENCE.format(model=kind.__name__)}
     replies: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
@@ -71,19 +71,19 @@ def make_router(service: Service) -> APIRouter:
     """All endpoints of the OpenAI interface."""
     router = APIRouter()
 
-    @router.post("/v1/completions", **taking(CompletionBody, streams=True))
+    @router.post("/v1/completions", **describe_body(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
         body = await _read(service, request, CompletionBody)
         return await _complete(service, request, body, prepare_completion, CompletionChoices)
 
-    @router.post("/v1/chat/completions", **taking(ChatBody, streams=True))
+    @router.post("/v1/chat/completions", **describe_body(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
         body = await _read(service, request, ChatBody)
         return await _complete(service, request, body, prepare_chat, ChatChoices)
 
-    @router.post("/tokenize", **taking(TokenizeBody))
+    @router.post("/tokenize", **describe_body(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or of a conversation."""
         body = await _read(service, request, TokenizeBody)
@@ -96,7 +96,7 @@ def make_router(service: Service) -> APIRouter:
             }
         )
 
-    @router.post("/detokenize", **taking(DetokenizeBody))
+    @router.post("/detokenize", **describe_body(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
         body = await _read(service, request, DetokenizeBody)
@@ -106,7 +106,7 @@ def make_router(service: Service) -> APIRouter:
 
 
 def make_state_router(service: Service) -> APIRouter:
-    """Endpoints that say how the server is and what it serves."""
+    """Endpoints about the status of the server and its models."""
     router = APIRouter()
 
     @router.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
@@ -209,12 +209,12 @@ async def _complete(
 def _tokens_of(service: Service, body: TokenizeBody, call: Call) -> tuple[int, ...]:
     request_factory = service.request_factory
     if (body.prompt is None) == (body.messages is None):
-        raise InvalidRequest("tokenize takes a prompt or messages, one of the two.", "prompt")
+        raise InvalidRequest("/tokenize takes either a prompt or messages.", "prompt")
     if body.messages is not None:
         if body.add_special_tokens is not None:
             raise InvalidRequest(
-                "add_special_tokens goes with a prompt: of a conversation, the chat template "
-                "decides which there are.",
+                "add_special_tokens needs a prompt: in a conversation, the chat template decides "
+                "which special tokens there are.",
                 "add_special_tokens",
             )
         return request_factory.encode(chat_segments(service, body, body.tools), call.still_wanted)
@@ -266,6 +266,6 @@ def _name(service: Service, token: int | None) -> str | None:
 
 
 def not_found(path: str) -> Refusal:
-    """The answer to a path that leads nowhere; it says which one does, where that is known."""
+    """The error for an unknown path. It names the right one, if that is known."""
     instead = instead_of(path) or "/openapi.json lists those there are"
     return Refusal("not_found", f"There is nothing at this path; {instead}.")

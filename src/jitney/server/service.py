@@ -1,7 +1,7 @@
-"""What every endpoint needs of one engine behind HTTP: `Service`.
+"""One engine behind HTTP, with what every endpoint needs: `Service`. Event loop.
 
-It only holds the parts together: who may call (`keys`), how much (`admission`, `billing`), the
-threads and the bodies, and the calls that are being answered. Used on the event loop.
+It holds the parts together: who may call (`keys`), how much (`admission`, `billing`), the worker
+threads, the bodies, and the calls that are being answered.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Service:
         self.engine = engine
         self.request_factory = request_factory
         self.template = template
-        assert settings.served_model_name, "a model has a name"
+        assert settings.served_model_name, "A model has a name"
         self.settings = settings
         self.body_limit = settings.body_limit or body_limit_for(engine.settings.model_len_max)
         self.clock = clock or SystemClock()
@@ -58,8 +58,8 @@ class Service:
         self.workers = Workers(has_several_callers=len(keys) > 1)
         self.bodies = BodyReader(self.body_limit)
         self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
-        """Called for every HTTP answer with the pattern of its route, its status, and, for a
-        refusal, its reason."""
+        """Called for every HTTP answer with its route's pattern, its status, and a refusal's
+        reason."""
         self.created = now_s()
         self.is_stopping = False
         engine.observe(self.live_calls.take)
@@ -85,7 +85,7 @@ class Service:
         return health_of(self.engine, self.settings.stall_timeout)
 
     def readiness(self) -> Health:
-        """Whether new work is welcome."""
+        """Whether the server accepts new work."""
         if self.admission.is_draining or self.engine.state is EngineState.DRAINING:
             return Health("draining", "The server is shutting down.")
         return self.health()
@@ -103,30 +103,30 @@ class Service:
             call.is_wanted = False
 
     def drain(self) -> None:
-        """Refuse new work from here on, bodies on their way included; what was taken goes on."""
+        """Refuse new work, also bodies on their way in. Accepted work goes on."""
         self.admission.is_draining = True
         self.bodies.drain()
-        # Nobody else comes to fill a group, or to resume what is paused.
+        # No new request can fill a group now, and no call can resume a paused one.
         self.engine.release()
 
     async def stop(self) -> None:
-        """End the engine; callers of what still runs get an error."""
+        """End the engine. Callers with running requests get an error."""
         self.admission.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
         self.workers.close()
         self.bodies.close()
 
-    def cut_short(self) -> None:
-        """End the backend's process in mid-batch, where it has one: nobody wants the rest."""
+    def kill_backend(self) -> None:
+        """End the backend's process, if it has one, without waiting for its batch."""
         if isinstance(self.engine.backend, ProcessBackend):
             self.engine.backend.close()
 
 
 def body_limit_for(model_len_max: int) -> int:
-    """The largest body that a model of this length has use for."""
+    """The largest body that is useful for a model of this length."""
     return max(limits.BODY_BYTES_MIN, limits.BODY_BYTES_PER_TOKEN * model_len_max)
 
 
 def now_s() -> int:
-    """The present moment as OpenAI's `created` has it."""
+    """The current time as in OpenAI's field `created`."""
     return int(datetime.now(UTC).timestamp())

@@ -1,7 +1,7 @@
 """Pause, resume and reprioritise a call that is being answered, by the id of its reply. Event loop.
 
-Each caller reaches its own calls only; where there are no keys, everyone is one caller. What is
-asked takes effect between two ticks.
+Each caller can steer only its own calls; without keys, everyone is one caller. A change takes
+effect between two ticks.
 
 Tests: tests/e2e/server/test_steering.py.
 """
@@ -60,7 +60,7 @@ def make_router(service: Service) -> APIRouter:
         chosen = allowed_priority(given, Call.of(request.scope).caller.key)
         if service.engine.settings.policy is not Policy.PRIORITY:
             raise InvalidRequest(
-                "priorities have no effect here: the server does not run with the policy priority.",
+                "priority has no effect here: the server does not run with the policy priority.",
                 "priority",
             )
         for handle in _find(service, request, reply_id):
@@ -71,7 +71,7 @@ def make_router(service: Service) -> APIRouter:
 
 
 def _find(service: Service, request: Request, reply_id: str) -> Handles:
-    """The caller's live requests of this call; counts as a request of the caller's."""
+    """The live requests of this call. This counts as a request of the caller."""
     caller = Call.of(request.scope).caller
     caller.enter()
     found = service.live_calls.find(caller.name, reply_id)
@@ -85,7 +85,7 @@ def _find(service: Service, request: Request, reply_id: str) -> Handles:
 
 def _check_room(service: Service) -> None:
     if service.admission.is_draining:
-        raise Draining("the server is shutting down, and pauses nothing any more.")
+        raise Draining("The server is shutting down and pauses no more calls.")
     engine = service.engine
     count_max = paused_max(engine.settings.max_num_queued_reqs)
     if engine.snapshot().paused_count >= count_max:

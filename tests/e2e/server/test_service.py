@@ -324,7 +324,7 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
             process.send_signal(signal.SIGTERM)
             # Two that are on their way at once would arrive as one.
             wait_until(
-                lambda: "asked to stop" in (tmp_path / "log").read_text(), "the signal was lost"
+                lambda: "Asked to stop" in (tmp_path / "log").read_text(), "the signal was lost"
             )
             process.send_signal(signal.SIGTERM)
             *_, last = events("\n".join(lines).lstrip() + "\n\n")

@@ -183,7 +183,7 @@ def test_what_was_dropped_is_told_when_it_is_read_again() -> None:
         wait_until(lambda: any("after GET" in line for line in read), "it logs no more")
         server.end()
         reader.join(WAIT_S)
-    assert any("asked to stop" in line for line in read), "an ordinary end writes what waits"
+    assert any("Asked to stop" in line for line in read), "an ordinary end writes what waits"
 
 
 def _read_lines(file: int, lines: list[str]) -> None:

@@ -43,7 +43,7 @@ def test_messages_about_our_side_stay_here() -> None:
     for kind in (errors.BackendFailed, errors.BackendCrashed, errors.ConfigError):
         error = kind("it broke in /secret/path.gguf at 0xdeadbeef")
         refusal = refusal_of(error)
-        assert refusal.untold == str(error)
+        assert refusal.log_message == str(error)
         assert "secret" not in refusal.message
 
 

@@ -1,1 +1,1 @@
-"""Who may ask, how much, and when: keys, rates, turns, worker threads, calls being answered."""
+"""Who may call, how much and when: keys, rates, turns, worker threads, live calls."""

@@ -1,7 +1,7 @@
 """How many calls are let in, and how many bytes of bodies are held: `Admission`. Event loop.
 
-The engine refuses what is more than can run and wait, and knows best when to come back. The bounds
-here are for what has not reached it yet.
+The engine refuses requests that can neither run nor wait, and knows best when to try again. The
+bounds here are for calls that have not reached it yet.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from jitney.server.error_object import Refusal, retry_headers
 
 
 class Place:
-    """What one call takes up: the bytes of its body, and, once that is there, one of the places."""
+    """What one call takes: the bytes of its body and, when the body is complete, one place."""
 
     def __init__(self, admission: "Admission", caller: Caller) -> None:
         self._admission = admission
@@ -25,7 +25,7 @@ class Place:
         self._spared_bytes = limits.BODY_BYTES_SPARED
 
     def hold(self, count: int) -> None:
-        """So many bytes of the body have come; all but the first count until the call has ended.
+        """Count so many more bytes of the body until the call ends. The first bytes are free.
 
         Raises Refusal when the bodies of all calls together are too large.
         """
@@ -35,8 +35,8 @@ class Place:
         self._held_bytes += count - spared
 
     def take(self) -> None:
-        """The body is there: the call is one of those served. Raises Draining and QueueFull."""
-        assert not self._is_counted, "taken twice"
+        """The body is complete: count the call as served. Raises Draining and QueueFull."""
+        assert not self._is_counted, "A place is taken once"
         self._admission.check(self._caller)
         self._is_counted = True
         self._admission.call_count += 1
@@ -76,9 +76,9 @@ class Admission:
             place.leave()
 
     def check(self, caller: Caller) -> None:
-        """Raises Draining and QueueFull where there is no place for another call of this caller."""
+        """Check that this caller may make another call. Raises Draining and QueueFull."""
         if self.is_draining:
-            raise Draining("the server is shutting down.")
+            raise Draining("The server is shutting down.")
         if caller.call_max is not None and caller.call_count >= caller.call_max:
             said = (
                 f"{caller.call_count} requests of this key are being served or wait, which is its "
@@ -95,7 +95,7 @@ class Admission:
         raise QueueFull(f"{said}; try again in {retry_s:.1f} s.", retry_s)
 
     def hold(self, count: int) -> None:
-        """So many more bytes are held. Raises Refusal."""
+        """Count so many more bytes as held. Raises Refusal."""
         if self.held_bytes + count > self.bodies_bytes_max:
             raise Refusal(
                 "too_many_bytes",

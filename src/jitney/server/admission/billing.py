@@ -1,4 +1,4 @@
-"""Tokens of a key that are set aside for its requests, until these have ended: `Billing`.
+"""Reserves tokens of a key for its requests until they have ended: `Billing`.
 
 `reserve` and `release` are called on the event loop, `take` on the engine thread for every record.
 
@@ -30,22 +30,24 @@ class _Bill:
 
 
 class Billing:
-    """The requests for which tokens are set aside."""
+    """The requests that have reserved tokens."""
 
     def __init__(self, model_len_max: int) -> None:
         self._model_len_max = model_len_max
         self._bills: dict[RequestId, _Bill] = {}
 
     def reserve(self, requests: Sequence[Request], caller: Caller) -> None:
-        """Count the completions of one call, and set its tokens aside until they have ended.
+        """Count the completions of one call, and reserve its tokens until they have ended.
 
-        All or none of them. Raises Refusal and InvalidRequest.
+        All of them or none. Raises Refusal and InvalidRequest.
         """
         count = sum(each.params.n for each in requests)
         caller.count_completions(count)
         if caller.tokens is None:
             return
-        bills = {each.id: _Bill(caller, len(each.prompt), self._most(each)) for each in requests}
+        bills = {
+            each.id: _Bill(caller, len(each.prompt), self._tokens_max(each)) for each in requests
+        }
         try:
             caller.reserve_tokens(sum(bill.reserved_count for bill in bills.values()))
         except (Refusal, InvalidRequest):
@@ -54,14 +56,14 @@ class Billing:
         self._bills.update(bills)
 
     def release(self, request_id: RequestId, generated_count: int = 0) -> None:
-        """It has ended: give back what it did not use. What never ran has used nothing."""
+        """The request has ended: give back unused tokens. A request that never ran used none."""
         bill = self._bills.pop(request_id, None)
         if bill is not None:
             used_count = bill.prompt_count + generated_count if bill.is_started else 0
             bill.caller.give_back_tokens(max(bill.reserved_count - used_count, 0))
 
     def take(self, record: Record) -> None:
-        """Engine thread: release what ended, before its caller hears of it."""
+        """Engine thread: release a request that ended, before its caller knows of the end."""
         match record:
             case RequestStarted():
                 bill = self._bills.get(record.request_id)
@@ -74,8 +76,8 @@ class Billing:
             case _:
                 pass
 
-    def _most(self, request: Request) -> int:
-        """The most tokens that a request may take: its prompt, and all that it may make."""
+    def _tokens_max(self, request: Request) -> int:
+        """The most tokens that a request may use: its prompt and its longest completions."""
         params, prompt_count = request.params, len(request.prompt)
         room = self._model_len_max - prompt_count
         made_max = room if params.max_tokens is None else min(params.max_tokens, room)

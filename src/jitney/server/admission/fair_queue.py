@@ -1,12 +1,12 @@
-"""Whose work a worker thread does next: callers take turns, whatever each of them brings. Pure.
+"""Decides whose work a worker thread does next: callers take turns. Pure.
 
 A caller is a key; without keys all callers are one. Each caller has one line for small work and one
-for large work. Turns go round the lines, and a line is served in the order in which it came.
+for large work. The lines take turns, and each line is served in the order of arrival.
 
-Of the workers, one caller never has more than its `share`, and large work never has all: what is
-small does not wait for everything that is large. Where the share is not all of them, there are
-several callers, and each has one large piece of work at a time: constraints are compiled one after
-the other, so that the large work of another caller waits for one of them at most.
+One caller never has more workers than its `share`. Large work never has all workers, so small work
+does not wait for all large work. When the share is less than all workers, there are several callers
+and each has one large piece of work at a time. Constraints are compiled one after the other, so the
+large work of another caller waits for one of them at most.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class FairQueue(Generic[Work]):
         self._share = share
         self._large_max = max(workers - 1, 1)
         self._large_share = 1 if share < workers else self._large_max
-        # In the order of their turns: the one that had a turn goes to the end.
+        # In the order of their turns: a line that had its turn goes to the end.
         self._waiting: dict[Line, deque[Work]] = {}
         self._begun: dict[Line, int] = {}
 
@@ -36,11 +36,11 @@ class FairQueue(Generic[Work]):
         return [each for line in self._waiting.values() for each in line]
 
     def add(self, line: Line, work: Work) -> None:
-        """It waits from here on, behind the others of its line."""
+        """Put work at the end of its line."""
         self._waiting.setdefault(line, deque()).append(work)
 
     def remove(self, line: Line, work: Work) -> bool:
-        """It is not wanted any more; false when it has begun."""
+        """Take work out of its line; false when it has begun."""
         if work not in self._waiting.get(line, ()):
             return False
         self._waiting[line].remove(work)
@@ -48,7 +48,7 @@ class FairQueue(Generic[Work]):
         return True
 
     def begin(self) -> Work | None:
-        """The next one, which is being done from here on; None when no worker is free for any."""
+        """Begin the next piece of work; None when no worker is free for any."""
         if sum(self._begun.values()) >= self._workers:
             return None
         for line, waiting in self._waiting.items():

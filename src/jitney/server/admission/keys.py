@@ -1,11 +1,11 @@
-"""Who calls: keys compared in constant time, and their rates kept.
+"""Finds the caller by its key, in constant time, and keeps each key's rates.
 
-A request reserves the most tokens that it may take before it is let in, and gives back what it
-did not use when it has ended: however many come at once, a key's rate is overdrawn by one of them
-at most. Event loop; tokens are given back on the engine thread, so a bucket has a lock.
+A request reserves the most tokens that it may use before it is accepted. When it has ended, it
+gives back what it did not use. However many come at once, one of them at most overdraws a key's
+rate. Event loop; the engine thread gives tokens back, so a bucket has a lock.
 
-Where there are several keys, each has a share of the queue and of the places (`share_of`), so that
-none of them can take all there is.
+Where there are several keys, each has a share of the queue and of the places (`share_of`), so no
+key can take everything.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="jitney"'}
 class Bucket:
     """A rate per minute with a minute's worth of burst.
 
-    More than that is taken from a full bucket only, which is then overdrawn; no more than
-    `amount_max` may be taken at once, so that it is full again within RETRY_AFTER_S_MAX.
+    Only a full bucket gives more than that, and is then overdrawn. `amount_max` is the most it
+    gives at once, so that it is full again within RETRY_AFTER_S_MAX.
     """
 
     def __init__(self, per_min: float, clock: Clock) -> None:
@@ -48,12 +48,12 @@ class Bucket:
         return max(self._per_s * RETRY_AFTER_S_MAX, 1.0)
 
     def wait_s(self, amount: float = 1.0) -> float:
-        """Seconds until this much may be taken; 0 when it may be."""
+        """Seconds until this much may be taken; 0 if it may be taken now."""
         with self._lock:
             return self._missing_s(amount)
 
     def take(self, amount: float = 1.0) -> float:
-        """Take this much if it is there; else nothing, and the seconds until it is."""
+        """Take this much and return 0, or take nothing and return the seconds until it is there."""
         assert 0 < amount <= self.amount_max, amount
         with self._lock:
             missing_s = self._missing_s(amount)
@@ -62,7 +62,7 @@ class Bucket:
             return missing_s
 
     def give_back(self, amount: float) -> None:
-        """So much of what was taken was not used."""
+        """Put back what was taken and not used."""
         assert amount >= 0, amount
         with self._lock:
             self._fill()
@@ -98,7 +98,7 @@ class Caller:
 
     @property
     def call_max(self) -> int | None:
-        """Calls of its own that may be served at once: those of its share, and some on the way."""
+        """How many of its calls may be served at once: its share, and some on their way."""
         if self.share is None:
             return None
         held_max = self.share.waiting_max + self.share.running_max
@@ -107,7 +107,7 @@ class Caller:
     def enter(self) -> None:
         """Count one request. Raises Refusal with status 429.
 
-        Without a single token left it is not worth to read what is asked for.
+        A caller without any token left is refused before its body is read.
         """
         if self.tokens is not None:
             _refuse_until(self.tokens.wait_s(), "tokens")
@@ -115,57 +115,57 @@ class Caller:
             _refuse_until(self.requests.take(), "requests")
 
     def count_completions(self, count: int) -> None:
-        """Count all completions that a call asks for, of which `enter` has counted one.
+        """Count all completions of a call; `enter` has counted the first.
 
-        Raises Refusal with status 429, and InvalidRequest for what will never be let in.
+        Raises Refusal with status 429, and InvalidRequest for what can never be accepted.
         """
         bucket = self.requests
         if bucket is None or count == 1:
             return
         if count > bucket.amount_max:
             raise InvalidRequest(
-                f"the call asks for {count} completions, and this key's rate is "
-                f"{bucket.per_min:g} per minute, of which one call may take "
-                f"{bucket.amount_max:g} at most; lower n, or send fewer prompts.",
+                f"The call asks for {count} completions. This key's rate is {bucket.per_min:g} per "
+                f"minute, and one call may take {bucket.amount_max:g} at most; "
+                "lower n, or send fewer prompts.",
                 "n",
             )
         bucket.give_back(1)
         wait_s = bucket.take(count)
         if wait_s > 0:
-            # Refused, it counts as the one request that it is.
+            # A refused call counts as one request.
             bucket.take()
         _refuse_until(wait_s, "requests")
 
     def uncount_completions(self, count: int) -> None:
-        """The call was refused all the same: it counts as the one request that it is."""
+        """The call was refused after all: it counts as one request."""
         if self.requests is not None and count > 1:
             self.requests.give_back(count - 1)
 
     def reserve_tokens(self, count: int) -> None:
-        """Set aside the most that a call may take.
+        """Reserve the most tokens that a call may use.
 
-        Raises Refusal with status 429, and InvalidRequest for what will never be let in.
+        Raises Refusal with status 429, and InvalidRequest for what can never be accepted.
         """
         bucket = self.tokens
         if bucket is None:
             return
         if count > bucket.amount_max:
             raise InvalidRequest(
-                f"the request may take {count} tokens, its prompt included, and this key's rate "
-                f"is {bucket.per_min:g} per minute, of which one request may take "
+                f"The request may take {count} tokens, its prompt included. This key's rate is "
+                f"{bucket.per_min:g} per minute, and one request may take "
                 f"{bucket.amount_max:g} at most; give a lower max_tokens.",
                 "max_tokens",
             )
         _refuse_until(bucket.take(count), "tokens")
 
     def give_back_tokens(self, count: int) -> None:
-        """So many of those set aside were not used. Any thread."""
+        """Give back reserved tokens that were not used. Any thread."""
         if self.tokens is not None:
             self.tokens.give_back(count)
 
 
 class KeyRing:
-    """All keys. Only their digests are compared, so that nothing can be learnt from the time."""
+    """All keys. Only digests are compared, so the time of a check tells nothing about a key."""
 
     def __init__(
         self, keys: tuple[Key, ...], clock: Clock, engine: SchedulerSettings | None = None
@@ -182,7 +182,7 @@ class KeyRing:
         return not self._callers
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Whose header this is. Raises Refusal with status 401."""
+        """The caller with this header. Raises Refusal with status 401."""
         if self.is_open:
             return self._anyone
         scheme, _, secret = (authorization or b"").partition(b" ")
@@ -195,7 +195,7 @@ class KeyRing:
             )
         digest = _digest(secret[: SECRET_BYTES_MAX + 1])
         found = None
-        # Every key is looked at, whether or not one has matched.
+        # Compare every key, even after a match.
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
                 found = caller
@@ -205,7 +205,7 @@ class KeyRing:
 
 
 def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | None:
-    """What a key may hold of this engine; None is everything."""
+    """How much of the engine a key may use; None is everything."""
     queue = key.queue_share or (1.0 if is_alone else QUEUE_SHARE)
     running = key.running_share or (1.0 if is_alone else RUNNING_SHARE)
     if queue == running == 1.0:

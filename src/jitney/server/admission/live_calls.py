@@ -1,4 +1,4 @@
-"""The calls that are being answered: how their callers find them, and how long they waited.
+"""The calls that are being answered: found by their callers, with their waiting times.
 
 Event loop; `take` is called on the engine thread for every record, and writes a few fields.
 
@@ -25,8 +25,8 @@ Handles = list[Handle[Answer]]
 
 @dataclass(slots=True)
 class Wait:
-    """How one request of a live call waits: how many waited when it was accepted, and how long it
-    was until its first slot. Written on the engine thread."""
+    """How one request of a live call waits: how many others waited when it was accepted, and the
+    time until its first slot. Written on the engine thread."""
 
     request_id: RequestId
     is_accepted: bool = False
@@ -46,10 +46,10 @@ class LiveCalls:
         return len(self._calls)
 
     @contextmanager
-    def known(
+    def registered(
         self, caller: str, reply_id: str, handles: Handles, waits: Sequence[Wait]
     ) -> Iterator[None]:
-        """While this is open, the call can be found; its caller may have chosen an id twice."""
+        """Within this context the call can be found. A caller may use one id twice."""
         calls = self._calls.setdefault((caller, reply_id), [])
         calls.append(handles)
         self._waits.update((each.request_id, each) for each in waits)
@@ -65,8 +65,8 @@ class LiveCalls:
     def find(self, caller: str, reply_id: str) -> Handles:
         """The requests of the caller's calls with this id that have not ended.
 
-        It is the id of the reply, what the caller chose as `request_id`, or the id of one request
-        as `/slots` tells it.
+        The id is that of the reply, the caller's own `request_id`, or the id of one request in
+        `/slots`.
         """
         for name in (reply_id, f"chatcmpl-{reply_id}", f"cmpl-{reply_id}"):
             if (caller, name) in self._calls:

@@ -1,7 +1,7 @@
 """Slow work for callers, such as tokenising, in a few threads: `Workers`. Event loop.
 
-`jitney.server.admission.fair_queue` says whose work is next. Work whose caller has left before its
-turn is never begun; work that has begun sees in `Call.is_wanted` that nobody waits for it.
+`jitney.server.admission.fair_queue` decides whose work is next. If the caller leaves before the
+turn of its work, the work never begins. Work that has begun can read `Call.is_wanted`.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ class Workers:
 
     def __init__(self, *, has_several_callers: bool) -> None:
         count = limits.WORKER_THREADS
-        # One worker is never one caller's own where there are others.
+        # With several callers, one of them never has all workers.
         share = max(count - 1, 1) if has_several_callers else count
         self._queue: FairQueue[_Work] = FairQueue(count, share)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="jitney-worker")
         self._is_closed = False
 
     def submit(self, line: Line, make: Callable[[], Made]) -> "asyncio.Future[Made]":
-        """What this makes, in its turn. Cancelling it before its turn undoes it."""
+        """Put work into the queue. Cancel the future before its turn, and it never begins."""
         work = _Work(line, make, asyncio.get_running_loop().create_future())
         self._queue.add(line, work)
         work.result.add_done_callback(lambda _: self._queue.remove(line, work))
@@ -55,7 +55,7 @@ class Workers:
 
     def _begin(self) -> None:
         while (work := self._queue.begin()) is not None:
-            # Where it was cancelled, it has not been removed yet.
+            # Cancelled work may still be in the queue.
             if work.result.done() or not self._start(work):
                 self._queue.end(work.line)
 
@@ -63,7 +63,7 @@ class Workers:
         loop = work.result.get_loop()
 
         def done(making: "Future[Any]") -> None:
-            # On its thread; after the end of the loop nobody is next.
+            # On the worker's thread. After the end of the loop nothing is next.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._end, work, making)
 
@@ -73,7 +73,7 @@ class Workers:
             if self._is_closed:
                 work.result.cancel()
             else:
-                work.result.set_exception(NoRoom("the system gave no thread for it"))
+                work.result.set_exception(NoRoom("The system gave no thread for it."))
             return False
         return True
 

@@ -1,7 +1,7 @@
-"""Takes new connections from a listening socket: as many as wait, each time. Event loop.
+"""Accepts all connections that wait at a listening socket, each time. Event loop.
 
-uvloop by itself takes one in each round of its loop. Where many stream, rounds are long, and those
-who come meanwhile would wait in the kernel for seconds, health checks among them.
+uvloop itself accepts one in each round of its loop. With many streams the rounds are long, and new
+connections, such as health checks, would wait in the kernel for seconds.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ _log = logging.getLogger("jitney.server")
 
 BACKLOG = 2048
 RETRY_S = 0.1
-"""Until the next try where the system has nothing left for another connection."""
+"""Until the next try when the system has no room for another connection."""
 
 
 def listen(listener: socket.socket, unsent_bytes_max: int) -> None:
-    """Let clients connect; they wait until they are accepted. May be called again.
+    """Let clients connect and wait until they are accepted. May be called again.
 
-    A connection has the size of its buffer from this socket. Raises OSError.
+    Connections inherit the size of their buffer from this socket. Raises OSError.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes_max)
     listener.listen(BACKLOG)
@@ -50,12 +50,12 @@ class Acceptor:
         return len(self._arriving)
 
     def open(self) -> None:
-        """Accept those who come; the socket listens by now."""
+        """Accept connections; the socket must be listening."""
         self._listener.setblocking(False)
         self._watch()
 
     async def close(self) -> None:
-        """Accept no more and close the socket; what was accepted is a connection afterwards."""
+        """Close the socket, and wait until all accepted connections have their protocol."""
         asyncio.get_running_loop().remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -67,7 +67,7 @@ class Acceptor:
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        # A connection beyond the limit is refused, and needs an open file for that: one at a time.
+        # Beyond the limit accept one at a time: to refuse a connection takes an open file.
         room = connections_max() - len(self._connections) - self.arriving_count
         for _ in range(max(1, min(limits.ACCEPTS_PER_ROUND, room))):
             try:
@@ -93,13 +93,13 @@ class Acceptor:
         try:
             await loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:
-            _log.debug("a connection was gone before it was taken: %s", error)
+            _log.debug("A connection ended before it was accepted: %s", error)
             connection.close()
 
     def _pause(self, error: OSError) -> None:
-        """To try again at once would change nothing, and fill the log."""
+        """Wait a little: to try again at once would only fill the log."""
         if self._retry is None:
-            _log.warning("no connection can be taken at the moment: %s", error.strerror)
+            _log.warning("No connection can be taken at the moment: %s", error.strerror)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         self._retry = loop.call_later(RETRY_S, self._watch)

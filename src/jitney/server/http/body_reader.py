@@ -1,7 +1,7 @@
 """Reads bodies of requests: type, size, time. Event loop.
 
-Refusals come as early as they can: a body that is too long is not read to its end, and nothing
-of it is kept. A call is counted among those that are served once its body is there.
+It refuses as early as possible: a body that is too long is not read to its end, and nothing of it
+is kept. A call counts as served once its body is complete.
 
 Tests: tests/e2e/server/test_slow_bodies.py and test_large_bodies.py.
 """
@@ -29,7 +29,7 @@ _CLOSE = {"connection": "close"}
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """One body on its way in; `reason` is why it was ended before its time, if it was."""
+    """One body on its way in. `reason` is set if we ended it early."""
 
     limit: asyncio.Timeout
     reason: Exception | None = None
@@ -43,8 +43,8 @@ class _Arrival:
 class BodyReader:
     """Reads bodies, and has large ones parsed one at a time in a thread.
 
-    All threads of Python wait for one that parses, so that one is enough; between two bodies
-    others have their turn.
+    All threads of Python wait while one parses, so one parser is enough. Other threads run between
+    two bodies.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -58,7 +58,7 @@ class BodyReader:
         return len(self._arrivals)
 
     async def read(self, request: Request, check: Callable[[bytes], Body]) -> Body:
-        """The body of a request, as `check` makes it from the bytes.
+        """Read the body of a request, and return what `check` makes of the bytes.
 
         Raises Refusal, ClientLeft, Draining and QueueFull.
         """
@@ -69,7 +69,7 @@ class BodyReader:
         call.is_large = len(content) > limits.WORK_SMALL_BYTES
         if len(content) <= limits.INLINE_BYTES_MAX:
             return check(content)
-        # How many wait is bounded by what may be served and held.
+        # The limits on calls and on held bytes bound how many wait.
         parsing = asyncio.get_running_loop().run_in_executor(self._parser, partial(check, content))
         return await unless_left(parsing, request.receive)
 
@@ -95,7 +95,7 @@ class BodyReader:
 
     @asynccontextmanager
     async def _arriving(self) -> AsyncIterator[None]:
-        """Within this, a body is read. Raises Refusal when it is late or gives way, Draining."""
+        """A body is read within this context. Raises Refusal if it is too slow, and Draining."""
         if self.count >= limits.BODIES_READ_MAX:
             self._take_oldest().end(
                 _timed_out("The body arrived more slowly than those of many others, and gave way.")
@@ -107,16 +107,16 @@ class BodyReader:
                 try:
                     yield
                 finally:
-                    # Before its limit is left, which cannot be changed after that.
+                    # Before the timeout ends: afterwards it cannot be rescheduled.
                     self._arrivals.pop(arrival, None)
         except TimeoutError:
             message = f"The body did not arrive within {limits.BODY_S_MAX:g} s."
             raise arrival.reason or _timed_out(message) from None
 
     def drain(self) -> None:
-        """Read no further: the server is shutting down, and all callers hear so."""
+        """End all bodies on their way in: their callers get the error Draining."""
         while self._arrivals:
-            self._take_oldest().end(Draining("the server is shutting down."))
+            self._take_oldest().end(Draining("The server is shutting down."))
 
     def close(self) -> None:
         """Parse nothing more: the server has ended."""

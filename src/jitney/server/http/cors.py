@@ -1,7 +1,7 @@
-"""Pages of other origins: Starlette's middleware, with our own answers to preflights: `Cors`.
+"""Calls from pages of other origins: Starlette's middleware with our own preflights: `Cors`.
 
-An origin that was allowed may send any header, because clients send many of their own. Starlette
-refuses in plain text; here a refused preflight gets an error like all others.
+An allowed origin may send any header, because clients send many of their own. Starlette refuses
+with plain text; here a refused preflight gets an error in OpenAI's form.
 
 Tests: tests/e2e/server/test_rows_http.py (row 39).
 """
@@ -30,7 +30,7 @@ EXPOSED = (
 
 
 class Cors(CORSMiddleware):
-    """Answers preflights itself; a subclass, because Starlette has no other way to shape them."""
+    """Answers preflights itself. A subclass, because Starlette has no other way to change them."""
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class Cors(CORSMiddleware):
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """The answer to what a browser asks before it calls."""
+        """The answer to the request that a browser sends before a call."""
         found = super().preflight_response(request_headers).headers
         headers = {name: value for name, value in found.items() if not name.startswith("content-")}
         if not self.is_allowed_origin(request_headers["origin"]):

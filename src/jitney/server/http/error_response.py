@@ -17,15 +17,15 @@ _log = logging.getLogger("jitney.server")
 
 
 def refusal_for(error: Exception, http_id: str) -> Refusal:
-    """The answer to any exception; what the caller does not get of it is logged, once."""
+    """The refusal for any exception. A message that the caller does not get is logged, once."""
     if isinstance(error, Refusal):
         return error
     if _is_out_of_memory(error):
-        error = NoRoom("the system gave no memory for it")
+        error = NoRoom("The system gave no memory for it.")
     if isinstance(error, JitneyError):
         refusal = refusal_of(error)
-        if refusal.untold is not None:
-            _log.warning("%s: %s", http_id, refusal.untold)
+        if refusal.log_message is not None:
+            _log.warning("%s: %s", http_id, refusal.log_message)
         return refusal
     reference = uuid.uuid4().hex[:12]
     _log.error("%s: unexpected, reference %s", http_id, reference, exc_info=error)
@@ -36,14 +36,14 @@ def refusal_for(error: Exception, http_id: str) -> Refusal:
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether the system refused memory: for a value, or for the stack of a thread.
 
-    For the second Python has no class of its own, so that its words must be compared.
+    Python has no class for the second error, so its text is compared.
     """
     is_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
     return isinstance(error, MemoryError) or is_thread
 
 
 class ErrorResponse(JSONResponse):
-    """A refusal as a response, which notes its reason in the call."""
+    """A refusal as a response. It writes its reason into the call."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.body, refusal.status, headers=refusal.headers)

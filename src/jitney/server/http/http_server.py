@@ -23,12 +23,12 @@ from jitney.server.http.rounds import Rounds
 _log = logging.getLogger("jitney.server")
 
 _TICKS_PER_LOOK = 10
-"""Of uvicorn's main loop, ten in a second: how often it is checked whether clients read."""
+"""Of uvicorn's main loop, which has ten ticks a second: how often we check that clients read."""
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn with arrivals by our own acceptor, and without its idea of signals and of patience:
-    signals would cut streams, and nothing would cut a client that does not read."""
+    """uvicorn with our own acceptor, without its signal handlers, which would cut streams. It also
+    cuts clients that do not read."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class HttpServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, see off those who are there, and cut who does not leave."""
+        """Accept no more connections, let open ones finish, and cut those that do not."""
         await self._acceptor.close()
         await super().shutdown(sockets=[])
         for each in self._connections():
-            # Whatever still writes would wait for a reader, and the process for it.
+            # A response that still writes would wait for its reader, and keep the process.
             each.transport.abort()
 
     def _note(self, refusal: Refusal) -> None:
-        """A connection was refused before there was a request: counted and logged as others."""
-        _log.info("a connection was refused: %s", refusal.message)
+        """Count and log a connection that was refused before it sent a request."""
+        _log.info("A connection was refused: %s", refusal.message)
         for listener in self._answer_listeners:
             listener("other", refusal.status, refusal.reason)
 
@@ -85,12 +85,12 @@ class HttpServer(uvicorn.Server):
         return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
 
     def _make_protocol(self) -> GuardedProtocol:
-        assert self._rounds is not None, "nobody is taken before the start"
+        assert self._rounds is not None, "Connections come after the start"
         return GuardedProtocol(
             self.config, self.server_state, app_state={}, rounds=self._rounds, note=self._note
         )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None are captured here."""
+        """Capture none."""
         yield

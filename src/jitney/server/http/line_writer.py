@@ -1,9 +1,9 @@
 """Writes lines of the log and of standard output on a thread of its own. Any thread may call.
 
-A caller never waits and never fails, whatever is at the other end: a pipe that nobody reads, a
-terminal that is paused or gone, a full disk. Lines that find no room are dropped and counted, and
-one line says how many, once everything before them is written. It writes to the file itself:
-Python's own stream has a lock, which the interpreter needs when it ends.
+A caller never waits and never fails, even if nobody reads the pipe, the terminal is paused or gone,
+or the disk is full. Lines without room are dropped and counted. One line reports their number, once
+all lines before them are written. It does not use Python's own stream, because that has a lock that
+the interpreter needs when it ends.
 """
 
 import logging
@@ -19,19 +19,19 @@ STDOUT, STDERR = 1, 2
 
 
 class LineWriter:
-    """One file, and the lines that wait for it; `tell` makes the line about those dropped."""
+    """One file, and the lines that wait for it; `report` makes the line about dropped ones."""
 
-    def __init__(self, file: int, tell: Callable[[int], str]) -> None:
+    def __init__(self, file: int, report: Callable[[int], str]) -> None:
         self._file = file
-        self._tell = tell
+        self._report = report
         self._changed = threading.Condition()
         self._lines: deque[bytes] = deque()
         self._held_bytes = 0
         """What waits, and what is being written."""
         self._is_full = False
         self._dropped_count = 0
-        self._told_count = 0
-        # A daemon: a reader that does not read must not keep the process.
+        self._reported_count = 0
+        # A daemon: the process must not wait for a reader that does not read.
         threading.Thread(target=self._run, name="jitney-lines", daemon=True).start()
 
     @property
@@ -40,11 +40,11 @@ class LineWriter:
         return self._dropped_count
 
     def put(self, line: str) -> None:
-        """Have a line written, if there is room for it."""
+        """Write a line soon, if there is room for it."""
         content = _bytes_of(line)
         with self._changed:
-            # One gap, and one line about it: after the first line that finds no room, all are
-            # dropped until nothing waits.
+            # One gap, and one line about it: after the first dropped line, all are dropped until
+            # nothing waits.
             if self._is_full or self._held_bytes + len(content) > limits.LOG_BYTES_MAX:
                 self._is_full = True
                 self._dropped_count += 1
@@ -54,7 +54,7 @@ class LineWriter:
             self._changed.notify_all()
 
     def wait_written(self, seconds: float) -> None:
-        """Until nothing waits, for so long at most."""
+        """Wait until all lines are written, for so long at most."""
         with self._changed:
             self._changed.wait_for(lambda: self._held_bytes == 0, seconds)
 
@@ -69,22 +69,22 @@ class LineWriter:
                     self._dropped_count += 1
                 if not self._lines:
                     self._is_full = False
-                untold_count = self._dropped_count - self._told_count
-                is_due = is_written and untold_count > 0 and not self._lines
-            if is_due and self._write(_bytes_of(self._tell(untold_count))):
-                self._told_count += untold_count
+                unreported_count = self._dropped_count - self._reported_count
+                is_due = is_written and unreported_count > 0 and not self._lines
+            if is_due and self._write(_bytes_of(self._report(unreported_count))):
+                self._reported_count += unreported_count
             with self._changed:
                 self._held_bytes -= len(content)
                 self._changed.notify_all()
 
     def _write(self, content: bytes) -> bool:
-        """Whether all of it could be written; waits for the reader, however long that takes."""
+        """Write all of it, and wait for the reader as long as it takes. False if that failed."""
         rest = memoryview(content)
         while rest:
             try:
                 rest = rest[os.write(self._file, rest) :]
             except BlockingIOError:
-                # Somebody else who has the same file does not want to wait for it.
+                # Another process has made the same file non-blocking.
                 select.select([], [self._file], [])
             except OSError:
                 return False
@@ -92,11 +92,11 @@ class LineWriter:
 
 
 class LogWriter(logging.Handler):
-    """Records of the log, written out on the thread that logs; the interpreter flushes it last."""
+    """Handles records of the log. The interpreter flushes it at its end."""
 
     def __init__(self, file: int = STDERR) -> None:
         super().__init__()
-        self._writer = LineWriter(file, self._tell)
+        self._writer = LineWriter(file, self._report)
 
     @property
     def dropped_count(self) -> int:
@@ -111,10 +111,10 @@ class LogWriter(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Have what waits written, unless nobody reads."""
+        """Wait a moment until all lines are written."""
         self._writer.wait_written(limits.LOG_END_S_MAX)
 
-    def _tell(self, count: int) -> str:
+    def _report(self, count: int) -> str:
         said = {"msg": "%d lines of the log were dropped: they found no room", "args": (count,)}
         level = {"levelno": logging.WARNING, "levelname": "WARNING", "name": "jitney.server"}
         return self.format(logging.makeLogRecord({**said, **level}))

@@ -1,4 +1,4 @@
-"""Open files: as many as the connections need, or as many connections as there may be files.
+"""The limit on open files, and the number of connections that it allows.
 
 Every connection is an open file, and shells and service managers often allow a process 1,024.
 `allow_files` is called once, at the start; `connections_max` may be called at any time.
@@ -17,18 +17,18 @@ def allow_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.CONNECTIONS_MAX + limits.FILES_KEPT
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    # A system may have a bound of its own below the one that it tells: macOS tells of none.
+    # The real bound may be lower than the reported one: macOS reports none.
     while soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            _log.debug("the limit on open files cannot be %d", wanted)
+            _log.debug("The limit on open files cannot be %d", wanted)
             wanted //= 2
         else:
             break
     if connections_max() < limits.CONNECTIONS_MAX:
         _log.warning(
-            "at most %d connections at once: the limit on open files allows no more",
+            "At most %d connections at once: the limit on open files allows no more",
             connections_max(),
         )
 
@@ -38,5 +38,5 @@ def connections_max() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.CONNECTIONS_MAX
-    # Under a tiny limit, half: there is little to keep, but never nothing.
+    # Under a tiny limit, half of the files are for connections.
     return max(1, min(limits.CONNECTIONS_MAX, max(soft - limits.FILES_KEPT, soft // 2)))

@@ -1,6 +1,6 @@
 """Paths that other servers have, and what to use here instead. Pure.
 
-Most callers who find nothing have set their base address without `/v1`, or with it twice.
+Most wrong paths come from a base address without `/v1`, or with `/v1` twice.
 
 Tests: tests/e2e/server/test_other_clients.py.
 """
@@ -35,11 +35,11 @@ _INSTEAD = {
     **dict.fromkeys(("/embedding", "/embeddings", "/v1/embeddings"), _NO_EMBEDDINGS),
     **dict.fromkeys(("/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
 }
-"""What is said of a path, whatever it ends with beside this."""
+"""The hint for each path, without slashes at its end."""
 
 
 def instead_of(path: str) -> str | None:
-    """What to use instead of this path; part of a sentence that repeats nothing of the path."""
+    """What to use instead of this path, as part of a sentence. It never repeats the path."""
     if path.startswith("/models/"):
         return f"{_MODELS}/NAME"
     return _INSTEAD.get(path.rstrip("/"))

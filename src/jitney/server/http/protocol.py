@@ -11,10 +11,10 @@ A connection is always in one of these states, and each has an end:
     IDLE     the next request                          KEEP_ALIVE_S               being closed
     LINGER   the client to read that it was the last   LINGER_S_MAX               being closed
 
-The time of a state starts once, when the state begins: more bytes do not prolong it. What arrives
-in LINGER is thrown away. What arrives in ANSWER is kept for later, up to a bound, so that the
-connection's end is noticed. What is no HTTP is refused in the shape of all other errors. A response
-can write to its connection without the layers in between.
+The time of a state starts when the state begins; more bytes do not extend it. Bytes that arrive in
+LINGER are thrown away. Bytes that arrive in ANSWER are kept, up to a bound, so that we notice the
+end of the connection. Bytes that are not HTTP get an error in the usual form. A response can write
+to its connection without the layers in between.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ from jitney.server.http.strict import StrictConnection
 _log = logging.getLogger("jitney.server")
 
 CROWDED_S = 1.0
-"""When to come back to a server that has too many connections, or too much to read."""
+"""When to try again if the server has too many connections or too much to read."""
 
 _SO_NWRITE = 0x1024
-"""Python has no name for it: macOS tells by it what `_held_by_system` asks."""
+"""The option of macOS for `_held_by_system`; Python has no name for it."""
 
 
 class ConnectionState(enum.Enum):
-    """What a connection waits for; the table at the head of this file has all of them."""
+    """What a connection waits for: see the table at the top of this file."""
 
     HEAD = enum.auto()
     BODY = enum.auto()
@@ -93,8 +93,8 @@ class GuardedProtocol(H11Protocol):
         transport.set_write_buffer_limits(limits.UNWRITTEN_BYTES_MAX)
         if len(self.connections) > connections_max():
             message = "The server has as many connections as it may; try again later."
-            self._write_refusal(_crowded(message, code="too_many_connections"))
-            # At once: it has sent nothing yet, and there is no room for it.
+            self._write_refusal(_try_later(message, code="too_many_connections"))
+            # At once: it has sent nothing yet, and has no place.
             transport.close()
             return
         self._enter_state()
@@ -118,11 +118,11 @@ class GuardedProtocol(H11Protocol):
             self.handle_events()
 
     def handle_events(self) -> None:
-        """Read on, for a share of this round of the event loop; the rest is read in the next."""
+        """Read a share in this round of the event loop; the next round reads more."""
         if self._is_lingering or self.transport.is_closing():
             return
         if self.flow.is_held and _has_left(self.transport.get_extra_info("socket")):
-            # While nothing is read from it, its end is not noticed otherwise.
+            # We read nothing from it now, so nothing else shows its end.
             self.transport.abort()
             return
         self.conn.begin()
@@ -140,22 +140,22 @@ class GuardedProtocol(H11Protocol):
         self._enter_state()
 
     def _wait_round(self) -> None:
-        """Let others have their turn; what comes meanwhile stays in the system's buffer."""
+        """Let others have their turn. New bytes stay in the system's buffer meanwhile."""
         held_bytes = self.conn.held_count
         if self._rounds.is_crowded and held_bytes > limits.BODY_BYTES_SPARED:
             message = "The server reads as many large bodies as it may; try again later."
-            self.conn.refusal = _crowded(message, code="too_many_bodies")
+            self.conn.refusal = _try_later(message, code="too_many_bodies")
             self.send_400_response("")
             return
         self.flow.hold()
-        # A large request waits with those of which some was read.
+        # A large request waits with those that are partly read.
         is_begun = self.conn.has_begun or held_bytes > limits.HEAD_BYTES_USUAL
         self._rounds.wait(self.handle_events, is_begun=is_begun, held_bytes=held_bytes)
 
     def on_response_complete(self) -> None:
         """The next request may have come already."""
         self.server_state.total_requests += 1
-        # An idle connection would keep the body, which nobody needs any more.
+        # Nobody needs the body now, and an idle connection would keep it.
         self.cycle.body.clear()
         if self._is_lingering or self.transport.is_closing():
             return
@@ -176,7 +176,7 @@ class GuardedProtocol(H11Protocol):
             self.transport.close()
 
     def must_end(self) -> bool:
-        """Whether an answer that begins at this moment is the last one of its connection."""
+        """Whether an answer that begins now is the last one of its connection."""
         return self.cycle.more_body and not self.conn.is_short
 
     def linger(self) -> None:
@@ -198,12 +198,12 @@ class GuardedProtocol(H11Protocol):
         self._enter_state()
 
     def write_piece(self, piece: bytes) -> bool:
-        """Send one more piece of a chunked body; False when the client is behind: await it then.
+        """Send one more piece of a chunked body. False when the client is slow: then use `send`.
 
         Each layer that a response passes on its way out costs as much as the write itself.
-        Raises ClientLeft, so that nothing more is made for a client that has left.
+        Raises ClientLeft, so that no more text is made for a client that has left.
         """
-        assert piece, "an empty piece would be the end of the body"
+        assert piece, "An empty piece would end the body"
         if self.transport.is_closing():
             raise ClientLeft
         if self.flow.write_paused:
@@ -213,27 +213,27 @@ class GuardedProtocol(H11Protocol):
         return True
 
     def _unsupported_upgrade_warning(self) -> None:
-        """uvicorn's own warning asks the operator to install something, because of some client."""
-        _log.debug("a client wanted another protocol; it is answered in HTTP/1.1")
+        """Replaces uvicorn's warning, which asks the operator to install something."""
+        _log.debug("A client wanted another protocol; it is answered in HTTP/1.1")
 
     def cut_if_stalled(self, limit_s: float) -> None:
-        """To be called now and then: ends a connection whose client has taken nothing for so long,
-        though the system holds as much as it may for it and there is more."""
+        """Cut the connection if its client has read nothing for so long, while the system's buffer
+        is full and we hold more. To be called now and then."""
         unsent_bytes, before = self._count_unsent(), self._unsent_bytes
-        # While more is written, how much is left says nothing of what was taken.
+        # While we write, the rest does not show how much the client has read.
         is_writing = self._is_answering and not self.flow.write_paused
         self._unsent_bytes = unsent_bytes
         if unsent_bytes == 0 or unsent_bytes < before or before == 0 or is_writing:
             self._taken_at = self.loop.time()
         elif self.loop.time() - self._taken_at >= limit_s:
-            _log.info("a client took nothing for %g s; its connection is cut", limit_s)
+            _log.info("A client took nothing for %g s; its connection is cut", limit_s)
             self.transport.abort()
 
     def _count_unsent(self) -> int:
-        """What the client has not taken; 0 when the system has all of it."""
+        """Bytes that the client has not read; 0 when the system holds all of them."""
         unsent_bytes = self.transport.get_write_buffer_size()
         if unsent_bytes:
-            # By itself ours falls in large steps: the system asks for more when much was taken.
+            # Our own buffer shrinks in large steps, so the system's buffer is counted too.
             unsent_bytes += _held_by_system(self.transport.get_extra_info("socket"))
         return unsent_bytes
 
@@ -245,23 +245,23 @@ class GuardedProtocol(H11Protocol):
 
     @property
     def _has_too_much(self) -> bool:
-        """Whether more of a body is there than may be before somebody reads it."""
-        # While the client does not take the answers before, nobody will.
+        """Whether too much of a body has come that nobody has read."""
+        # Nobody reads it while the client does not read earlier answers.
         is_stuck = self.flow.write_paused
         bytes_max = limits.BODY_BYTES_SPARED if is_stuck else limits.BODY_UNREAD_BYTES_MAX
         return self.cycle is not None and len(self.cycle.body) > bytes_max
 
     def _drop_unread(self) -> None:
-        """Keep nothing that nobody reads. What is left refers to itself, and the collector, which
-        comes seldom, would be waited for."""
+        """Free what nobody reads. The objects refer to each other, and the garbage collector
+        runs seldom."""
         self.conn.forget()
         if self.cycle is not None:
             self.cycle.body.clear()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or too much of it, and close."""
+        """Refuse what is not HTTP, or too much of it, and close."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            # A response is under way: there is no place for another one.
+            # A response is being sent: a second one has no place.
             self.transport.close()
             return
         self._write_refusal(self.conn.refusal)
@@ -286,7 +286,7 @@ class GuardedProtocol(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
-            _log.debug("a connection was in no state to be told why it ends")
+            _log.debug("A connection could not be sent why it ends")
 
     def _find_state(self) -> ConnectionState:
         cycle, theirs = self.cycle, self.conn.their_state
@@ -303,7 +303,7 @@ class GuardedProtocol(H11Protocol):
         return ConnectionState.ANSWER
 
     def _enter_state(self) -> None:
-        """Begin to wait for what comes next, if it is something else than before."""
+        """Start the timer of the state, if the state has changed."""
         state = self._find_state()
         if state is self.state:
             return
@@ -320,7 +320,7 @@ class GuardedProtocol(H11Protocol):
             self._timer = None
 
     def _time_out(self) -> None:
-        """The time is over, perhaps for thousands at once: they are closed in turns."""
+        """The time is over, perhaps for thousands at once. Close them in turns."""
         self._timer = None
         self._rounds.wait(self._give_up, is_begun=True)
 
@@ -329,7 +329,7 @@ class GuardedProtocol(H11Protocol):
             return
         self._rounds.take(limits.STEPS_PER_END)
         if self.state is ConnectionState.HEAD and self.flow.is_held:
-            # It waits for its turn to be read, which comes soon.
+            # Its bytes wait to be read; their turn comes soon.
             self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._time_out)
         elif self.state is ConnectionState.HEAD and self.conn.held_count:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
@@ -341,31 +341,31 @@ class GuardedProtocol(H11Protocol):
             self.transport.close()
 
 
-def _crowded(message: str, *, code: str) -> Refusal:
+def _try_later(message: str, *, code: str) -> Refusal:
     return Refusal(code, message, headers=retry_headers(CROWDED_S))
 
 
 class _Flow(FlowControl):
-    """uvicorn's flow control, which pauses when a body is not read (`read_paused`), with a pause of
-    our own (`is_held`): nothing is read from the connection during either."""
+    """uvicorn's flow control, which pauses while a body is not read (`read_paused`), with our own
+    pause (`is_held`). Nothing is read from the connection during either."""
 
     is_held = False
 
     def hold(self) -> None:
         """Read nothing more from the connection until it is released."""
         self.is_held = True
-        # Whatever `read_paused` says: uvicorn resumes the transport itself when a request ends.
+        # Even if `read_paused` is set: uvicorn resumes the transport when a request ends.
         self._transport.pause_reading()
 
     def release(self) -> None:
-        """Read again, if it was held, and its body is read."""
+        """Read again, if it was held and its body has been read."""
         if self.is_held:
             self.is_held = False
             if not self.read_paused:
                 self._transport.resume_reading()
 
     def resume_reading(self) -> None:
-        """The body is read: go on reading, unless it is held."""
+        """The body has been read: read on, unless it is held."""
         if self.is_held:
             self.read_paused = False
         else:
@@ -373,7 +373,7 @@ class _Flow(FlowControl):
 
 
 class _LingeringTransport:
-    """What a response takes for its connection: closed only when the client can have read it."""
+    """The transport that a response sees. It closes when the client has had time to read."""
 
     def __init__(self, transport: asyncio.Transport, protocol: GuardedProtocol) -> None:
         self.write = transport.write
@@ -382,7 +382,7 @@ class _LingeringTransport:
         self._protocol = protocol
 
     def close(self) -> None:
-        """End it: at once where the whole request was read."""
+        """Close it: at once if the whole request was read."""
         if self._protocol.cycle.more_body:
             self._protocol.linger()
         else:
@@ -390,7 +390,7 @@ class _LingeringTransport:
 
 
 def _limit_s(state: ConnectionState) -> float | None:
-    """How long a connection may be in this state; None where something else ends it."""
+    """How long a connection may be in this state; None if something else ends it."""
     return {
         ConnectionState.HEAD: limits.HEADER_S_MAX,
         # The reader of the body gives up a little earlier, and says so.
@@ -402,7 +402,7 @@ def _limit_s(state: ConnectionState) -> float | None:
 
 
 def _held_by_system(connection: socket.socket | None) -> int:
-    """What was given to the system and not acknowledged by the other side, where it tells."""
+    """Bytes that the system holds and the client has not acknowledged, if the system knows."""
     if connection is None:
         return 0
     try:
@@ -421,7 +421,7 @@ def _has_left(connection: socket.socket | None) -> bool:
         return False
     poll = select.poll()
     try:
-        # Without the first, where the system does not know it, a reset is seen all the same.
+        # Systems without POLLRDHUP still show a reset.
         poll.register(connection.fileno(), getattr(select, "POLLRDHUP", 0))
         return bool(poll.poll(0))
     except (OSError, ValueError):

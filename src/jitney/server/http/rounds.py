@@ -1,8 +1,8 @@
 """Shares each round of the event loop among the connections that have sent something: `Rounds`.
 
-Of a connection that has sent much, a little is read in each round; between two rounds, streams are
-served and new connections are accepted. There are two queues, one for connections that begin and
-one for those that go on, and each gets half of the work. Event loop.
+A round reads only a little from a connection that has sent much. Between two rounds, streams are
+served and new connections are accepted. There are two queues: for connections that begin, and for
+those that go on. Each gets half of the work. Event loop.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class _Loop(Protocol):
 
 
 class Rounds:
-    """What is left of this round, and who is called in the next one, in the order of asking."""
+    """What is left of this round, and the callbacks of the next one, in order."""
 
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class Rounds:
         self._again: dict[Callable[[], None], int] = {}
         self._held_bytes = 0
         self._ahead = 0
-        """Steps by which those who begin are ahead of those who go on, while both wait."""
+        """Steps by which the first queue is ahead of the second, while both have entries."""
         self._is_called = False
 
     @property
@@ -35,17 +35,17 @@ class Rounds:
         return self._left <= 0
 
     def take(self, steps: int) -> None:
-        """So much was done. What was done beyond the end of a round is taken from the next."""
+        """Count steps that were done. Steps beyond the end of a round count in the next."""
         self._left -= steps
         self._call()
 
     @property
     def is_crowded(self) -> bool:
-        """Whether those who wait hold as much memory as they may."""
+        """Whether the waiting connections hold as much memory as they may."""
         return self._held_bytes >= limits.READS_BYTES_MAX
 
     def wait(self, read: Callable[[], None], *, is_begun: bool, held_bytes: int = 0) -> None:
-        """Call this in the next round, or in one of those after it."""
+        """Call this in the next round or a later one."""
         self.leave(read)
         (self._again if is_begun else self._first)[read] = held_bytes
         self._held_bytes += held_bytes
@@ -68,12 +68,12 @@ class Rounds:
             while not self.is_over and (self._first or self._again):
                 self._call_next()
         finally:
-            # One that fails must not keep the others waiting.
+            # If one fails, the others still get their turn.
             if self._first or self._again or self._left < limits.STEPS_PER_ROUND:
                 self._call()
 
     def _call_next(self) -> None:
-        """One of those who wait, from the queue that has had less."""
+        """Call one callback, from the queue that has had less."""
         if not (self._first and self._again):
             self._ahead = 0
         is_first = bool(self._first) and (self._ahead <= 0 or not self._again)

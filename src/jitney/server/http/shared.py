@@ -1,8 +1,8 @@
-"""A value that takes a while to make and is the same for everyone: `Shared`. Event loop.
+"""A value that is slow to make and the same for everyone: `Shared`. Event loop.
 
-However many ask, it is made once at a time, in a thread. Before it is made again for those who came
-meanwhile, there is a pause of the same length: half of the time belongs to others. All who waited
-get the same value, and never one that was begun before they asked.
+A thread makes it once at a time, however many callers wait. Before it is made again, there is a
+pause of the same length, so half of the time is left for other work. All callers that wait get the
+same value, and never one that was begun before they called.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 
 
 class Shared(Generic[Made]):
-    """What `make` gives, on a thread other than the event loop's."""
+    """The result of `make`, which runs on another thread."""
 
     def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
@@ -22,10 +22,10 @@ class Shared(Generic[Made]):
         self._rests_until = 0.0
 
     async def get(self) -> Made:
-        """One that is begun from here on."""
+        """A value whose making begins after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_after(self._current))
-        # Shielded, because others wait for the same one.
+        # Shielded, because others wait for the same value.
         return await asyncio.shield(self._next)
 
     async def _make_after(self, before: asyncio.Task[Made] | None) -> Made:

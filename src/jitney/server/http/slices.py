@@ -1,7 +1,7 @@
-"""JSON written out in slices: `written`. Any thread; meant for one that is not the event loop.
+"""Encodes JSON in slices: `encode_json`. For any thread but the event loop's.
 
-Python's encoder writes a value in one go, and no other thread runs meanwhile: a second for a
-million logprobs. Long lists are written a few dozen items at a time.
+Python's encoder encodes a value in one step, and no other thread runs meanwhile: a second for a
+million logprobs. Here long lists are encoded a few dozen items at a time.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any  # Any: JSON
 ITEMS = 32
 
 
-def written(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """The value as JSON."""
     return "".join(_pieces(value)).encode()
 

@@ -1,8 +1,8 @@
-"""What one connection sends, checked before h11 reads it: `StrictConnection`. Event loop.
+"""Checks what a connection sends before h11 reads it: `StrictConnection`. Event loop.
 
-h11 gets whole headers, which it then reads in a time that follows from their length, and pieces of
-bodies, of which the chunks were checked before; never what comes after the end of a request. What
-can be understood in two ways is refused, and so is what takes far longer to read than to send.
+h11 gets whole headers, so the time it needs follows from their length. It gets pieces of bodies
+with checked chunks, and nothing after the end of a request. Bytes with two possible meanings are
+refused, and so are bytes that take far longer to read than to send.
 
 Tests: tests/unit/server/http/test_states.py and tests/e2e/server/test_hostile_heads.py.
 """
@@ -15,29 +15,29 @@ from jitney.server.http.chunks import BadChunk, Chunks, are_lines
 from jitney.server.http.rounds import Rounds
 
 _HEAD_BYTES = bytes(set(range(256)) - {0x00, 0x0B, 0x0C, 0x7F})
-"""What may stand in headers. h11 refuses the others as well, after looking at each run of spaces
-before them in every way there is: 30 KB took 9 s."""
+"""Bytes that headers may contain. h11 refuses the others as well, but slowly: its pattern tries
+each run of spaces in every way, and 30 KB took 9 s."""
 
 _VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
 """h11 reads all others as one of these."""
 
 _LINE_BYTES = 64
-"""Of the first line, beside the address: the method, and the version."""
+"""Room for the method and the version in the first line."""
 
 Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class StrictConnection(h11.Connection):
-    """h11's state of one connection; a subclass, because uvicorn asks it for events."""
+    """h11's state of one connection. A subclass, because uvicorn asks it for events."""
 
     def __init__(self, rounds: Rounds) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=2 * limits.HEADER_BYTES_MAX)
         self.refusal = _no_http("The request is not valid HTTP.")
-        """What is said of the request when it cannot be read."""
+        """The error when the request cannot be read."""
         self.is_behind = False
         """Whether there may be more to read, in the next round."""
         self.is_short = True
-        """Whether the rest of the body is little, and known to come: worth waiting for."""
+        """Whether the rest of the body is short and certain to come, so that we read it."""
         self._rounds = rounds
         self._steps_left = 0
         self._held = bytearray()
@@ -48,7 +48,7 @@ class StrictConnection(h11.Connection):
 
     @property
     def held_count(self) -> int:
-        """Bytes that have come and were not read."""
+        """Bytes that have come and are not read yet."""
         return len(self._held)
 
     @property
@@ -94,7 +94,7 @@ class StrictConnection(h11.Connection):
         return event
 
     def _note(self, request: h11.Request) -> None:
-        """What follows from the headers for the body."""
+        """Note what the headers say about the body."""
         headers = dict(request.headers)
         self._chunks = Chunks() if b"transfer-encoding" in headers else None
         self._body_bytes = 0
@@ -116,7 +116,7 @@ class StrictConnection(h11.Connection):
             raise self._refused(self.refusal)
         is_long = end < 0 and len(held) >= limits.HEADER_BYTES_MAX
         line_end = head.find(b"\r\n")
-        # There is no need to wait for the end of a line that is too long already.
+        # A line that is too long is refused before its end.
         if (line_end if line_end >= 0 else len(head)) > limits.ADDRESS_BYTES_MAX + _LINE_BYTES:
             raise self._refused(Refusal("uri_too_long", "The address is too long."))
         is_wide = head.count(b"\n") - 2 > limits.HEADERS_MAX

@@ -1,8 +1,8 @@
 """Bodies of /v1/completions, /tokenize and /detokenize, and what they share with those of chat.
 
 Strict: no value is turned into another type, every range is checked, and a field that is not
-here is refused. A body says all there is to say of its fields: type, range, a note for the
-reference page, which of them change nothing, and which are refused by name. Sampling parameters
+here is refused. A body defines everything about its fields: type, range, a note for the reference
+page, which fields change nothing, and which are refused by name. Sampling parameters
 come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
 are this one, `chat_body` and `check_body`.
 
@@ -70,7 +70,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
     without_effect: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are checked and then left alone: no answer would differ."""
+    """Fields that are checked and change no answer."""
     refused: ClassVar[Mapping[str, RefusedField]] = {}
     """Fields that are refused by name."""
 
@@ -178,7 +178,7 @@ class SamplingFields(Strict):
 
 
 def _bounded(value: Any) -> Any:  # Any: not yet checked
-    """Before any item is looked at: each form of a prompt would be tried in turn."""
+    """Check the length first: pydantic would try each form of a prompt."""
     if not isinstance(value, list) or not value:
         return value
     if isinstance(value[0], int):

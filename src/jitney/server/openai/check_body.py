@@ -12,7 +12,7 @@ from jitney.server.openai.bodies import Strict
 from jitney.server.openai.parse import parse_object
 
 CLOSE_MIN = 0.75
-"""How alike a name must be to be taken for a slip: `store` is not `stream`."""
+"""How similar a name must be for a hint: `store` is not `stream`."""
 
 Body = TypeVar("Body", bound=Strict)
 
@@ -25,10 +25,10 @@ _EXPECTED = {
     "tool_choice": "none, auto, required, or an object that names a function",
     "response_format": "an object whose type is text, json_object or json_schema",
 }
-"""For fields of several forms, where pydantic would complain about each form in turn."""
+"""For fields of several forms: pydantic would report every form."""
 
 _OBJECT_TYPES = frozenset({"dict_type", "model_type", "model_attributes_type"})
-"""What pydantic calls it when something is no object."""
+"""Pydantic's errors for a value that is not an object."""
 
 
 def check_body(content: bytes, kind: type[Body], values_max: int = limits.VALUES_MAX) -> Body:
@@ -53,7 +53,7 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     found = error.errors(include_url=False, include_context=True, include_input=False)[0]
     places = _without_tag(list(found["loc"]))
     is_extra = found["type"] == "extra_forbidden"
-    # The last part of a field that is not known is its name, whatever it looks like.
+    # The last part of an unknown field is its name, whatever it looks like.
     last = [str(places.pop())[: limits.NAME_CHARACTERS_MAX]] if is_extra else []
     names = [part for part in places if isinstance(part, int) or _is_name(part)] + last
     top = str(names[0]) if names else None
@@ -70,7 +70,7 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     if found["type"] in _OBJECT_TYPES and param is not None and len(names) > 1:
         return Refusal("invalid_type", f"{param} must be an object.", param=param)
     if found["type"] == "string_type" and len(places) == 1:
-        # A text and nothing else; of a field of several forms, the place names the form as well.
+        # A field of one form; with several forms, the place contains the form too.
         return Refusal("invalid_type", f"{param} must be a string.", param=param)
     is_whole = top != "response_format" or len(names) == 1
     if top in _EXPECTED and is_whole and found["type"] != "value_error":
@@ -87,12 +87,12 @@ def _message(found: ErrorDetails) -> str:
 
 
 def _without_tag(places: list[int | str]) -> list[int | str]:
-    """A place without what pydantic writes behind a field whose form depends on its type."""
+    """The place without the tag that pydantic adds to a field with several forms."""
     return [*places[:1], *places[2:]] if places[:1] == ["response_format"] else places
 
 
 def _is_name(part: str) -> bool:
-    """Whether this is a field, and not the name that pydantic has for a form of it."""
+    """Whether this is a field, and not pydantic's name for one of its forms."""
     return part.isidentifier() and part not in ("str", "int", "float", "bool", "none", "list")
 
 

@@ -1,7 +1,7 @@
 """From the messages of a body to segments of a prompt, through the model's chat template.
 
 A template that does not know tools is given them as text in the system message, in Hermes' form.
-Off the event loop. Raises a RequestError that names the field to mend.
+Off the event loop. Raises a RequestError that names the wrong field.
 """
 
 import json
@@ -37,7 +37,7 @@ def chat_segments(
     """
     messages, template = body.messages or [], service.template
     if template is None:
-        raise ModelError("the model has no chat template.")
+        raise ModelError("The model has no chat template.")
     if len(messages) > 1 and {each.role for each in messages[-2:]} == {"assistant"}:
         raise InvalidRequest(
             "messages ends with two messages of the assistant; "
@@ -59,7 +59,7 @@ def chat_segments(
 
 
 def switches_of(body: ChatBody) -> dict[str, bool | str]:
-    """The switches that the chat template is given by name. Their values are words of ours."""
+    """The switches of the chat template, by name. Their values are fixed words."""
     switches: dict[str, bool | str] = {}
     if body.reasoning_effort is not None:
         switches["reasoning_effort"] = body.reasoning_effort
@@ -106,7 +106,7 @@ def _arguments(text: str, index: int) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise InvalidRequest(
-            f"messages[{index}].tool_calls has arguments that are no JSON object.", "messages"
+            f"messages[{index}].tool_calls has arguments that are not a JSON object.", "messages"
         )
     return value
 
@@ -114,7 +114,7 @@ def _arguments(text: str, index: int) -> dict[str, Any]:
 def as_text(
     messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """The same conversation for a template that knows no tools: all of it as text."""
+    """The same conversation, all as text, for a template that knows no tools."""
     written = [_as_text(message) for message in messages]
     if not tools:
         return written

@@ -8,7 +8,7 @@ from jitney.core.batch import TokenLogprob
 from jitney.text.detokenizer import Detokenizer
 
 LOWEST = -9999.0
-"""Stands for the logprob of what cannot happen: JSON has no infinity."""
+"""The logprob of an impossible token: JSON has no infinity."""
 
 Json = dict[str, Any]  # Any: a JSON value
 
@@ -41,7 +41,7 @@ def _chat_token(token: int, logprob: float, vocabulary: Vocabulary) -> Json:
 class LegacyLogprobs:
     """For completions: parallel lists, with each token's place in the text. One per choice.
 
-    `silent_count` tokens at the beginning stand for no text: the server put them there.
+    The first `silent_count` tokens have no text: the server added them.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LegacyLogprobs:
         self._silent_count = silent_count
 
     def shaped(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Json:
-        """The next tokens; None stands for a token that nothing comes before."""
+        """The next tokens. None is the logprob of a first token."""
         offsets = []
         for token in tokens:
             offsets.append(self._offset)
@@ -81,7 +81,7 @@ class LegacyLogprobs:
 
 
 def token_name(token: int, vocabulary: Vocabulary) -> str:
-    """A token as text; one that is no whole character is spelled out, so that names differ."""
+    """A token as text, or its bytes if they are not whole characters, so that names differ."""
     piece = _piece(token, vocabulary)
     try:
         return piece.decode("utf-8")

@@ -1,7 +1,7 @@
-"""JSON from strangers, read strictly: `parse_object`. Pure; any thread.
+"""Reads JSON from clients strictly: `parse_object`. Pure; any thread.
 
-Refuses what is no JSON to the letter (NaN, 1e999, bad UTF-8, half surrogate pairs), what two
-readers would understand in two ways (duplicate keys), and what is nested or wide beyond use.
+Refuses what is not exactly JSON (NaN, 1e999, bad UTF-8, half surrogate pairs), what readers may
+understand in two ways (duplicate keys), and what is nested too deeply or too large.
 """
 
 import json
@@ -13,8 +13,8 @@ from jitney.server.error_object import Refusal
 from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX, VALUES_MAX
 
 _STRINGS = re.compile(rb'"[^"]*+"?')
-"""Strings without escapes, closed or not: whatever begins to match does match, so that no byte is
-looked at twice."""
+"""Strings without escapes, closed or not. Each match that begins succeeds, so no byte is read
+twice."""
 
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")
 _STEPS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
@@ -52,8 +52,8 @@ def parse_object(
 
 
 def _check_form(content: bytes, values_max: int) -> None:
-    """Before the parser meets it: the parser recurses, and all others wait while it reads."""
-    if _has_little(content, values_max):
+    """Check the size before the parser: it recurses, and everything else waits while it reads."""
+    if _is_small(content, values_max):
         return
     # Without escapes a quotation mark always ends a string; pairs of backslashes go first.
     plain = content.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -70,8 +70,8 @@ def _check_form(content: bytes, values_max: int) -> None:
             _refuse(f"The body is nested more than {DEPTH_MAX} deep.")
 
 
-def _has_little(content: bytes, values_max: int) -> bool:
-    """Whether it has no more than it may, whatever of it stands in strings."""
+def _is_small(content: bytes, values_max: int) -> bool:
+    """Whether it is within all bounds, even if nothing of it is inside strings."""
     return (
         content.count(b"{") + content.count(b"[") <= DEPTH_MAX
         and content.count(b'"') <= 2 * values_max

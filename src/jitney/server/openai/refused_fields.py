@@ -13,14 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RefusedField:
-    """Why a field is refused; values in `allows` ask for nothing, and pass. So does null."""
+    """Why a field is refused. Null and the values in `allows` change nothing, and pass."""
 
     reason: str
     allows: tuple[Any, ...] = ()  # Any: JSON values
 
     def passes(self, value: Any) -> bool:
-        """Whether the value asks for nothing."""
-        # To Python 0 is False, and to a caller it is not.
+        """Whether the value changes nothing."""
+        # In Python 0 equals False; for a caller it does not.
         return value is None or any(
             type(value) is type(each) and value == each for each in self.allows
         )
@@ -109,8 +109,8 @@ OF_CHAT: Mapping[str, RefusedField] = {
     "echo": RefusedField("the messages are not repeated; leave it out", (False,)),
     "documents": RefusedField("put their text into messages", ([],)),
     "add_special_tokens": RefusedField("the chat template writes them; leave it out", (False,)),
-    "include_reasoning": RefusedField("what the model writes is told as it is", (True,)),
-    "reasoning_format": RefusedField("what the model writes is told as it is", ("none",)),
+    "include_reasoning": RefusedField("the text of the model is returned as it is", (True,)),
+    "reasoning_format": RefusedField("the text of the model is returned as it is", ("none",)),
 }
 
 OF_TOKENIZE: Mapping[str, RefusedField] = {

@@ -1,6 +1,6 @@
 """Replies in OpenAI's form: whole ones, and the chunks of streams. Pure; event loop.
 
-A whole reply is what the chunks of a stream add up to: both are made from the same choices.
+A whole reply is the sum of the chunks of a stream: both come from the same choices.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ VERSION = version()
 
 
 def fingerprint(model: str, vocabulary: Vocabulary, *, batch_invariant: bool) -> str:
-    """Names the software and the model, so that a caller sees when either changed.
+    """Identifies the software and the model, so that a caller sees when either changed.
 
-    So does whether the same request gives the same text, whatever else is served.
+    It also differs if other requests can change the text of a request.
     """
     facts = f"{model}:{len(vocabulary.pieces)}{'' if batch_invariant else ':varies'}"
     digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
@@ -124,7 +124,7 @@ class _ChatText:
         return [self._delta(piece) for piece in pieces]
 
     def message(self, text: str) -> Json:
-        """The message that all of the text is."""
+        """The message with the whole text."""
         content = ""
         calls: list[Json] = []
         for delta in self.deltas(text, is_last=True):
@@ -145,7 +145,7 @@ class _ChatText:
         return {**message, "tool_calls": calls} if calls else message
 
     def finish_name(self, reason: FinishReason | None) -> str | None:
-        """Why it ended: calls are a reason of their own."""
+        """Why it ended: calls have their own reason."""
         has_calls = self._parser is not None and self._parser.call_count > 0
         if reason is FinishReason.STOP and has_calls:
             return "tool_calls"
@@ -189,7 +189,7 @@ class ChatChoices:
 
     def parts(self, place: int, delta: Delta) -> list[Json]:
         """What a delta adds: the role first, then content and calls, then why it ended."""
-        assert place == 0, "a chat has one prompt"
+        assert place == 0, "A chat has one prompt"
         is_last = delta.finish_reason is not None
         first: list[Json] = []
         text = self._texts.get(delta.index)
@@ -243,7 +243,7 @@ class Reply:
             for choice in self._choices.parts(place, delta)
         ]
         if self._prepared.wants_usage:
-            # OpenAI has it null where there will be one in the end.
+            # As OpenAI does it: null, when the last chunk will have the usage.
             for chunk in made:
                 chunk["usage"] = None
         return made

@@ -1,10 +1,10 @@
 """Finds calls of tools in a model's text as it comes: `CallParser`. Pure; one per completion.
 
-Models write calls as JSON inside marks of their own (`CallFormat`). The parser gives content and
-calls in pieces, each as early as it is certain: text that may turn out to be a mark is held back,
-and arguments are passed on while they are being written. What looked like a call and is none (no
-JSON, no such tool) comes back as content, whole; unless the model could write nothing but calls,
-where it is a call that was cut off, and no answer.
+Models write calls as JSON between marks (`CallFormat`). The parser returns pieces of content and of
+calls as early as they are certain. It holds back text that may become a mark, and passes arguments
+on while the model writes them. Text that looked like a call and is not one (not JSON, or an unknown
+tool) becomes content. If the model can write only calls, such text is a call that was cut off, and
+is dropped.
 """
 
 import json
@@ -32,22 +32,22 @@ class CallFormat:
     is_list: bool = False
     is_bare: bool = False
     id_length: int | None = None
-    """Characters of a call's id, where templates insist on a number."""
+    """Length of a call's id, for templates that require one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calling:
-    """What tools mean for one request: which there are, and whether some must be called."""
+    """How one request uses tools: their names, and whether one must be called."""
 
     form: CallFormat
     names: tuple[str, ...]
     parallel: bool = True
     is_enforced: bool = False
-    """Whether there is no content: the text is calls, the last perhaps cut off."""
+    """Whether the text is only calls, and the last may be cut off."""
     starts_inside: bool = False
-    """Whether the answer is calls from its first character on, without a mark."""
+    """Whether the answer begins with a call, without a mark."""
     shows_control: bool = False
-    """Whether the mark is a control token, so that these must be part of the text."""
+    """Whether the mark is a control token, so that control tokens must be in the text."""
 
     def new_id(self) -> str:
         """An id for a call."""
@@ -58,14 +58,14 @@ class Calling:
 
 @dataclass(frozen=True, slots=True)
 class ContentPiece:
-    """Text that is no call."""
+    """Text that is not a call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A call begins (`name`), or more of its arguments."""
+    """The beginning of a call (with `name`), or more of its arguments."""
 
     index: int
     name: str | None
@@ -201,28 +201,28 @@ class CallParser:
             self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
 
     def push(self, text: str) -> list[Piece]:
-        """What is certain now."""
+        """Add text, and return the pieces that are certain now."""
         self._held += text
         self._advance()
         return self._taken()
 
     def finish(self) -> list[Piece]:
-        """What was held back, now that nothing follows."""
+        """The text has ended: return what was held back."""
         if self._mode is _Mode.LIST or (self._mode is _Mode.CALL and not self._is_accepted):
             self._space, self._raw = self._raw, []
             self._mode = _Mode.TEXT
         if self._mode is _Mode.TEXT:
             text = "".join(self._space) + self._held
-            self._say(text.rstrip(_SPACE) if self.call_count else text)
+            self._emit(text.rstrip(_SPACE) if self.call_count else text)
             self._space, self._held = [], ""
         elif self._mode is _Mode.CALL:
-            # Its name went out, and perhaps all of its arguments: it was called, though cut off.
+            # Its name was sent, so it counts as a call although it was cut off.
             self.call_count += 1
             self._mode = _Mode.SHUT
         return self._taken()
 
     def _advance(self) -> None:
-        """Work through what is held, until nothing more is certain."""
+        """Read the held text until nothing more is certain."""
         before = None
         while self._held and before != (self._mode, len(self._held)):
             before = (self._mode, len(self._held))
@@ -239,7 +239,7 @@ class CallParser:
                     self._held = ""
 
     def _read_text(self) -> None:
-        """Say what is certain; space is kept, because it is dropped before a call."""
+        """Emit text that is certain. Hold space back, because it is dropped before a call."""
         if self._skips_space or self._may_be_bare:
             stripped = self._held.lstrip(_SPACE)
             if not self._skips_space:
@@ -256,24 +256,24 @@ class CallParser:
         opening = self._form.opening
         at = self._held.find(opening)
         if at >= 0:
-            self._say_up_to(at)
+            self._emit_up_to(at)
             self._held = self._held[len(opening) :]
             self._open(opening)
         else:
-            self._say_up_to(len(self._held) - _overlap(self._held, opening))
+            self._emit_up_to(len(self._held) - _overlap(self._held, opening))
 
-    def _say_up_to(self, end: int) -> None:
-        """These characters are text: all but the space at their end is said."""
+    def _emit_up_to(self, end: int) -> None:
+        """Emit these characters as text, without the space at their end."""
         text, self._held = self._held[:end], self._held[end:]
         body = text.rstrip(_SPACE)
         if body:
-            self._say("".join(self._space) + body)
+            self._emit("".join(self._space) + body)
             self._space = []
         if len(body) < len(text):
             self._space.append(text[len(body) :])
 
     def _open(self, mark: str) -> None:
-        # With the space before it, which is text again if it was no call.
+        # With the space before it: if this is not a call, all of it is text.
         self._raw = [*self._space, mark]
         self._space = []
         self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
@@ -358,13 +358,13 @@ class CallParser:
             self._mode = _Mode.TEXT
 
     def _give_up(self) -> None:
-        """It was no call: what was taken for one is content."""
-        self._say("".join(self._raw))
+        """This is not a call: its text is content."""
+        self._emit("".join(self._raw))
         self._raw = []
         self._begin_call()
         self._mode = _Mode.TEXT
 
-    def _say(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if text and not self._calling.is_enforced:
             self._pieces.append(ContentPiece(text))
 

@@ -1,4 +1,4 @@
-"""Tools: how a model writes calls, and how it is made to. Any thread.
+"""Tools: how a model writes calls, and how calls are enforced. Any thread.
 
 The format follows from the model's chat template: Hermes and Qwen (`<tool_call>`), Mistral
 (`[TOOL_CALLS]`) or Llama 3 (JSON, perhaps after `<|python_tag|>`).
@@ -30,7 +30,7 @@ NO_PARAMETERS: dict[str, Any] = {
     "additionalProperties": False,
 }
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
-"""As models are trained to write calls; free space would be an invitation to fill it."""
+"""As models are trained to write calls. With free space, a model may write only space."""
 
 
 def format_of(template: ChatTemplate) -> CallFormat:
@@ -46,12 +46,12 @@ def format_of(template: ChatTemplate) -> CallFormat:
 
 
 def read_calling(body: ChatBody, template: ChatTemplate, vocabulary: Vocabulary) -> Calling | None:
-    """What the body says of tools; None when none are to be called. Raises InvalidRequest."""
+    """How the body uses tools; None if no tool may be called. Raises InvalidRequest."""
     tools = body.tools or []
     choice = body.tool_choice
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
-        raise InvalidRequest("tools holds two functions of one name.", "tools")
+        raise InvalidRequest("tools has two functions of one name.", "tools")
     if not tools:
         if choice in (None, "none", "auto"):
             return None
@@ -79,7 +79,7 @@ def read_calling(body: ChatBody, template: ChatTemplate, vocabulary: Vocabulary)
 
 
 def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
-    """A constraint under which the answer is calls and nothing else."""
+    """A constraint that allows only calls."""
     form = calling.form
     called = [tool for tool in tools if tool.function.name in calling.names]
     definitions = {_definition(at): _rebased(tool, at) for at, tool in enumerate(called)}
@@ -101,7 +101,7 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
         return StructuredOutputsParams(json=schema)
     written = json.dumps({**schema, "x-guidance": _SPACING})
     closed = _marked(calling, closed_schema(written))
-    # What closing adds must not be what makes it too long.
+    # Use the closed schema only if it is short enough.
     is_short = len(closed) <= CONSTRAINT_CHARACTERS_MAX
     return StructuredOutputsParams(grammar=closed if is_short else _marked(calling, written))
 
@@ -119,7 +119,7 @@ def _definition(at: int) -> str:
 
 
 def _rebased(tool: Tool, at: int) -> Any:  # Any: a JSON schema
-    """The schema of a tool's arguments, with pointers that hold where it will stand."""
+    """The schema of a tool's arguments, with pointers for its new place."""
     root = f"#/$defs/{_definition(at)}"
 
     def moved(value: Any) -> Any:

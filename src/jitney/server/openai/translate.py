@@ -1,7 +1,7 @@
 """From a checked body to requests of the engine: `PreparedCall`. On a worker: it tokenises.
 
 Rules that tie fields together, and those that need the model, are checked here; the others are
-in the bodies. Raises a RequestError that names the field to mend.
+in the bodies. Raises a RequestError that names the wrong field.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ COMPLETION_TOKENS_DEFAULT = 16
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """The tokens of one prompt, and its text where that is to be echoed.
+    """The tokens of one prompt, and its text if the reply repeats it.
 
-    The first `silent_count` tokens stand for nothing in that text: the server put them there.
+    The first `silent_count` tokens are not in that text: the server added them.
     """
 
     tokens: tuple[int, ...]
@@ -96,7 +96,7 @@ def prepare_completion(service: Service, body: CompletionBody, call: Call) -> Pr
 def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
     """The request of a body of /v1/chat/completions."""
     if service.template is None:
-        raise ModelError("the model has no chat template.")
+        raise ModelError("The model has no chat template.")
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
@@ -121,7 +121,7 @@ def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
         tokens = service.request_factory.encode(segments, call.still_wanted)
         return _prepare(service, body, call, [EncodedPrompt(tokens)], params, calling)
     except RequestError as error:
-        raise _blaming(error, renamed) from None
+        raise _rename_parameter(error, renamed) from None
 
 
 def _prepare(
@@ -136,8 +136,8 @@ def _prepare(
     fresh = uuid.uuid4().hex
     is_chat = isinstance(body, ChatBody)
     base = f"{'chatcmpl' if is_chat else 'cmpl'}-{body.request_id or fresh}"
-    # The engine's own names hold something that no caller can guess: whoever could name
-    # another one's request could cancel it by leaving.
+    # The engine's ids contain a part that no caller can guess: a caller that knows the id of
+    # another's request could cancel it by leaving.
     inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
     _check_count(service, prompts, params, call.caller.share)
     _check_logprob_values(service, prompts, params)
@@ -171,26 +171,26 @@ def _prepare(
 
 
 def cache_scope(key_scope: str, salt: str) -> str:
-    """One boundary from two: neither can be chosen so that it looks like another pair."""
+    """One scope from two. No other pair gives the same scope."""
     if not key_scope and not salt:
         return ""
     return hashlib.sha256(f"{len(key_scope)}:{key_scope}{salt}".encode()).hexdigest()
 
 
 def _salt(body: SamplingFields) -> str:
-    """What the caller keeps its prefixes apart with: something new where it wants none."""
+    """The caller's salt; a new one if it wants no cached prefixes."""
     return uuid.uuid4().hex if body.cache_prompt is False else body.cache_salt or ""
 
 
 def _room(max_tokens: int | None) -> int | None:
-    """The engine takes None for all the room there is."""
+    """For the engine, None is all the room there is."""
     return None if max_tokens == NO_LIMIT else max_tokens
 
 
 def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
-    """Names as they are; numbers as vLLM has them: unlike in Python, the lower is served first.
+    """The priority of a name, or of a number as in vLLM, where lower numbers are served first.
 
-    Refuses what is above the highest class of the key.
+    Refuses a priority above the highest one of the key.
     """
     highest = Priority.CRITICAL if key is None else key.priority_max
     if given is None:
@@ -207,7 +207,7 @@ def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
 
 
 def _params(body: SamplingFields, **own: Any) -> SamplingParams:  # Any: of each field's own type
-    """The sampling parameters of a body; `own` are those that each endpoint has its own way."""
+    """The sampling parameters of a body; `own` are those that differ between endpoints."""
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
     given = {name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None}
@@ -257,9 +257,9 @@ def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutpu
 
 
 def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> None:
-    """Refuse schemas that could not be enforced, though nobody asks for it this time.
+    """Refuse schemas that cannot be enforced, even if this request does not enforce them.
 
-    A conversation that goes well under `auto` must not fail under `required`.
+    A conversation that works with `auto` must also work with `required`.
     """
     started_at = service.clock.now()
     for tool in offered:
@@ -270,10 +270,10 @@ def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> No
             params = StructuredOutputsParams(json=function.parameters)
             service.request_factory.prepare(params.constraint(), is_wanted)
         except InvalidRequest as error:
-            raise InvalidRequest(f"the function {function.name}: {error}", "tools") from None
+            raise InvalidRequest(f"The function {function.name}: {error}", "tools") from None
         if service.clock.now() - started_at > CONSTRAINT_COMPILE_S_MAX:
             raise InvalidRequest(
-                f"the schemas of the tools take more than {CONSTRAINT_COMPILE_S_MAX:g} s to "
+                f"The schemas of the tools take more than {CONSTRAINT_COMPILE_S_MAX:g} s to "
                 "compile; simplify them.",
                 "tools",
             )
@@ -282,7 +282,7 @@ def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> No
 def _check_count(
     service: Service, prompts: list[EncodedPrompt], params: SamplingParams, share: Share | None
 ) -> None:
-    """Refuse what could never be accepted, however long one waits. One prompt always can be."""
+    """Refuse several prompts that can never wait together. One prompt always can."""
     if len(prompts) == 1:
         return
     settings = service.engine.settings
@@ -347,7 +347,7 @@ def _encode(
 
 
 def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
-    """1 where the text was given the token that begins every text."""
+    """1 if the server added the token that begins every text."""
     vocabulary = service.vocabulary
     first = vocabulary.bos_token
     if not vocabulary.adds_bos or first is None or tokens[:1] != (first,):
@@ -366,8 +366,8 @@ def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:
     return "".join([*parts, detokenizer.flush()])
 
 
-def _blaming(error: RequestError, renamed: dict[str, str]) -> RequestError:
-    """The same error, with the field that this interface knows."""
+def _rename_parameter(error: RequestError, renamed: dict[str, str]) -> RequestError:
+    """The same error, with the field's name in this interface."""
     old = error.parameter or ""
     if old not in renamed:
         return error

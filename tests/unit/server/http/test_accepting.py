@@ -39,7 +39,7 @@ def test_whoever_comes_while_no_file_is_left_is_taken_later(
     """Guards newcomers, and the loop from spinning: it looks again, and says why they wait."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_come_while_no_file_is_left(caplog))
-    assert caplog.text.count("no connection can be taken") == 1
+    assert caplog.text.count("No connection can be taken") == 1
 
 
 def test_whoever_was_taken_is_there_when_it_is_closed() -> None:

@@ -57,7 +57,7 @@ def test_fewer_connections_than_wanted_are_told(
     placed(monkeypatch, Limits(256, 256))
     with caplog.at_level(logging.WARNING):
         allow_files()
-    assert f"at most {connections_max()} connections at once" in caplog.text
+    assert f"At most {connections_max()} connections at once" in caplog.text
     assert connections_max() == 128
 
 

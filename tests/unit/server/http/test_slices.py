@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.http.slices`: the same JSON, written a little at a time."""
+"""Tests of `jitney.server.http.slices`: the same JSON, encode_json a little at a time."""
 
 import json
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server.http import slices
-from jitney.server.http.slices import written
+from jitney.server.http.slices import encode_json
 
 JSON = st.recursive(
     st.none()
@@ -21,17 +21,17 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_it_is_what_is_written_in_one_go(value: object) -> None:
-    """Guards replies: how they are written is nobody's business."""
+    """Guards replies: how they are encode_json is nobody's business."""
     usual = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         expected = usual.encode()
     except UnicodeEncodeError:
         return
-    assert written(value) == expected
+    assert encode_json(value) == expected
 
 
 def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards everybody else: nobody runs while a piece is written."""
+    """Guards everybody else: nobody runs while a piece is encode_json."""
     position = {"token": "a", "top_logprobs": [{"token": "b", "logprob": -1.0}] * 20}
     reply = {"choices": [{"logprobs": {"content": [position] * 3000}}] * 16}
     longest = 0
@@ -44,5 +44,5 @@ def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
         return text
 
     monkeypatch.setattr(slices, "_dumped", measured)
-    assert written(reply) == json.dumps(reply, separators=(",", ":")).encode()
+    assert encode_json(reply) == json.dumps(reply, separators=(",", ":")).encode()
     assert longest < 40_000
