@@ -64,7 +64,7 @@ def test_a_token_that_the_hub_does_not_know(place: Place) -> None:
     """Guards a token that has run out: it is refused even where none is needed."""
     place.hub.knows_tokens = False
     assert place.refused("pull", REPOSITORY, HF_TOKEN="hf_old") == (
-        "The hub does not know the token that it was given; make a new one and set HF_TOKEN to it, "
+        "The hub does not know the token that it got; make a new one and set HF_TOKEN to it, "
         "or unset HF_TOKEN."
     )
 
@@ -87,8 +87,8 @@ def test_offline_takes_what_is_cached_and_says_when_nothing_is(place: Place) -> 
     name = f"{REPOSITORY}:Q8_0"
     lacking = f"{name} is not in the hub's cache ({place.hub_cache})"
     assert place.refused("pull", name, HF_HUB_OFFLINE="1") == (
-        f"{lacking}, and HF_HUB_OFFLINE forbids to ask the hub; unset it, or fetch the model where "
-        "there is a network."
+        f"{lacking}, and HF_HUB_OFFLINE forbids access to the hub; unset it, or fetch the model "
+        "where there is a network."
     )
     nobody = "http://127.0.0.1:9"
     told = place.refused("pull", name, HF_ENDPOINT=nobody)
@@ -98,7 +98,8 @@ def test_offline_takes_what_is_cached_and_says_when_nothing_is(place: Place) -> 
     done = place.jitney("pull", name, HF_HUB_OFFLINE="1")
     assert str(path) in done.stdout
     assert done.stderr == (
-        f"jitney: HF_HUB_OFFLINE forbids to ask the hub, so {name} is taken as it is in its cache\n"
+        f"jitney: The cached version of {name} is used, because HF_HUB_OFFLINE forbids access to "
+        "the hub\n"
     )
     assert place.pulled(name, HF_ENDPOINT=nobody) == path
 
@@ -114,8 +115,8 @@ def test_what_was_interrupted_goes_on_in_the_next_process(place: Place, tiny: by
     """Guards Ctrl-C and power cuts: the beginning is kept, and only the rest is asked for."""
     break_later(place.hub)
     assert place.refused("pull", REPOSITORY) == (
-        f"{Q4} of {REPOSITORY} broke off after 0.0 of {len(tiny) / 2**20:.1f} MiB (the hub refused "
-        "to go on); run it again, and it goes on from there."
+        f"{Q4} of {REPOSITORY} stopped after 0.0 of {len(tiny) / 2**20:.1f} MiB (the hub refused "
+        "to go on); run it again, and it continues from there."
     )
     [kept] = place.hub_cache.rglob("*.incomplete")
     assert kept.read_bytes() == tiny[:20_000]
@@ -181,7 +182,7 @@ def test_wrong_bytes_do_not_get_into_the_cache(place: Place) -> None:
     digest = place.hub.digest(REPOSITORY, Q4)
     assert place.refused("pull", REPOSITORY) == (
         f"{Q4} of {REPOSITORY} did not arrive as the hub describes it (sha256 {digest[:12]}...), "
-        "and was removed; fetch it again, or check what stands between this machine and the hub."
+        "and was removed; fetch it again, or check the proxies between this machine and the hub."
     )
     assert not [path for path in place.hub_cache.rglob("*") if path.is_file()]
     place.hub.damaged.clear()
@@ -193,8 +194,8 @@ def test_damage_on_the_disk_is_found_before_the_model_is_loaded(place: Place, ti
     path = place.pulled(REPOSITORY)
     path.resolve().write_bytes(tiny[:-1] + bytes([tiny[-1] ^ 1]))
     assert place.refused("run", "--model", REPOSITORY, "hi") == (
-        f"{path} was damaged: its digest is not the one it was fetched under; it was removed, so "
-        "run it again to fetch it anew."
+        f"{path} was damaged: its digest is not the one it was fetched under. It was removed; "
+        "run it again to fetch it again."
     )
     assert place.pulled(REPOSITORY).read_bytes() == tiny
 

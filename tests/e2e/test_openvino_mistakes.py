@@ -115,7 +115,7 @@ def test_a_cache_that_is_a_file_is_a_sentence(tmp_path: Path, source: Path) -> N
     """Guards against a traceback; root may write anywhere else."""
     cache = tmp_path / "cache"
     cache.write_text("not a folder")
-    assert "could not be made: a file stands where a folder should be" in refusal(source, cache)
+    assert "could not be made: there is a file where a folder should be" in refusal(source, cache)
 
 
 @pytest.fixture(params=[512, 1000, 1550, 1700])

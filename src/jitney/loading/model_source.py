@@ -30,7 +30,7 @@ def located(settings: Settings, progress: embedded.Progress = lambda done, total
     reference = reference_of(settings.model)
     if reference is None or not takes_model(settings):
         return settings
-    found = hub_module("hub").located(reference, settings.cache_dir, progress)
+    found = hub_module("hub").find_or_fetch(reference, settings.cache_dir, progress)
     return replace(settings, model=found)
 
 

@@ -1,1 +1,1 @@
-"""Model files: reading, fetching, converting, listing and removing them. Nothing that runs one."""
+"""Model files: reads, fetches, converts, lists and removes them. Nothing here runs a model."""

@@ -1,8 +1,8 @@
 """Converted models, made once and kept in the cache folder.
 
-Any number of processes may ask for the same one at once: one makes it, the others wait and take
-it. A conversion is a folder that has its final name only when it is whole; in it stands a record
-of what it was made from and what it must be, and one that disagrees with its record is made again.
+Several processes may want the same conversion at once: one makes it, and the others wait for it. A
+conversion is a folder that gets its final name only when it is complete. A record in it describes
+its source and its files. A conversion that does not match its record is made again.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from jitney.models.files import (
     Stamp,
     check_room,
     disk_errors,
-    made_once,
+    make_once,
     publish,
     sha256_of,
     sync,
@@ -36,18 +36,18 @@ class Conversion:
     """One way to convert a model."""
 
     kind: str
-    """What the result is called; a later version that gives another result needs another name."""
+    """The name of the result; a later version with another result needs another name."""
     files: tuple[str, ...]
-    """What is kept of the folder that `make` was given."""
+    """The files to keep from the folder that `make` wrote."""
     bytes_per_weight: float
-    """Room that the result takes."""
+    """Disk space of the result."""
     make: Callable[[Path, Path], None]
-    """Writes the files of a source into an empty folder. Raises ModelError or OSError."""
+    """Converts a source into an empty folder. Raises ModelError or OSError."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A file as it must be."""
+    """The expected state of a file."""
 
     stamp: Stamp
     sha256: str
@@ -55,7 +55,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What stands beside converted files."""
+    """The record beside converted files."""
 
     source: str
     source_stamp: Stamp
@@ -63,7 +63,7 @@ class _Record:
 
 
 class SourceState(StrEnum):
-    """How the source of a conversion is now."""
+    """The state of the source of a conversion."""
 
     READY = "ready"
     CHANGED = "its source has changed"
@@ -71,12 +71,12 @@ class SourceState(StrEnum):
 
 
 def folders(cache: Path) -> list[Path]:
-    """The conversions that are finished."""
+    """The finished conversions."""
     return sorted(record.parent for record in (cache / "converted").glob(f"*/{RECORD_NAME}"))
 
 
 def source_of(folder: Path) -> str | None:
-    """What a conversion was made from; None where it does not say."""
+    """The source of a conversion; None if its record cannot be read."""
     record = _read_record(folder)
     return None if record is None else record.source
 
@@ -93,23 +93,23 @@ def source_state(folder: Path) -> SourceState:
 
 
 def lock_of(folder: Path) -> Path:
-    """What is held while a conversion is made."""
+    """The lock of a conversion while it is made."""
     return folder.with_name(f"{folder.name}.lock")
 
 
 def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
-    """The folder of `source` converted, from the cache; made there when it is missing.
+    """The folder with the conversion of `source` in the cache; makes it if it is missing.
 
-    Raises ModelError when the source is bad, or the cache is full or not writable.
+    Raises ModelError if the source is bad, or if the cache is full or not writable.
     """
     header = read_header(source)
-    # In the hub's cache a file has a name of its own, and its content lies under its digest.
+    # In the hub's cache a file is a link, and its content is stored under its digest.
     stem, source = source.stem, source.resolve()
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
     target = cache / "converted" / f"{stem}-{key}.{conversion.kind}"
     wanted_bytes = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
     with disk_errors(f"{target} could not be made"):
-        made_once(
+        make_once(
             lock_of(target),
             partial(_is_current, target, source, conversion),
             partial(_make, target, source, conversion, wanted_bytes),
@@ -133,20 +133,20 @@ def _is_intact(path: Path, result: _Result) -> bool:
         return False
     if stamp == result.stamp:
         return True
-    # Same size, other time: a copy that kept the bytes is good, anything else is damage.
+    # Same size, other time: an exact copy is good, anything else is damaged.
     return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
 
 
 def _make(target: Path, source: Path, conversion: Conversion, wanted_bytes: int) -> None:
     check_room(target, wanted_bytes)
-    # Under the lock, so a leftover of this name is that of a process which died.
+    # This runs under the lock, so a leftover of this name is from a process that died.
     unfinished = target.with_name(f"{target.name}.partial")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
         before = Stamp.of(source)
         conversion.make(source, unfinished)
-        results = {name: _keep(unfinished / name) for name in conversion.files}
+        results = {name: _result_of(unfinished / name) for name in conversion.files}
         for path in unfinished.iterdir():
             if path.name not in results:
                 path.unlink()
@@ -160,13 +160,13 @@ def _make(target: Path, source: Path, conversion: Conversion, wanted_bytes: int)
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _keep(path: Path) -> _Result:
+def _result_of(path: Path) -> _Result:
     sync(path)
     return _Result(Stamp.of(path), sha256_of(path))
 
 
 def _read_record(folder: Path) -> _Record | None:
-    """The record, or None when there is none that can be understood."""
+    """The record; None if it is missing or cannot be read."""
     path = folder / RECORD_NAME
     try:
         if path.stat().st_size > RECORD_BYTES_MAX:

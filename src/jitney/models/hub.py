@@ -1,10 +1,10 @@
-"""Models of the hub, fetched by name through `huggingface_hub` into the cache that it shares.
+"""Fetches models of the hub by name, with `huggingface_hub`, into the hub's shared cache.
 
-The only module that sees that library, with `hub_cache`; it reads HF_TOKEN, HF_HOME, HF_ENDPOINT
-and HF_HUB_OFFLINE itself, when it is loaded. Files are taken over HTTP and not by its own
-download, which throws away what it has when it is interrupted: here a later call goes on from
-there. A file enters the shared cache only when its digest is right. Any thread; any number of
-processes may fetch at once: one does, the others wait. Every failure is a ModelError of a sentence.
+Only this module and `hub_cache` import that library. On import, the library reads HF_TOKEN,
+HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE. Files are fetched over HTTP, not with the library's own
+download: that loses its data when it is interrupted, but here a later call resumes. A file enters
+the shared cache only if its digest is right. Any thread. If several processes fetch at once, one
+does it and the others wait. Every failure is a ModelError of one sentence.
 
 Tests: tests/e2e/test_hub.py and test_hub_mistakes.py.
 """
@@ -35,7 +35,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type:
 from jitney.errors import ModelError
 from jitney.models import notes
 from jitney.models.embedded import Progress
-from jitney.models.files import check_room, disk_errors, made_once, publish, sha256_of
+from jitney.models.files import check_room, disk_errors, make_once, publish, sha256_of
 from jitney.models.hub_cache import (
     ELSEWHERE,
     INCOMPLETE,
@@ -50,19 +50,19 @@ from jitney.models.hub_reference import Reference, choose_model, models_among
 ASK_S_MAX = 20.0
 READ_S_MAX = 60.0
 IDLE_TRIES_MAX = 2
-"""A connection that broke is made anew at once; so many times without a byte are the end."""
+"""A broken connection is opened again at once. After this many tries without a byte it fails."""
 REASON_CHARACTERS_MAX = 200
 MIB = 2**20
 _HUB = f"the hub at {constants.ENDPOINT}"
 
 _Report = Callable[[int], None]
-"""Called with the bytes of a file that are there."""
+"""Called with the bytes of a file that have arrived."""
 
 _log = logging.getLogger("jitney")
 
 
 class Unreachable(ModelError):
-    """The hub cannot be asked now; what is cached may still do. `why` is for whoever takes that."""
+    """The hub cannot be reached now; the cached model may still serve. `why` is a clause."""
 
     def __init__(self, reference: Reference, why: str, advice: str) -> None:
         here = "neither a file here nor" if reference.quant is None else "not"
@@ -75,7 +75,7 @@ class Unreachable(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of a repository. Without a digest it is small enough to live in git itself."""
+    """A file of a repository. A file without a digest is small and stored in git itself."""
 
     name: str
     size: int
@@ -83,13 +83,13 @@ class _File:
     commit: str
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it can be fetched in pieces; the hub has no plain HTTP for the largest."""
+    def is_resumable(self) -> bool:
+        """Whether a fetch can resume; the hub does not serve the largest files over HTTP."""
         return self.sha256 is not None and self.size <= constants.MAX_HTTP_DOWNLOAD_SIZE
 
 
-def located(reference: Reference, cache: Path, progress: Progress) -> Path:
-    """The model on this machine: from the hub's cache without asking anybody, or fetched."""
+def find_or_fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
+    """The model in the hub's cache, without using the network; fetches it if it is missing."""
     path = find(reference)
     if path is None:
         return fetch(reference, cache, progress)
@@ -99,14 +99,14 @@ def located(reference: Reference, cache: Path, progress: Progress) -> Path:
 
 
 def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
-    """The newest of the model, fetched where it is not there; as it is cached without a hub."""
+    """The newest version of the model; the cached version if the hub cannot be reached."""
     try:
-        files = _listed(reference)
+        files = _repository_files(reference)
     except Unreachable as error:
         path = find(reference)
         if path is None:
             raise
-        _log.warning("%s, so %s is taken as it is in its cache", error.why, reference)
+        _log.warning("The cached version of %s is used, because %s", reference, error.why)
     else:
         chosen = choose_model(reference, models_among(files))
         path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
@@ -116,8 +116,8 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
     return path
 
 
-def _listed(reference: Reference) -> dict[str, _File]:
-    with _sentences(reference):
+def _repository_files(reference: Reference) -> dict[str, _File]:
+    with _hub_errors(reference):
         found = HfApi().model_info(
             reference.repository, revision=REVISION, files_metadata=True, timeout=ASK_S_MAX
         )
@@ -127,13 +127,13 @@ def _listed(reference: Reference) -> dict[str, _File]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name could be that of a file inside the repository, and printed."""
+    """Whether a name is printable and stays inside the repository."""
     parts = name.split("/")
     return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(parts)
 
 
 def _file(sibling: RepoSibling, commit: str) -> _File:
-    # A digest becomes the name of a file here, so it must be one.
+    # The digest becomes a file name here, so it must be a valid digest.
     if sibling.lfs is None or not SHA256.fullmatch(sibling.lfs.sha256):
         return _File(sibling.rfilename, sibling.size or 0, None, commit)
     return _File(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, commit)
@@ -148,17 +148,17 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
         (cache / "hub").mkdir(parents=True, exist_ok=True)
     with disk_errors(f"{reference} could not be fetched", ELSEWHERE):
         blobs.mkdir(parents=True, exist_ok=True)
-        wanted = sum(each.size - _present(blobs, each) for each in files)
+        wanted = sum(each.size - _bytes_on_disk(blobs, each) for each in files)
         check_room(blobs / (files[0].sha256 or files[0].name), wanted, ELSEWHERE)
         if wanted:
             _log.warning("%s is being fetched: %.1f MiB", reference, wanted / MIB)
         for each in files:
             report = partial(_report, progress, before, total)
-            if each.goes_on:
+            if each.is_resumable:
                 _fetch_blob(reference, each, cache, report)
-            bar: Any = partial(_Bar, report)  # Any: the library's type is that of its own bars
-            with _sentences(reference):
-                # It makes what is in the cache of the blob, and fetches what we did not.
+            bar: Any = partial(_Bar, report)  # Any: the library wants the type of its own bars
+            with _hub_errors(reference):
+                # This links the blob into the cache, or fetches a file that cannot resume.
                 paths.append(
                     hf_hub_download(
                         reference.repository, each.name, revision=REVISION, tqdm_class=bar
@@ -170,12 +170,12 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
 
 
 def _report(progress: Progress, before: int, total: int, done: int) -> None:
-    """So many bytes of a file are there, after all of those before it."""
+    """Report `done` bytes of a file, after `before` bytes of earlier files."""
     progress(min(before + done, total), total)
 
 
-def _present(blobs: Path, file: _File) -> int:
-    """Bytes of it that are on the disk already."""
+def _bytes_on_disk(blobs: Path, file: _File) -> int:
+    """The bytes of a file that are already on the disk."""
     for path in (blobs / f"{file.sha256}", blobs / f"{file.sha256}{INCOMPLETE}"):
         if path.exists():
             return min(path.stat().st_size, file.size)
@@ -183,30 +183,30 @@ def _present(blobs: Path, file: _File) -> int:
 
 
 def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _Report) -> None:
-    """Put a file into the cache under its digest, as the library does it."""
-    assert file.sha256 is not None, "only such files are taken in pieces"
+    """Put a file into the cache under its digest, as the library does."""
+    assert file.sha256 is not None, "A file without a digest cannot resume."
     blob = blobs_folder(reference.repository) / file.sha256
 
     def make() -> None:
-        # The library's own tools know what ends so for what is left of a download.
+        # The library's own tools know files with this ending as unfinished downloads.
         unfinished = blob.with_name(blob.name + INCOMPLETE)
-        with _sentences(reference):
+        with _hub_errors(reference):
             _download(reference, file, unfinished, report)
         if unfinished.stat().st_size != file.size or sha256_of(unfinished) != file.sha256:
             unfinished.unlink()
             raise ModelError(
                 f"{file.name} of {reference.repository} did not arrive as the hub describes it "
-                f"(sha256 {blob.name[:12]}...), and was removed; fetch it again, or check what "
-                "stands between this machine and the hub."
+                f"(sha256 {blob.name[:12]}...), and was removed; fetch it again, or check the "
+                "proxies between this machine and the hub."
             )
         publish(unfinished, blob)
         notes.note_checked(cache, blob)
 
-    made_once(cache / "hub" / f"{file.sha256}.lock", blob.exists, make)
+    make_once(cache / "hub" / f"{file.sha256}.lock", blob.exists, make)
 
 
 def _download(reference: Reference, file: _File, unfinished: Path, report: _Report) -> None:
-    """Fetch what is missing of a file, over as many connections as it takes."""
+    """Fetch the missing part of a file, over as many connections as needed."""
     url = hf_hub_url(reference.repository, file.name, revision=file.commit)
     idle = 0
     while True:
@@ -227,13 +227,13 @@ def _download(reference: Reference, file: _File, unfinished: Path, report: _Repo
         idle = 0 if after > before else idle + 1
         if after < file.size and idle >= IDLE_TRIES_MAX:
             raise ModelError(
-                f"{file.name} of {reference.repository} broke off after {after / MIB:.1f} of "
-                f"{file.size / MIB:.1f} MiB ({reason}); run it again, and it goes on from there."
+                f"{file.name} of {reference.repository} stopped after {after / MIB:.1f} of "
+                f"{file.size / MIB:.1f} MiB ({reason}); run it again, and it continues from there."
             )
 
 
 def _receive(url: str, unfinished: Path, size: int, report: _Report) -> None:
-    """One connection: append to what is there, or begin anew where the hub does."""
+    """Use one connection: append to the file, or start again if the hub starts again."""
     with unfinished.open("ab") as target:
         start = target.tell()
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
@@ -245,17 +245,17 @@ def _receive(url: str, unfinished: Path, size: int, report: _Report) -> None:
                 target.truncate(0)
                 start = 0
             done = start
-            # As they come: pieces of a given size would be lost with the connection.
+            # Write pieces as they arrive: a piece of fixed size could be lost with the connection.
             for piece in answer.iter_bytes():
                 target.write(piece)
                 done += len(piece)
                 report(done)
                 if done > size:
-                    return  # the digest will not be right
+                    return  # The digest check will fail.
 
 
 class _Bar:
-    """As much of a progress bar as the library uses: it shows nothing, and reports."""
+    """A progress bar for the library. It shows nothing, but reports the progress."""
 
     def __init__(self, report: _Report, *arguments: Any, initial: int = 0, **named: Any) -> None:
         # Any: whatever the library gives its bars
@@ -264,7 +264,7 @@ class _Bar:
         self._done = initial
 
     def update(self, count: float | None = 1) -> None:
-        """So many bytes more."""
+        """Add `count` bytes."""
         self._done += int(count or 0)
         self._report(self._done)
 
@@ -279,49 +279,49 @@ class _Bar:
 
 
 @contextmanager
-def _sentences(reference: Reference) -> Iterator[None]:
-    """Turn what the library raises into a ModelError."""
+def _hub_errors(reference: Reference) -> Iterator[None]:
+    """Turn errors of the library into ModelError."""
     try:
         yield
     except GatedRepoError:
         raise ModelError(_gated(reference)) from None
     except RepositoryNotFoundError:
-        raise ModelError(_nowhere(reference)) from None
+        raise ModelError(_not_found(reference)) from None
     except RevisionNotFoundError:
         raise ModelError(f"{reference.repository} has no revision {REVISION}.") from None
     except LocalEntryNotFoundError:
-        raise Unreachable(reference, f"{_HUB} answers no more", "try again later") from None
+        raise Unreachable(reference, f"{_HUB} no longer answers", "try again later") from None
     except EntryNotFoundError:
-        raise ModelError(f"The hub has no such file of {reference}; list it anew.") from None
+        raise ModelError(f"The hub has no such file of {reference}; fetch it again.") from None
     except HFValidationError:
-        raise ModelError(f"{reference} is no name that the hub could have.") from None
+        raise ModelError(f"{reference} is not a valid name on the hub.") from None
     except OfflineModeIsEnabled:
         raise Unreachable(
             reference,
-            "HF_HUB_OFFLINE forbids to ask the hub",
+            "HF_HUB_OFFLINE forbids access to the hub",
             "unset it, or fetch the model where there is a network",
         ) from None
     except HfHubHTTPError as error:
-        raise _of_status(reference, error) from None
+        raise _status_error(reference, error) from None
     except (HTTPError, ImportError, KeyError, TypeError, ValueError) as error:
-        raise _of_silence(reference, error) from None
+        raise _unanswered(reference, error) from None
 
 
-def _of_silence(reference: Reference, error: Exception) -> Unreachable:
-    """No answer, one that is not the hub's, or a proxy that the library cannot use."""
+def _unanswered(reference: Reference, error: Exception) -> Unreachable:
+    """The error for no answer, a wrong answer, or a proxy that the library cannot use."""
     if isinstance(error, HTTPError):
         why = f"{_HUB} cannot be reached ({_reason(error)})"
         return Unreachable(reference, why, "check the network, or HF_ENDPOINT")
-    why = f"{_HUB} cannot be asked, or does not answer as a hub ({_reason(error)})"
+    why = f"{_HUB} cannot be reached, or gives a wrong answer ({_reason(error)})"
     return Unreachable(reference, why, "check the proxy, or HF_ENDPOINT")
 
 
-def _of_status(reference: Reference, error: HfHubHTTPError) -> ModelError:
+def _status_error(reference: Reference, error: HfHubHTTPError) -> ModelError:
     status = error.response.status_code
     if status == 401:
         return ModelError(
-            "The hub does not know the token that it was given; make a new one and set HF_TOKEN "
-            "to it, or unset HF_TOKEN."
+            "The hub does not know the token that it got; make a new one and set HF_TOKEN to it, "
+            "or unset HF_TOKEN."
         )
     if status == 403:
         return ModelError(_gated(reference))
@@ -336,7 +336,7 @@ def _gated(reference: Reference) -> str:
     )
 
 
-def _nowhere(reference: Reference) -> str:
+def _not_found(reference: Reference) -> str:
     path = f"There is no file {reference} here, and the" if reference.quant is None else "The"
     return (
         f"{path} hub has no model {reference.repository}; check the spelling, or set HF_TOKEN if "

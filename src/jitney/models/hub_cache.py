@@ -1,8 +1,8 @@
-"""The hub's cache on this machine: what is in it, whether it is whole, and taking out of it.
+"""The hub's cache on this machine: finds, checks and removes models in it.
 
-It is shared with other tools and laid out by `huggingface_hub`: `blobs` by digest, and `snapshots`
-of names that point at them. Nothing of our own is kept in it but the beginnings of files that are
-being fetched. Asks nobody on the network. Any thread.
+Other tools use this cache, too. `huggingface_hub` defines its folders: `blobs` has files by digest,
+and `snapshots` has names that point to blobs. We keep only unfinished downloads of our own in it.
+This module does not use the network. Any thread.
 
 Tests: tests/e2e/test_hub.py.
 """
@@ -26,25 +26,25 @@ SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def folder_of(repository: str) -> Path:
-    """Where the cache keeps a repository."""
+    """The folder of a repository in the cache."""
     name = repo_folder_name(repo_id=repository, repo_type="model")
     return Path(constants.HF_HUB_CACHE) / name
 
 
 def blobs_folder(repository: str) -> Path:
-    """Where the files of a repository lie, by digest."""
+    """The folder with the files of a repository, by digest."""
     return folder_of(repository) / "blobs"
 
 
 def find(reference: Reference) -> Path | None:
-    """The model as it was fetched last; None when it is not there whole, or not clear which."""
+    """The model as last fetched; None if it is missing, incomplete or ambiguous."""
     folder = folder_of(reference.repository)
     try:
         commit = (folder / "refs" / REVISION).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return None
     snapshot = folder / "snapshots" / commit
-    # A link that leads nowhere is none.
+    # A broken link does not count.
     files = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.exists()]
     try:
         return snapshot / choose_model(reference, models_among(files)).files[0]
@@ -53,7 +53,7 @@ def find(reference: Reference) -> Path | None:
 
 
 def check_digests(model: Path, cache: Path) -> None:
-    """Look at every byte of a model once. Raises ModelError, and removes what is damaged."""
+    """Check the digests of a model. Removes a damaged file and raises ModelError."""
     for path in parts_of(model):
         digest = path.readlink().name if path.is_symlink() else ""
         if SHA256.fullmatch(digest) and not notes.has_digest(cache, path, digest):
@@ -61,13 +61,13 @@ def check_digests(model: Path, cache: Path) -> None:
             path.unlink()
             blob.unlink(missing_ok=True)
             raise ModelError(
-                f"{path} was damaged: its digest is not the one it was fetched under; it was "
-                "removed, so run it again to fetch it anew."
+                f"{path} was damaged: its digest is not the one it was fetched under. It was "
+                "removed; run it again to fetch it again."
             )
 
 
 def files_by_model() -> dict[str, list[CachedFileInfo]]:
-    """The files of every GGUF model in the cache, of all revisions; the newest begins the list."""
+    """The files of every GGUF model in the cache, of all revisions, the newest first."""
     scanned = _scanned()
     models: dict[str, list[CachedFileInfo]] = {}
     for repository in () if scanned is None else scanned.repos:
@@ -81,7 +81,7 @@ def files_by_model() -> dict[str, list[CachedFileInfo]]:
             found = models_among(files)
             labels = [each.label for each in found]
             for model in found:
-                # Two models of one quant can only be told apart by their files.
+                # Two models with the same quant are named by their files.
                 is_alone = labels.count(model.label) == 1
                 name = f":{model.label}" if is_alone else f"/{model.files[0]}"
                 known = models.setdefault(repository.repo_id + name, [])
@@ -90,14 +90,14 @@ def files_by_model() -> dict[str, list[CachedFileInfo]]:
 
 
 def remove(name: str) -> None:
-    """Take a model out of the cache, through the library's own way to do so."""
+    """Remove a model from the cache, with the library's own method."""
     scanned = _scanned()
     if scanned is not None:
         scanned.delete_files(*files_by_model().get(name, ())).execute()
 
 
 def unfinished_files() -> list[Path]:
-    """What is left of fetches of ours that were interrupted; the digest begins each name."""
+    """The files of our interrupted fetches. Each name begins with the digest."""
     return sorted(Path(constants.HF_HUB_CACHE).glob(f"*/blobs/*{INCOMPLETE}"))
 
 
@@ -105,4 +105,4 @@ def _scanned() -> HFCacheInfo | None:
     try:
         return scan_cache_dir()
     except (CacheNotFound, ValueError):
-        return None  # nothing was ever fetched
+        return None  # Nothing was ever fetched.

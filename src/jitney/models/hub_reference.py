@@ -1,7 +1,7 @@
-"""Models by name: `owner/name`, `owner/name:quant` and `owner/name/file.gguf`, as people know them.
+"""Models by name: `owner/name`, `owner/name:quant` and `owner/name/file.gguf`.
 
-What a name means, and which of a model's files it stands for. Pure but for one look at whether a
-path exists; any thread; imports nothing heavy.
+Says what a name means, and which files of a repository it selects. Pure, except for one check
+whether a path exists. Any thread. Imports nothing large.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from jitney.errors import MissingDependency, ModelError
 from jitney.models.parts import part_name
 
 PREFERRED = ("Q4_K_M", "Q8_0")
-"""What is taken when no quant was given: small and good, then large and better."""
+"""The quants to take when none is given: first a small and good one, then a large and better."""
 
 SHOWN_MAX = 40
 _REPOSITORY = r"([A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96})"
@@ -26,13 +26,13 @@ _QUANT = re.compile(
     r"(?![A-Z0-9])",
     re.IGNORECASE,
 )
-_BESIDES = ("mmproj", "imatrix")
-"""GGUF files that belong to a model and are none."""
+_NOT_MODELS = ("mmproj", "imatrix")
+"""Parts of the names of GGUF files that are not models themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model on the hub: its repository, and perhaps which of its files."""
+    """A model on the hub: its repository, and optionally a quant or a file."""
 
     repository: str
     quant: str | None = None
@@ -49,40 +49,40 @@ class ModelFiles:
     """A model among the files of a repository: one GGUF, or its parts in their order."""
 
     label: str
-    """Its quant, or the name of its file where that does not say."""
+    """Its quant, or its file name if that contains no quant."""
     files: tuple[str, ...]
 
 
 def parse_reference(text: str) -> Reference | None:
-    """The reference that a text is; None for what can only be a path."""
+    """The reference in a text; None if the text can only be a path."""
     matched = _BY_FILE.fullmatch(text)
     if matched is not None and ".." not in PurePosixPath(text).parts:
         return Reference(matched[1], file=matched[2])
     matched = _BY_QUANT.fullmatch(text)
-    # Nobody calls a repository something.gguf, and many mistype the path of a file.
+    # A name with .gguf is a mistyped path, not a repository.
     if matched is None or text.lower().endswith(".gguf") or ".." in text:
         return None
     return Reference(matched[1], quant=matched[2])
 
 
 def reference_of(model: Path | None) -> Reference | None:
-    """The name that a `model` setting is; None for a path, and whatever exists is a path."""
+    """The reference in a `model` setting; None for a path. Anything that exists is a path."""
     if model is None or model.is_absolute():
         return None
     reference = parse_reference(str(model))
     try:
         return None if reference is None or model.exists() else reference
     except OSError:
-        return None  # reading it will say what is wrong with such a path
+        return None  # Reading the path will report what is wrong.
 
 
 def models_among(files: Iterable[str]) -> list[ModelFiles]:
-    """The models among the files of a repository, parts together, by name."""
+    """The models among the files of a repository, sorted by name, with their parts together."""
     whole: list[ModelFiles] = []
     parts: dict[tuple[str, int], dict[int, str]] = {}
     for file in sorted(files):
         name = PurePosixPath(file).name
-        if not name.lower().endswith(".gguf") or any(word in name.lower() for word in _BESIDES):
+        if not name.lower().endswith(".gguf") or any(word in name.lower() for word in _NOT_MODELS):
             continue
         part = part_name(file)
         if part is None:
@@ -96,7 +96,7 @@ def models_among(files: Iterable[str]) -> list[ModelFiles]:
 
 
 def choose_model(reference: Reference, among: Sequence[ModelFiles]) -> ModelFiles:
-    """The one that is meant. Raises ModelError with a list to choose from."""
+    """The model that the reference selects. Raises ModelError with a list of choices."""
     if not among:
         raise ModelError(
             f"{reference.repository} has no GGUF file; take a repository that has some, often the "
@@ -111,7 +111,7 @@ def choose_model(reference: Reference, among: Sequence[ModelFiles]) -> ModelFile
         found = _preferred(among)
     if len(found) == 1:
         return found[0]
-    raise ModelError(_ask(reference, found, among))
+    raise ModelError(_choice_message(reference, found, among))
 
 
 def hub_module(name: str) -> Any:  # Any: a module
@@ -143,8 +143,10 @@ def _of_quant(quant: str, among: Sequence[ModelFiles]) -> list[ModelFiles]:
     return [each for each in among if word.search(each.files[0])]
 
 
-def _ask(reference: Reference, found: Sequence[ModelFiles], among: Sequence[ModelFiles]) -> str:
-    """What there is, and how to say which."""
+def _choice_message(
+    reference: Reference, found: Sequence[ModelFiles], among: Sequence[ModelFiles]
+) -> str:
+    """A message with the available models, and how to name one."""
     labels = list(dict.fromkeys(each.label for each in found or among))
     of = reference.repository
     if reference.file is not None:
@@ -167,7 +169,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def _label(stem: str) -> str:
-    """The last quant in a name, upper case; the name itself where there is none."""
-    # A folder may say what the file does not.
+    """The last quant in a name, in capitals; the name itself if it has none."""
+    # The folder may name the quant if the file does not.
     found = _QUANT.findall(PurePosixPath(stem).name) or _QUANT.findall(stem)
     return found[-1].upper() if found else PurePosixPath(stem).name

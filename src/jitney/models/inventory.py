@@ -1,8 +1,8 @@
-"""The models on this machine: which there are, which can go, and removing them.
+"""The models on this machine: lists and removes them, and finds the ones that are not needed.
 
-Three kinds: the embedded model and conversions, in jitney's own cache folder, and models of the
-hub, in the hub's cache. Without the hub's library, that cache is not looked at. Whatever another
-process holds locked is left alone. Any thread.
+There are three kinds: the embedded model and conversions, in jitney's own cache folder, and models
+of the hub, in the hub's cache. Without the hub's library, that cache is ignored. Files that another
+process has locked are left alone. Any thread.
 """
 
 import os
@@ -34,33 +34,34 @@ class StoredModel:
     size: int
     used_at: datetime | None
     source: str | None = None
-    """What it was converted from."""
+    """The source of a conversion."""
     state: str = conversions.SourceState.READY.value
 
 
 def stored_models(cache: Path) -> list[StoredModel]:
-    """The embedded model, if it is there, those of the hub, and every conversion."""
+    """The embedded model if it is there, the models of the hub, and every conversion."""
     converted = [_conversion(cache, folder) for folder in conversions.folders(cache)]
-    return [*_embedded(cache), *_of_hub(cache), *converted]
+    return [*_embedded(cache), *_hub_models(cache), *converted]
 
 
 def remove(model: StoredModel) -> bool:
-    """Remove a model; false when another process is making it. Raises ModelError."""
+    """Remove a model. Returns false if another process is making it. Raises ModelError."""
     if model.kind == HUB:
         hub_module("hub_cache").remove(model.name)
         return True
     with disk_errors(f"{model.path} could not be removed"):
         if model.kind == CONVERTED:
             return _remove_if_free(conversions.lock_of(model.path), model.path) > 0
-        # Earlier versions kept the digest beside the model.
+        # Earlier versions stored the digest beside the model.
         lock, digest = model.path.with_suffix(".lock"), model.path.with_suffix(".sha256")
         return _remove_if_free(lock, model.path, digest) > 0
 
 
 def prune(cache: Path, kinds: Collection[str]) -> int:
-    """Remove conversions of no use, leftovers and notes; the bytes that are free now.
+    """Remove useless conversions, leftovers and notes. Returns the bytes that were freed.
 
-    Conversions of other kinds than the given are of no use. Raises OSError.
+    A conversion is useless if its kind is not in `kinds`, or its source has changed or is gone.
+    Raises OSError.
     """
     freed = 0
     for folder in conversions.folders(cache):
@@ -92,7 +93,7 @@ def _embedded(cache: Path) -> Iterator[StoredModel]:
         )
 
 
-def _of_hub(cache: Path) -> Iterator[StoredModel]:
+def _hub_models(cache: Path) -> Iterator[StoredModel]:
     with suppress(MissingDependency):
         for name, files in sorted(hub_module("hub_cache").files_by_model().items()):
             path = files[0].file_path
@@ -120,7 +121,7 @@ def _conversion(cache: Path, folder: Path) -> StoredModel:
 
 
 def _leftovers(cache: Path) -> Iterator[tuple[Path, Path]]:
-    """What processes that died were making, each after its lock."""
+    """Unfinished files of processes that died, each with its lock."""
     with suppress(MissingDependency):
         for path in hub_module("hub_cache").unfinished_files():
             lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
@@ -134,7 +135,7 @@ def _leftovers(cache: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _locks(cache: Path) -> list[Path]:
-    """Files of locks, by the names that we give them: the folder may be shared with others."""
+    """The lock files, by our own names: other programs may use the folder too."""
     found = [
         lock for each in ("probes", "converted", "hub") for lock in cache.glob(f"{each}/*.lock")
     ]
@@ -153,17 +154,17 @@ def _is_alive(process: int) -> bool:
 
 
 def _remove_if_free(lock: Path, *paths: Path) -> int:
-    """Remove what a lock protects, and the lock; the bytes that are free now, 0 if it is held."""
+    """Remove the paths and their lock. Returns the bytes freed; 0 if another holds the lock."""
     with locked_if_free(lock) as is_held:
         if not is_held:
             return 0
         freed = sum(_remove(path) for path in paths)
-        # Only who holds a lock may remove it.
+        # Only the holder of a lock may remove it.
         return freed + _remove(lock)
 
 
 def _remove(path: Path) -> int:
-    """Remove a file or a folder; the bytes that are free now. Raises OSError."""
+    """Remove a file or a folder. Returns the bytes that were freed. Raises OSError."""
     size = bytes_under(path)
     if path.is_dir():
         shutil.rmtree(path)

@@ -1,7 +1,7 @@
-"""Small notes beside the models, in jitney's own cache folder: when one was used, what was checked.
+"""Small notes about models, in jitney's cache folder: when one was used, what was checked.
 
-A note is about a path and holds that path. It may be lost at any time: then a file is checked
-again, or its last use is what the file system says. Any thread, any number of processes.
+A note is about a path and contains that path. It may be lost at any time: then a file is checked
+again, or the file system gives its last use. Any thread, any number of processes.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from pathlib import Path
 from jitney.models.files import Stamp, sha256_of, write_text
 
 FOLDER = "marks"
-"""In the cache folder; the name stays, so that notes of earlier versions are found."""
+"""In the cache folder. The name stays, so that notes of earlier versions are found."""
 NOTE_BYTES_MAX = 16_384
 NOTICE_BYTES = 1 << 30
-"""Reading more than this takes a while, which is said."""
+"""Reading more than this takes a while, so it is logged."""
 _USED, _CHECKED = "used", "checked"
 
 _log = logging.getLogger("jitney")
@@ -27,7 +27,7 @@ _log = logging.getLogger("jitney")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that is there, and what it is about."""
+    """A note: its file, and the path that it is about."""
 
     file: Path
     about: Path
@@ -40,7 +40,7 @@ def note_use(cache: Path, path: Path) -> None:
 
 
 def last_use(cache: Path, path: Path, files: Iterable[Path]) -> datetime | None:
-    """When a model was used last; when its files were last read, where nobody made a note."""
+    """When a model was used last. Without a note: when its files were last read."""
     with suppress(OSError):
         return _time(_place(cache, _USED, path).stat().st_mtime)
     with suppress(OSError):
@@ -53,17 +53,17 @@ def _time(seconds: float) -> datetime | None:
 
 
 def note_checked(cache: Path, path: Path) -> None:
-    """Remember that every byte of a file was looked at, as it is now."""
+    """Remember that the digest of a file, in its present state, was checked."""
     with suppress(OSError):
         _write(cache, _CHECKED, path, _stamp(path))
 
 
 def has_digest(cache: Path, path: Path, sha256: str) -> bool:
-    """Whether a file is what it should be. Every byte is read, once. Raises OSError."""
+    """Whether a file has this digest. Reads the file only the first time. Raises OSError."""
     if is_checked(cache, path):
         return True
     if path.stat().st_size > NOTICE_BYTES:
-        _log.warning("%s is being checked, once", path.name)
+        _log.warning("%s is being checked; this happens once", path.name)
     if sha256_of(path) != sha256:
         return False
     note_checked(cache, path)
@@ -71,7 +71,7 @@ def has_digest(cache: Path, path: Path, sha256: str) -> bool:
 
 
 def is_checked(cache: Path, path: Path) -> bool:
-    """Whether the file was looked at and has not changed since."""
+    """Whether the digest was checked and the file has not changed since."""
     try:
         _, _, stamp = _place(cache, _CHECKED, path).read_text(encoding="utf-8").partition("\n")
         return stamp.strip() == _stamp(path)
@@ -100,7 +100,7 @@ def _place(cache: Path, kind: str, path: Path) -> Path:
 
 
 def _real(path: Path) -> Path:
-    # One blob of the hub's cache may have several names.
+    # A blob in the hub's cache may have several names.
     return path.resolve()
 
 

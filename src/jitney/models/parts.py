@@ -1,6 +1,6 @@
-"""GGUF in parts: which files belong together, by the names that llama.cpp's splitter gives them.
+"""GGUF models in several files: which files belong together, by the names of llama.cpp's splitter.
 
-`name-00001-of-00003.gguf` is the first of three. Names and sizes only, nothing is read. Any thread.
+`name-00001-of-00003.gguf` is the first of three. Uses names and sizes only. Any thread.
 """
 
 import re
@@ -13,7 +13,7 @@ _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class PartName:
-    """What the name of a part says: `stem` is the same for all of them, numbers begin at 1."""
+    """The name of a part. All parts have the same `stem`; numbers begin at 1."""
 
     stem: str
     number: int
@@ -21,7 +21,7 @@ class PartName:
 
 
 def part_name(name: str) -> PartName | None:
-    """What the name of a file says of its part; None when it is whole by its name."""
+    """The part that a file name describes; None if it is not the name of a part."""
     matched = _PART.fullmatch(name)
     if matched is None:
         return None
@@ -30,7 +30,7 @@ def part_name(name: str) -> PartName | None:
 
 
 def parts_of(model: Path) -> tuple[Path, ...]:
-    """All files of a model, the first one first; the file itself where it is whole."""
+    """All files of a model in order; only the file itself if it is not in parts."""
     part = part_name(model.name)
     if part is None:
         return (model,)
@@ -42,6 +42,6 @@ def parts_of(model: Path) -> tuple[Path, ...]:
 
 
 def size_of(model: Path) -> int:
-    """Bytes of all files of a model that are there. Raises OSError when it is not there itself."""
+    """The bytes of all existing files of a model. Raises OSError if `model` is missing."""
     others = [each for each in parts_of(model) if each != model and each.exists()]
     return model.stat().st_size + sum(each.stat().st_size for each in others)

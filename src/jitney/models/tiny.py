@@ -1,6 +1,6 @@
-"""A model of a few hundred thousand weights, written on the spot: what a backend is tried with.
+"""Writes a model of a few hundred thousand weights, to try a backend with.
 
-Random weights from a seed, so that its answers are known. Called at set-up and by the tests.
+The weights are random, from a seed, so its answers are known. Used at set-up and by the tests.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinyShape:
-    """The sizes of the tiny model; rows are multiples of 32, so that it can be quantised."""
+    """The sizes of the tiny model. Rows are multiples of 32, so that it can be quantised."""
 
     layers: int = 2
     width: int = 128
@@ -33,15 +33,15 @@ class TinyShape:
     context: int = 512
     architecture: str = "llama"
     packed: bool = False
-    """Whether its matrices are of the type Q8_0, as those of most real models are."""
+    """Whether its matrices are quantised (Q8_0), as in most real models."""
 
 
 def write_tiny_gguf(
     path: Path, *, seed: int = 1, shape: TinyShape | None = None, part_tensors: int = 0
 ) -> None:
-    """A valid GGUF of random weights: a llama of two layers with a byte-level vocabulary.
+    """Write a valid GGUF of random weights: a llama of two layers, with a byte-level vocabulary.
 
-    With `part_tensors` it is written in parts of so many tensors, under the names of the splitter.
+    With `part_tensors` it is written in parts of that many tensors, with the splitter's names.
     """
     shape = shape or TinyShape()
     writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=part_tensors)
@@ -66,7 +66,7 @@ def write_tiny_gguf(
 
 
 def add_vocabulary(writer: gguf.GGUFWriter) -> int:
-    """A byte-level vocabulary with a few merges; how many tokens it has."""
+    """Add a byte-level vocabulary with a few merges. Returns the number of tokens."""
     tokens = [*CONTROL_NAMES, *byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
@@ -84,7 +84,7 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> int:
 
 
 def finish(writer: gguf.GGUFWriter) -> None:
-    """Write all that was added, and close the file."""
+    """Write all data, and close the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -104,7 +104,7 @@ def _weights(shape: TinyShape, vocabulary: int, seed: int) -> dict[str, npt.NDAr
     weights = {
         "token_embd.weight": matrix(vocabulary, width, width**0.5),
         "output_norm.weight": ones,
-        # Logits far enough apart that rounding does not decide which is the best.
+        # Logits far enough apart that rounding does not change the best one.
         "output.weight": matrix(vocabulary, width, 4.0),
     }
     for layer in range(shape.layers):
@@ -125,7 +125,7 @@ def _weights(shape: TinyShape, vocabulary: int, seed: int) -> dict[str, npt.NDAr
 def tiny_logprobs(
     tokens: tuple[int, ...], *, seed: int = 1, shape: TinyShape | None = None
 ) -> npt.NDArray[np.float64]:
-    """The same model in numpy: log probabilities of every token at each position, a row each."""
+    """The same model in numpy: one row of log probabilities for each position."""
     shape = shape or TinyShape()
     count = len(CONTROL_NAMES) + 256 + len(MERGES)
     weights = {name: each.astype(np.float64) for name, each in _weights(shape, count, seed).items()}
@@ -136,21 +136,21 @@ def tiny_logprobs(
             for name, each in weights.items()
             if name.startswith(f"blk.{layer}.")
         }
-        hidden = hidden + _attention(_normed(hidden), own, shape) @ own["attn_output"].T
-        inner = _normed(hidden)
+        hidden = hidden + _attention(_normalised(hidden), own, shape) @ own["attn_output"].T
+        inner = _normalised(hidden)
         gate = inner @ own["ffn_gate"].T
         hidden = (
             hidden + (gate / (1 + np.exp(-gate)) * (inner @ own["ffn_up"].T)) @ own["ffn_down"].T
         )
-    return _log_softmax(_normed(hidden) @ weights["output.weight"].T)
+    return _log_softmax(_normalised(hidden) @ weights["output.weight"].T)
 
 
 def _attention(
     hidden: npt.NDArray[np.float64], own: dict[str, npt.NDArray[np.float64]], shape: TinyShape
 ) -> npt.NDArray[np.float64]:
     length, size = len(hidden), shape.width // shape.heads
-    query = _turned((hidden @ own["attn_q"].T).reshape(length, shape.heads, size))
-    key = _turned((hidden @ own["attn_k"].T).reshape(length, shape.heads_kv, size))
+    query = _rotated((hidden @ own["attn_q"].T).reshape(length, shape.heads, size))
+    key = _rotated((hidden @ own["attn_k"].T).reshape(length, shape.heads_kv, size))
     value = (hidden @ own["attn_v"].T).reshape(length, shape.heads_kv, size)
     key, value = (np.repeat(each, shape.heads // shape.heads_kv, axis=1) for each in (key, value))
     scores = np.einsum("qhd,khd->hqk", query, key) / size**0.5
@@ -159,16 +159,16 @@ def _attention(
     return np.asarray(mixed.reshape(length, shape.width), np.float64)
 
 
-def _turned(heads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The rotary embedding: neighbouring numbers are a pair, turned by their position."""
+def _rotated(heads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The rotary embedding: each pair of neighbouring numbers is rotated by its position."""
     length, _, size = heads.shape
     angles = np.outer(np.arange(length), 10_000.0 ** (-np.arange(0, size, 2) / size))
     pairs = heads[..., 0::2] + 1j * heads[..., 1::2]
-    turned = pairs * np.exp(1j * angles)[:, np.newaxis, :]
-    return np.stack((turned.real, turned.imag), axis=-1).reshape(heads.shape)
+    rotated = pairs * np.exp(1j * angles)[:, np.newaxis, :]
+    return np.stack((rotated.real, rotated.imag), axis=-1).reshape(heads.shape)
 
 
-def _normed(hidden: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _normalised(hidden: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     scaled = hidden / np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + 1e-5)
     return np.asarray(scaled, np.float64)
 

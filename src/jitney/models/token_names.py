@@ -1,7 +1,8 @@
-"""How the vocabularies of model files write bytes as text: the names of tokens.
+"""The names of tokens: how vocabularies in model files write bytes as text.
 
-Pure functions, any thread. A byte-level vocabulary, of GPT-2's kind, has a character for each byte.
-One that is merged by score has a mark in the place of a space, and tokens named `<0x0A>` for bytes.
+Pure functions, any thread. A byte-level vocabulary, as of GPT-2, has a character for each byte. A
+vocabulary with scores has a mark in place of a space, and tokens for bytes with names like
+`<0x0A>`.
 """
 
 import re
@@ -13,7 +14,7 @@ _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @cache
 def byte_characters() -> tuple[str, ...]:
-    """The character that stands for each byte: itself where it can be seen, else one above 255."""
+    """The character for each byte: the same one if it is visible, else one above 255."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
     return tuple(chr(byte if byte in shown else next(others)) for byte in range(256))
@@ -23,14 +24,14 @@ _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_chara
 
 
 def bytes_of_characters(name: str) -> bytes:
-    """The bytes of a byte-level token; a character that stands for none is spelled out."""
+    """The bytes of a byte-level token; a character without a byte becomes `[UNK_BYTE_...]`."""
     return b"".join(
         _BYTE_OF.get(each) or f"[UNK_BYTE_0x{each.encode().hex()}{name}]".encode() for each in name
     )
 
 
 def bytes_without_marks(name: str) -> bytes:
-    """The bytes of a token whose name has marks in the place of spaces."""
+    """The bytes of a token whose name has marks in place of spaces."""
     return name.replace(SPACE_MARK, " ").encode()
 
 
@@ -40,6 +41,6 @@ def byte_name(byte: int) -> str:
 
 
 def named_byte(name: str) -> bytes | None:
-    """The byte that a token stands for by its name; None for any other name."""
+    """The byte that a name like `<0x0A>` stands for; None for any other name."""
     found = _BYTE_NAME.fullmatch(name)
     return None if found is None else bytes.fromhex(found[1])

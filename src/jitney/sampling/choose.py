@@ -1,8 +1,8 @@
-"""The fast choice of one token from one row: the same token as `reference.choose`, sooner.
+"""The fast choice of one token from one row: the same token as `reference.choose`, but faster.
 
-Pure functions, called from the backend's thread. No full sort and hardly any float64: a float32
-pass over the row bounds the mass, float64 is for the few tokens that can matter. Where rounding
-in float32 could decide the choice, the row is done again in float64.
+Pure functions, called from the backend's thread. There is no full sort and little float64: one
+float32 pass over the row bounds the mass, and float64 serves the few tokens that matter. If
+rounding in float32 could change the choice, the row is computed again in float64.
 
 Tests: tests/property/test_sampling.py.
 """
@@ -19,15 +19,15 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 _BLOCK = 128
-# Relative error of a float32 weight per unit of its exponent (three roundings), and the rest:
-# exp itself and the sums over blocks. Both are bounds, some three times what is seen.
+# The relative error of a float32 weight per unit of its exponent (three roundings), and the other
+# errors: exp and the sums over blocks. Both bounds are about three times the measured errors.
 _ERROR_PER_EXPONENT = 2e-7
 _ERROR = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
 class _Mass:
-    """Weights of every token relative to the best, their sum, and how far off that may be."""
+    """The weight of every token relative to the best, the sum, and the sum's possible error."""
 
     weights: NDArray[np.float32] | NDArray[np.float64]
     blocks: NDArray[np.float64]
@@ -36,7 +36,7 @@ class _Mass:
 
 
 def choose_token(row: Floats, sampling: Sampling, drawn: float) -> int:
-    """Steps 8 and 9 of the reference over adjusted logits, of which at least one is finite."""
+    """Steps 8 and 9 of the reference. At least one of the adjusted logits is finite."""
     best = float(row.max())
     if 0 < sampling.top_k < len(row):
         kept = best_ids(row, sampling.top_k)
@@ -48,24 +48,24 @@ def choose_token(row: Floats, sampling: Sampling, drawn: float) -> int:
         kept = _top_p(row, best, sampling)
         return _draw(row, kept, best, sampling, drawn)
     if sampling.min_p > 0.0:
-        # A little lower than the true edge: `_draw` drops what is below it.
+        # A little lower than the true edge: `_draw` drops the tokens below it.
         edge = best + sampling.temperature * math.log(sampling.min_p) - 1e-3 - 1e-6 * abs(best)
         return _draw(row, np.flatnonzero(row >= np.float32(edge)), best, sampling, drawn)
     for dtype in (np.float32, np.float64):
         token = _draw_from_all(_mass(row, best, sampling.temperature, dtype), drawn)
         if token is not None:
             return token
-    raise AssertionError("float64 always decides")
+    raise AssertionError("With float64 there is always a choice.")
 
 
 def best_ids(row: Floats, count: int) -> Ids:
-    """The ids of the `count` best tokens in the order of their ids; lower ids win among equals."""
+    """The ids of the `count` best tokens, sorted by id; among equals, lower ids win."""
     count = min(count, len(row))
     whole = len(row) // _BLOCK
     if count <= whole // 2:
-        # Each of the `count` best blocks holds a token at least as good as the worst of their
-        # maxima, so that maximum is low enough to let `count` tokens pass, and few others.
-        # Blocks are columns here, because numpy takes their maxima several times faster.
+        # Take the `count` best blocks, and the lowest of their maxima. At least `count` tokens
+        # reach that maximum, and few others do. Blocks are columns here, because numpy computes
+        # the maxima of columns several times faster.
         maxima = row[: whole * _BLOCK].reshape(_BLOCK, whole).max(axis=0)
         edge = np.partition(maxima, whole - count)[whole - count]
         found = np.flatnonzero(row >= edge)
@@ -79,7 +79,7 @@ def best_ids(row: Floats, count: int) -> Ids:
 
 
 def _above(ids: Ids, values: Floats, edge: np.float32, count: int) -> Ids:
-    """The `count` best of `ids`, when `edge` is the value of the last of them."""
+    """The `count` best of `ids`, where `edge` is the value of the last of these."""
     better = values > edge
     missing = count - int(np.count_nonzero(better))
     better[np.flatnonzero(values == edge)[:missing]] = True
@@ -107,7 +107,7 @@ def _mass(row: Floats, best: float, temperature: float, dtype: type[np.floating]
 
 
 def _draw_from_all(mass: _Mass, drawn: float) -> int | None:
-    """The token that `drawn` falls on, or None when it falls too near a border to tell."""
+    """The token at `drawn`; None if `drawn` is too near a border to decide."""
     target = drawn * mass.total
     borders = np.cumsum(mass.blocks)
     block = min(int(np.searchsorted(borders, target, side="right")), len(borders) - 1)
@@ -124,12 +124,12 @@ def _draw_from_all(mass: _Mass, drawn: float) -> int | None:
 
 
 def _top_p(row: Floats, best: float, sampling: Sampling) -> Ids:
-    """The ids that top_p keeps of the whole row, in the order of their ids."""
+    """The ids that top_p keeps of the whole row, sorted."""
     for dtype in (np.float32, np.float64):
         mass = _mass(row, best, sampling.temperature, dtype)
-        # All tokens below the edge together have at most 1 - top_p of the mass, whatever their
-        # number, when the edge is that share of it divided by that number. A guess a good deal
-        # higher is right nearly always, and leaves much less to sort.
+        # With the edge at (1 - top_p) of the mass divided by the number of tokens, all tokens
+        # below the edge together have at most 1 - top_p of the mass. A much higher guess is
+        # almost always right, and leaves much less to sort.
         share = (1.0 - sampling.top_p) * (mass.total - mass.error)
         for count in (512, 2 * len(row)):
             edge = best + sampling.temperature * math.log(max(share / count, 1e-300))
@@ -151,7 +151,7 @@ def _is_near_edge(weights: NDArray[np.float64], target: float, mass: _Mass) -> b
 
 
 def _cut(row: Floats, ids: Ids, best: float, sampling: Sampling, total: float) -> Ids:
-    """The best of `ids` whose mass just reaches top_p of `total`, in the order of their ids."""
+    """The best of `ids` whose mass just reaches top_p of `total`, sorted by id."""
     values = row[ids]
     ranked = np.sort(values)[::-1]
     sums = np.cumsum(np.exp((ranked.astype(np.float64) - best) / sampling.temperature))
@@ -165,7 +165,7 @@ def _weights(row: Floats, ids: Ids, best: float, temperature: float) -> NDArray[
 
 
 def _draw(row: Floats, ids: Ids, best: float, sampling: Sampling, drawn: float) -> int:
-    """min_p over `ids`, and the one of them that `drawn` falls on."""
+    """Apply min_p to `ids`, and return the id at `drawn`."""
     weights = _weights(row, ids, best, sampling.temperature)
     if sampling.min_p > 0.0:
         likely = weights >= sampling.min_p

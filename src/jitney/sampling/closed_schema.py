@@ -1,16 +1,17 @@
-"""Closes the objects of a JSON schema: they take the keys that they name, and no others.
+"""Closes the objects of a JSON schema: they then allow only the keys in their `properties`.
 
-Any thread; a pure function of a text. JSON Schema lets an object have any key beside those in its
-`properties`. Hardly anybody means that, and a small model invents keys until its tokens are over.
-The library that compiles schemas has no option for it.
+Any thread; a pure function of a text. JSON Schema lets an object have any key besides those in its
+`properties`. Few people want that, and a small model invents keys until it has no tokens left. The
+library that compiles schemas has no option for this.
 
-Open stay: an object without `properties`, which is a map; one whose keys are spoken of in another
-way (`additionalProperties`, `patternProperties` and the like, or a required key that it does not
-name); and all that stands in a join. A join is a schema of which several parts speak of one value,
-as the members of `allOf` do: each names its own keys, and closed they would contradict one another.
+These objects stay open: an object without `properties`, which is a map; an object with other rules
+about its keys (such as `additionalProperties` or `patternProperties`, or a required key that it
+does not name); and every part of a combined schema. In a combined schema several parts describe the
+same value, such as the members of `allOf`. Each part names its own keys, so closed parts would
+contradict each other.
 
-What is valid afterwards was valid before. The text is a stranger's: each schema in it is looked at
-twice at most, and nothing here calls itself.
+A value that is valid afterwards was valid before. The text is untrusted: each schema in it is
+visited at most twice, and there is no recursion.
 """
 
 import json
@@ -20,32 +21,32 @@ from urllib.parse import unquote
 
 Schema = dict[str, Any]  # Any: JSON
 
-_SPOKEN_OF = frozenset(
+_KEY_RULES = frozenset(
     {
         "additionalProperties", "dependencies", "dependentRequired", "dependentSchemas",
         "minProperties", "patternProperties", "propertyNames", "unevaluatedProperties",
     }
 )  # fmt: skip
 """An object with one of these stays open."""
-_OWN = _SPOKEN_OF | {
+_OWN_RULES = _KEY_RULES | {
     "additionalItems", "items", "maxProperties", "prefixItems", "properties", "required",
     "unevaluatedItems",
 }  # fmt: skip
-"""What a schema itself says of keys and items, in one voice; each of those below is another."""
+"""The rules of a schema about its own keys and items; together they count as one part."""
 _CONDITIONS = frozenset(
     {"contains", "dependencies", "dependentSchemas", "else", "if", "not", "then"}
 )
-_OTHERS = _CONDITIONS | {"$dynamicRef", "$recursiveRef", "$ref", "const", "enum"}
+_OTHER_RULES = _CONDITIONS | {"$dynamicRef", "$recursiveRef", "$ref", "const", "enum"}
 _MEMBERS = ("allOf", "anyOf", "oneOf")
-_SPEAKING = _OWN | _OTHERS | {*_MEMBERS}
-_MINGLED = _CONDITIONS | {
+_RULES = _OWN_RULES | _OTHER_RULES | {*_MEMBERS}
+_SHARED = _CONDITIONS | {
     "patternProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
 }  # fmt: skip
-"""Schemas in these meet values that others speak of too, or are asked for what does not match."""
+"""Schemas under these keywords share their values with other schemas, or are negated."""
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef", "$ref"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAPS = _DEFINITIONS | {"dependencies", "dependentSchemas", "patternProperties", "properties"}
-_PLACES = (_MINGLED - _MAPS) | {
+_SUBSCHEMAS = (_SHARED - _MAPS) | {
     "additionalItems", "additionalProperties", "items", "prefixItems", *_MEMBERS,
 }  # fmt: skip
 _SCALARS = frozenset({"boolean", "integer", "null", "number", "string"})
@@ -53,9 +54,9 @@ _INDEX_DIGITS_MAX = 6
 
 
 def closed_schema(text: str) -> str:
-    """The schema with `additionalProperties: false` where an object says nothing of other keys.
+    """The schema with `additionalProperties: false` in every object that can be closed.
 
-    A text that is no JSON is given back as it is, and so is one in which there is nothing to close.
+    A text that is not JSON, or has nothing to close, is returned unchanged.
     """
     try:
         root = json.loads(text)
@@ -68,83 +69,84 @@ def closed_schema(text: str) -> str:
 
 
 def _closable(root: Schema) -> list[Schema]:
-    """The schemas of objects that can be closed; none where a reference cannot be followed."""
-    places = _places(root)
+    """The schemas of objects that can be closed; empty if a reference cannot be followed."""
+    subschemas = _subschemas(root)
     alone: dict[int, Schema] = {}
-    joined: dict[int, Schema] = {}
+    combined: dict[int, Schema] = {}
     waiting = [(root, False)]
     while waiting:
-        schema, is_joined = waiting.pop()
-        if id(schema) in joined or (id(schema) in alone and not is_joined):
+        schema, is_combined = waiting.pop()
+        if id(schema) in combined or (id(schema) in alone and not is_combined):
             continue
-        is_joined = is_joined or _is_join(schema)
-        (joined if is_joined else alone)[id(schema)] = schema
-        waiting.extend(_applied(schema, is_joined=is_joined))
+        is_combined = is_combined or _is_combined(schema)
+        (combined if is_combined else alone)[id(schema)] = schema
+        waiting.extend(_applied_parts(schema, is_combined=is_combined))
         for keyword in _REFERENCES & schema.keys():
             target = _target(root, schema[keyword]) if keyword == "$ref" else None
-            if target is None or id(target) not in places:
+            if target is None or id(target) not in subschemas:
                 return []
-            waiting.append((target, is_joined))
-    return [each for key, each in alone.items() if key not in joined and _names_all(each)]
+            waiting.append((target, is_combined))
+    return [each for key, each in alone.items() if key not in combined and _names_all(each)]
 
 
-def _places(root: Schema) -> set[int]:
-    """Where schemas stand. Empty if references may mean something else than a place below it."""
-    places = {id(root)}
+def _subschemas(root: Schema) -> set[int]:
+    """The ids of all schemas in `root`. Empty if an `$id` may change what references mean."""
+    subschemas = {id(root)}
     waiting = [root]
     while waiting:
         for _, part in _parts(waiting.pop()):
             if isinstance(part.get("$id"), str) or isinstance(part.get("id"), str):
                 return set()
-            places.add(id(part))
+            subschemas.add(id(part))
             waiting.append(part)
-    return places
+    return subschemas
 
 
 def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """The schemas right below one, each with its keyword."""
+    """The schemas directly inside a schema, each with its keyword."""
     for keyword, value in schema.items():
         found: Iterable[object] = ()
-        if keyword in _PLACES:
+        if keyword in _SUBSCHEMAS:
             found = value if isinstance(value, list) else (value,)
         elif keyword in _MAPS and isinstance(value, dict):
             found = value.values()
         yield from ((keyword, each) for each in found if isinstance(each, dict))
 
 
-def _applied(schema: Schema, *, is_joined: bool) -> Iterator[tuple[Schema, bool]]:
-    """The parts of a schema that values meet, each with whether it stands in a join."""
-    mingled = set(_MINGLED)
+def _applied_parts(schema: Schema, *, is_combined: bool) -> Iterator[tuple[Schema, bool]]:
+    """The parts of a schema that apply to values, each with whether it is combined."""
+    shared = set(_SHARED)
     if "patternProperties" in schema:
-        mingled.add("properties")
+        shared.add("properties")
     if not _exclude_each_other(_members(schema, "oneOf")):
-        # Of two that match a value neither may; closed, one of them might not match it any more.
-        mingled.add("oneOf")
+        # oneOf refuses a value that matches two members. If a member were closed, it might no
+        # longer match, and the value would become valid.
+        shared.add("oneOf")
     for keyword, part in _parts(schema):
         if keyword not in _DEFINITIONS:
-            yield part, is_joined or keyword in mingled
+            yield part, is_combined or keyword in shared
 
 
-def _is_join(schema: Schema) -> bool:
-    """Whether more than one part of it speaks of the same keys or items."""
+def _is_combined(schema: Schema) -> bool:
+    """Whether more than one part of the schema has rules about its keys or items."""
     named = _named(schema)
-    speakers = int(not _OWN.isdisjoint(schema)) + len(_OTHERS & schema.keys())
+    sources = int(not _OWN_RULES.isdisjoint(schema)) + len(_OTHER_RULES & schema.keys())
     for keyword in _MEMBERS:
-        speaking = sum(not _only_requires(each, named) for each in _members(schema, keyword))
-        speakers += speaking if keyword == "allOf" else min(speaking, 1)
-    return speakers > 1
+        count = sum(not _only_requires(each, named) for each in _members(schema, keyword))
+        sources += count if keyword == "allOf" else min(count, 1)
+    return sources > 1
 
 
 def _only_requires(member: object, named: frozenset[str]) -> bool:
-    """Whether it says of keys at most that some are required, all of which are named beside it."""
+    """Whether its only rule is that some of the `named` keys are required."""
     if not isinstance(member, dict):
         return True
-    return _SPEAKING & member.keys() <= {"required"} and _required_in(member, named)
+    return _RULES & member.keys() <= {"required"} and _required_in(member, named)
 
 
 def _names_all(schema: Schema) -> bool:
-    """Whether it is an object that can have the keys it names and no others."""
-    if not isinstance(schema.get("properties"), dict) or not _SPOKEN_OF.isdisjoint(schema):
+    """Whether it is an object whose `properties` name all keys that it needs."""
+    if not isinstance(schema.get("properties"), dict) or not _KEY_RULES.isdisjoint(schema):
         return False
     return _required_in(schema, _named(schema))
 
@@ -167,10 +169,10 @@ def _members(schema: Schema, keyword: str) -> list[object]:
 
 
 def _exclude_each_other(members: list[object]) -> bool:
-    """Whether no value can match two of them, as far as can be told at a glance.
+    """Whether no value can match two of the members, by a simple test.
 
-    So it is when one of them at most is no scalar, or when all others are objects with a key that
-    is a different constant in each.
+    It is true if at most one member is not a scalar. It is also true if all members that are not
+    scalars are objects with a key that is a different constant in each.
     """
     others = [member for member in members if not _is_scalar(member)]
     texts: dict[str, set[str]] = {}
@@ -187,7 +189,7 @@ def _is_scalar(member: object) -> bool:
 
 
 def _tags(member: object) -> Iterator[tuple[str, str]]:
-    """The required keys of an object that can have one text only, each with that text."""
+    """The required keys of an object that allow only one text, each with that text."""
     if not isinstance(member, dict) or member.get("type") != "object":
         return
     required, properties = member.get("required"), member.get("properties")
@@ -210,7 +212,7 @@ def _only_text(value: object) -> str | None:
 
 
 def _target(root: Schema, pointer: object) -> Any:  # Any: JSON
-    """What stands where the pointer points; None where nothing does, or in another document."""
+    """The value that a pointer names; None if there is none, or if it is in another document."""
     if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
         return None
     found: Any = root

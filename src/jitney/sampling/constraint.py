@@ -1,9 +1,9 @@
-"""Constraints: compiled ahead of use, kept, and followed token by token.
+"""Constraints: compiled before use, cached, and applied token by token.
 
-`ConstraintCompiler` may be called from any thread; a `Matcher` belongs to the thread that runs
-batches. A constraint is text from a stranger: it is compiled in a process with limits first, and
-only what passed there is compiled here, so that nothing is left at work behind a refusal. What
-cannot be enforced to the letter is refused, never loosened.
+Any thread may call `ConstraintCompiler`; a `Matcher` belongs to the thread that runs batches. A
+constraint is untrusted text. So it is first compiled in a process with limits, and only compiled
+here if it passed: after a refusal no work goes on. A constraint that cannot be enforced exactly is
+refused, never weakened.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from jitney.sampling.grammar import (
     STACK_BYTES,
     build_tokenizer,
     compile_grammar,
+    failure,
     refusal,
     set_up,
-    stopped,
-    to_set_up,
+    set_up_input,
 )
 from jitney.sandbox.owner import (
     Bounds,
@@ -43,26 +43,27 @@ from jitney.sandbox.owner import (
 
 _CACHED_MAX = 256
 _CACHED_BYTES_MAX = 2**28
-"""Compiled constraints kept, the least recently used leaving first."""
+"""The size of the cache of compiled constraints; the least recently used leave first."""
 _SET_UP_S_MAX = 15.0
-"""A second or two on a machine with nothing else to do. Two attempts of it and of a task are less
-than whoever asks a backend's process waits before it ends that process."""
+"""An idle machine needs a second or two. Two set-ups and two tasks together take less than the
+longest wait for an answer of a backend's process (`QUESTION_S_MAX`)."""
 _BYTES_PER_CHARACTER = 100
-"""What a constraint is taken to need whose memory was not measured."""
+"""The assumed memory of a constraint, where it was not measured."""
 _HEAP_BYTES = 2**27
-"""Addresses that a thread sets aside for its memory, used or not."""
+"""Addresses that a thread reserves for its memory, used or not."""
 _GROWTH_BYTES_MAX = 6 * 2**20
-"""The memory of a constraint can be told in a fresh process only, of which any takes 4 MB: what the
-others gave back, and it may have instead, is less than the rest."""
+"""The memory of a constraint can only be measured in a fresh process, because later ones reuse what
+earlier ones freed. A fresh process grows by 4 MB for any constraint, so at most the rest of this is
+reused and not measured."""
 _TURNS_MAX = 10
-"""A caller waits for the constraints of so many others that take as long as they may."""
+"""A caller waits for at most this many other constraints that use their whole time limit."""
 
 
 class FollowTime:
-    """The processor's time for constraints, shared by all that are followed in one process.
+    """The processor time for constraints, shared by all completions of one process.
 
-    Everybody in a batch waits for all of them. Each token adds a little, and what was not needed is
-    not saved up for one long wait. `spent` is the time that the thread which asks has taken.
+    Every request in a batch waits for all constraints. Each token adds a little time. Unused time
+    is not saved for one long wait. `spent` gives the processor time of the calling thread.
     """
 
     def __init__(self, spent: Callable[[], float] = thread_time) -> None:
@@ -71,26 +72,26 @@ class FollowTime:
 
     @property
     def is_over(self) -> bool:
-        """Whether those who take much must end."""
+        """Whether slow constraints must end."""
         return self._left_s < 0
 
     def take(self, seconds: float, token_count: int) -> None:
-        """So many tokens took so long."""
+        """Record the time that these tokens took."""
         left_s = self._left_s + token_count * limits.CONSTRAINT_TOKEN_S_MAX - seconds
         self._left_s = min(left_s, limits.CONSTRAINT_EXTRA_S_MAX)
 
 
 @dataclass(slots=True)
 class Pace:
-    """What a token took lately, of all completions that follow one constraint."""
+    """The latest time of a token, shared by all completions with the same constraint."""
 
     token_s: float = 0.0
 
 
 class Matcher:
-    """One completion's place in its constraint. Rebuilt from the tokens alone if it is lost.
+    """The state of one completion in its constraint. It can be rebuilt from the tokens.
 
-    When constraints take too much time together, those that take much at a token are ended.
+    When all constraints together take too much time, those that are slow at a token are ended.
     """
 
     def __init__(self, state: Any, vocabulary_size: int, time: FollowTime, pace: Pace) -> None:
@@ -103,7 +104,7 @@ class Matcher:
         self._token_s = 0.0
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
-        """Take in what is new of the completion; start over if some of it was taken back."""
+        """Read the new tokens of the completion. Start again if some tokens were taken back."""
         if self._time.is_over and self._pace.token_s > limits.CONSTRAINT_TOKEN_S_MAX:
             raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
         if len(completion_tokens) < self._consumed:
@@ -115,14 +116,14 @@ class Matcher:
         with self._timed(max(len(fresh), 1)):
             is_taken = not fresh or self._state.consume_tokens(fresh)
         if not is_taken:
-            raise stopped(self._state.get_error(), "the completion left it")
+            raise failure(self._state.get_error(), "the completion left it")
 
     def mask(self) -> NDArray[np.bool_]:
-        """True for each token that may follow; the end tokens too when the text may end here."""
+        """True for each token that may follow, including the end tokens if the text may end."""
         with self._timed(0):
             bits = np.frombuffer(self._state.compute_bitmask(), dtype=np.uint8)
         if self._state.is_error():
-            raise stopped(self._state.get_error(), "it cannot go on")
+            raise failure(self._state.get_error(), "it cannot go on")
         return np.unpackbits(bits, count=self._vocabulary_size, bitorder="little").view(np.bool_)
 
     @contextlib.contextmanager
@@ -136,14 +137,14 @@ class Matcher:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Compiled:
     state: Any  # Any: LLMatcher
     memory_bytes: int
     pace: Pace
 
 
 class ConstraintCompiler:
-    """Compiles constraints for one vocabulary and keeps the latest ones."""
+    """Compiles constraints for one vocabulary and caches the latest ones."""
 
     def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
         self._vocabulary = vocabulary
@@ -152,16 +153,16 @@ class ConstraintCompiler:
         self._tokenizer_lock = threading.Lock()
         self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
-        self._compiled: OrderedDict[Constraint, _Kept] = OrderedDict()
-        self._under_way: dict[Constraint, Future[_Kept]] = {}
-        # What is left of the batch's time to compile again, and what was last waited for.
-        self._again_left_s = limits.CONSTRAINTS_LOST_S_MAX
+        self._compiled: OrderedDict[Constraint, _Compiled] = OrderedDict()
+        self._compiling: dict[Constraint, Future[_Compiled]] = {}
+        # The time left in this batch to compile constraints again, and the latest such work.
+        self._recompile_left_s = limits.CONSTRAINTS_LOST_S_MAX
         self._is_first_batch = True
-        self._again: Future[_Kept] | None = None
+        self._recompiling: Future[_Compiled] | None = None
         self._time = FollowTime()
         self._sandbox = Sandbox(
             set_up,
-            lambda: to_set_up(vocabulary),
+            lambda: set_up_input(vocabulary),
             Bounds(
                 seconds=limits.CONSTRAINT_COMPILE_S_MAX,
                 memory_bytes=limits.CONSTRAINT_COMPILE_BYTES_MAX + _HEAP_BYTES,
@@ -174,44 +175,44 @@ class ConstraintCompiler:
 
     @property
     def sandbox(self) -> Sandbox:
-        """The process in which constraints are tried."""
+        """The process that tries constraints."""
         return self._sandbox
 
     def prepare(self, constraint: Constraint) -> None:
-        """Try a stranger's constraint within limits, and compile it if it passes.
+        """Try an untrusted constraint within limits, and compile it if it passes.
 
-        Raises InvalidRequest, or QueueFull when it is not the constraint's fault.
+        Raises InvalidRequest, or QueueFull if the constraint is not the cause.
         """
         if self._cached(constraint) is None:
-            self._begin(constraint, self._tried_bytes(constraint)).result()
+            self._compile_in_thread(constraint, self._try_in_sandbox(constraint)).result()
 
     def begin_batch(self) -> None:
-        """There is time again to compile, unless what took too long is at work still."""
-        is_ready = self._again is None or self._again.done()
+        """Renew the time to compile constraints, unless earlier work is still running."""
+        is_ready = self._recompiling is None or self._recompiling.done()
         if is_ready and not self._is_first_batch:
-            self._again_left_s = limits.CONSTRAINT_AGAIN_S_MAX
+            self._recompile_left_s = limits.CONSTRAINT_AGAIN_S_MAX
         self._is_first_batch = False
 
     def compile(self, constraint: Constraint) -> Matcher:
         """A matcher at the start of a completion, for a constraint that was prepared.
 
-        It is compiled again if it is not kept any more, or was prepared in an earlier process.
-        Raises QueueFull when the time that a batch has for all of these is over. Called on the
-        thread that runs batches.
+        The constraint is compiled again if it left the cache, or was prepared in an earlier
+        process. Raises QueueFull when the batch has no time left for that. Called on the thread
+        that runs batches.
         """
-        kept = self._cached(constraint) or self._compiled_again(constraint)
+        kept = self._cached(constraint) or self._recompiled(constraint)
         size = len(self._vocabulary.pieces)
         return Matcher(kept.state.deep_copy(), size, self._time, kept.pace)
 
     def close(self) -> None:
-        """End the process in which constraints are tried; idempotent."""
+        """End the process that tries constraints; idempotent."""
         self._sandbox.close()
 
-    def _tried_bytes(self, constraint: Constraint) -> int:
-        """Compile it in the process with limits; the value is the memory that it took."""
+    def _try_in_sandbox(self, constraint: Constraint) -> int:
+        """Compile it in the process with limits. Returns the memory that it took."""
         limit_s = limits.CONSTRAINT_COMPILE_S_MAX
-        # A model that takes no constraint says so before there is a process.
-        self._built_tokenizer()
+        # A model that cannot have constraints is refused before a process starts.
+        self._ready_tokenizer()
         try:
             refused, taken_bytes = self._sandbox.run([constraint.kind.value, constraint.text])
         except TooLong:
@@ -237,35 +238,37 @@ class ConstraintCompiler:
             raise InvalidRequest(refused, "structured_outputs")
         return int(taken_bytes)
 
-    def _compiled_again(self, constraint: Constraint) -> _Kept:
-        # Built once in a process, and not this constraint's time.
-        self._built_tokenizer()
-        if self._again_left_s <= 0.0:
-            raise _given_up()
+    def _recompiled(self, constraint: Constraint) -> _Compiled:
+        # Built before the clock starts: this is not the constraint's time.
+        self._ready_tokenizer()
+        if self._recompile_left_s <= 0.0:
+            raise _dropped()
         started_at = perf_counter()
-        self._again = self._begin(constraint, _BYTES_PER_CHARACTER * len(constraint.text))
+        self._recompiling = self._compile_in_thread(
+            constraint, _BYTES_PER_CHARACTER * len(constraint.text)
+        )
         try:
-            return self._again.result(self._again_left_s)
+            return self._recompiling.result(self._recompile_left_s)
         except TimeoutError:
-            raise _given_up() from None
+            raise _dropped() from None
         finally:
-            self._again_left_s -= perf_counter() - started_at
+            self._recompile_left_s -= perf_counter() - started_at
 
-    def _begin(self, constraint: Constraint, memory_bytes: int) -> Future[_Kept]:
-        """Compile it in a thread, and keep it; one thread for all who want it at once."""
-        tokenizer = self._built_tokenizer()
+    def _compile_in_thread(self, constraint: Constraint, memory_bytes: int) -> Future[_Compiled]:
+        """Compile it in a thread and cache it. Callers at the same time share one thread."""
+        tokenizer = self._ready_tokenizer()
         with self._lock:
-            done = self._under_way.get(constraint)
+            done = self._compiling.get(constraint)
             if done is not None:
                 return done
-            done = self._under_way[constraint] = Future()
+            done = self._compiling[constraint] = Future()
 
         def work() -> None:
             try:
-                kept = _Kept(compile_grammar(tokenizer, constraint), memory_bytes, Pace())
+                kept = _Compiled(compile_grammar(tokenizer, constraint), memory_bytes, Pace())
                 with self._lock:
                     self._compiled[constraint] = kept
-                    self._forget()
+                    self._evict()
                 done.set_result(kept)
             except MemoryError:
                 done.set_exception(_no_memory())
@@ -273,27 +276,27 @@ class ConstraintCompiler:
                 done.set_exception(error)
             finally:
                 with self._lock:
-                    del self._under_way[constraint]
+                    del self._compiling[constraint]
 
         try:
             self._start(threading.Thread(target=work, name="constraint-compile"))
         except RuntimeError:
             with self._lock:
-                del self._under_way[constraint]
+                del self._compiling[constraint]
             done.set_exception(_no_memory())
         return done
 
     def _start(self, thread: threading.Thread) -> None:
-        """Start a thread that may go down deep. Raises RuntimeError for want of memory."""
+        """Start a thread with a deep stack. Raises RuntimeError for lack of memory."""
         with self._starts:
-            # The size is that of all threads to come, whoever starts them.
+            # This sets the size for every thread that starts from now on.
             usual = threading.stack_size(STACK_BYTES)
             try:
                 thread.start()
             finally:
                 threading.stack_size(usual)
 
-    def _cached(self, constraint: Constraint) -> _Kept | None:
+    def _cached(self, constraint: Constraint) -> _Compiled | None:
         with self._lock:
             kept = self._compiled.get(constraint)
             if kept is None:
@@ -301,8 +304,8 @@ class ConstraintCompiler:
             self._compiled.move_to_end(constraint)
             return kept
 
-    def _forget(self) -> None:
-        """Keep to the bounds; the newest one stays whatever its size. Called with the lock held."""
+    def _evict(self) -> None:
+        """Keep the cache within its limits, but keep the newest. Called with the lock held."""
         size = sum(kept.memory_bytes for kept in self._compiled.values())
         while len(self._compiled) > _CACHED_MAX or (
             len(self._compiled) > 1 and size > _CACHED_BYTES_MAX
@@ -310,19 +313,19 @@ class ConstraintCompiler:
             _, oldest = self._compiled.popitem(last=False)
             size -= oldest.memory_bytes
 
-    def _built_tokenizer(self) -> Any:  # Any: LLTokenizer
+    def _ready_tokenizer(self) -> Any:  # Any: LLTokenizer
         with self._tokenizer_lock:
             if self._tokenizer is None:
                 self._tokenizer = build_tokenizer(self._vocabulary, self._encode)
             return self._tokenizer
 
 
-def _given_up(why: str = "") -> QueueFull:
+def _dropped(why: str = "") -> QueueFull:
     return QueueFull(
-        f"The compiled constraint was given up for others{why}; try again later.",
+        f"The compiled constraint was dropped to make room for others{why}; try again later.",
         limits.CONSTRAINT_COMPILE_S_MAX,
     )
 
 
 def _no_memory() -> QueueFull:
-    return _given_up(": there is no memory to compile it")
+    return _dropped(": there is no memory to compile it")

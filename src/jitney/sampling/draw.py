@@ -1,7 +1,7 @@
-"""Random numbers that depend on (seed, position) alone.
+"""Random numbers that depend only on (seed, position).
 
-Pure functions over Python integers: no generator runs from one token to the next, so a sequence
-draws alike whatever stands beside it in the batch, after a preemption, and after a crash.
+Pure functions over Python integers. There is no generator with a state. So a sequence draws the
+same numbers in any batch, after a preemption, and after a crash.
 """
 
 _MASK = 2**64 - 1
@@ -12,7 +12,7 @@ _SECOND = 0x94D049BB133111EB
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) for the token that will stand at `position`; 53 bits of it are random."""
+    """A number in [0, 1) with 53 random bits, for the token at `position`."""
     return (_mix(_mix(seed) + position) >> 11) * 2.0**-53
 
 

@@ -1,9 +1,8 @@
-"""Grammars: schemas, regexes, choices and grammars as llguidance compiles them.
+"""Compiles schemas, regexes, choices and grammars with llguidance.
 
-Any thread. Compiling what a stranger wrote may take any time and memory, so it is tried first in a
-process with limits (`jitney.sandbox`), which `set_up` makes ready. This module and what it imports
-start no thread, since that process forks. The only module that imports llguidance; the rest of the
-package works without it.
+Any thread. Compiling untrusted text may take any time and memory, so it is first tried in a process
+with limits (`jitney.sandbox`), which `set_up` prepares. That process forks, so this module and its
+imports start no thread. Only this module imports llguidance.
 
 Tests: tests/unit/sampling/test_constraint.py and test_constraint_limits.py.
 """
@@ -20,41 +19,40 @@ from jitney.core.backend import Vocabulary
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from jitney.sampling.closed_schema import closed_schema
-from jitney.sandbox.peak_memory import most_bytes
+from jitney.sandbox.peak_memory import peak_bytes
 
-# Whitespace without end is valid JSON, and small models are fond of it. A space, or a new line and
-# its indentation, is all that anybody needs; a model that counts its spaces wrong writes as many as
-# it may, at every place.
+# Endless whitespace is valid JSON, and small models tend to write it. A space, or a new line with
+# its indentation, is enough. A model that counts its spaces wrong writes as many as it may.
 _WHITESPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,20}"
 _JSON_DEFAULTS = {"whitespace_pattern": _WHITESPACE}
-# A schema can ask llguidance to approximate what it cannot enforce; here it cannot.
+# A schema can tell llguidance to approximate rules that it cannot enforce. This forbids that.
 _JSON_OVERRIDES = {"lenient": False, "coerce_one_of": False}
 _LARK = re.compile(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))")
 _REASON_CHARACTERS_MAX = 240
 _NAME_CHARACTERS_MAX = 80
 _TOO_MUCH = "too many"
-"""What the library says when a bound is met. It gives texts only: its `stop_reason` is the same for
-every failure."""
+"""A part of the library's text when a limit is reached. There is only the text: `stop_reason` is
+the same for every failure."""
 _OUTSIDE = re.compile(r"Resource '(.*?)' is not present in a registry")
-"""What it says of a reference to another document, which nobody fetches."""
+"""The library's text for a reference to another document, which is never fetched."""
 
 STACK_BYTES = 2**29
-"""The compiler goes down one level for each rule of a chain; as many as a text can hold must not
-overflow its stack, which would end the process. Only what is used of it takes memory."""
+"""The compiler recurses once for each rule of a chain. The longest possible text must not overflow
+the stack, which would end the process. Only the used part of the stack takes memory."""
 _ITEMS_MAX = 20_000
-"""Alternatives that are followed at once: 0.02 s of work at a token. The library's own bound is met
-by grammars of a few thousand, and only after the first token."""
+"""Alternatives at the same time: 0.02 s of work at a token. The library's own limit is too low for
+grammars of a few thousand, and they reach it only after the first token."""
 _LEXER_FUEL_MAX = 200_000
-"""Work on regexes at a token: 0.04 s for the worst that were found."""
+"""Work on regexes at a token: 0.04 s for the slowest known."""
 _LEXER_STATES_MAX = 100_000
-"""States of regexes that one completion reaches: 40 MB."""
+"""States of regexes in one completion: 40 MB."""
 _SIMPLE = Constraint(ConstraintKind.JSON, '{"properties":{"a":{"const":1}},"required":["a"]}')
 
 Trial = tuple[str | None, int]
-"""Why a constraint is refused, if it is, and the memory that it took to compile."""
+"""The reason for a refusal, or None, and the memory that compiling took."""
 
 
-def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `to_set_up`
+def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `set_up_input`
     """For the process with limits: a function that tries a constraint."""
     vocabulary = Vocabulary(
         pieces=tuple(bytes.fromhex(piece) for piece in given["pieces"].split(" ")),
@@ -65,29 +63,29 @@ def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `to_set_up
     built: list[Any] = []  # Any: the LLTokenizer, once there is one
 
     def encode(text: str) -> list[int]:
-        # Which of its tokens make up a text does not matter here: no text is written.
+        # Any tokens of the text will do here: no completion is written.
         return list(built[0].greedy_tokenize(text)) if built else []
 
     built.append(build_tokenizer(vocabulary, encode))
 
     def tried(task: Any) -> Trial:  # Any: a kind and a text
         constraint = Constraint(ConstraintKind(task[0]), task[1])
-        # What any constraint takes in a fresh process is not this one's.
+        # A fresh process needs some memory for any constraint. That does not count.
         compile_grammar(built[0], _SIMPLE)
-        before = most_bytes()
+        before = peak_bytes()
         try:
             compile_grammar(built[0], constraint)
         except InvalidRequest as error:
             return str(error), 0
-        return None, most_bytes() - before
+        return None, peak_bytes() - before
 
     return tried
 
 
-def to_set_up(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON
-    """What `set_up` is given."""
+def set_up_input(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON
+    """The input of `set_up`."""
     return {
-        # One text, and a loop of Python's to make it: other threads have their turns meanwhile.
+        # One text, made in a loop of Python, so that other threads can run meanwhile.
         "pieces": " ".join(piece.hex() for piece in vocabulary.pieces),
         "control": sorted(vocabulary.control),
         "eos_tokens": list(vocabulary.eos_tokens),
@@ -96,16 +94,16 @@ def to_set_up(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON
 
 
 def build_tokenizer(vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> Any:
-    """An LLTokenizer; takes up to a second. Raises InvalidRequest when there can be none."""
+    """An LLTokenizer; takes up to a second. Raises InvalidRequest if the model has no end."""
     if not vocabulary.eos_tokens:
-        raise refusal("this model has no end token, so nothing could end it")
+        raise refusal("this model has no end token, so a completion could not end")
     return LLTokenizer(
         TokenizerWrapper(_Tokens(vocabulary, encode)), eos_token=list(vocabulary.eos_tokens)
     )
 
 
 class _Tokens:
-    """The vocabulary in the shape that llguidance's TokenizerWrapper reads."""
+    """The vocabulary with the attributes that llguidance's TokenizerWrapper reads."""
 
     def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:
         self.eos_token_id = vocabulary.eos_tokens[0]
@@ -119,7 +117,7 @@ class _Tokens:
 
 
 def compile_grammar(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer, LLMatcher
-    """The constraint at its start, with its first mask computed. To be run on a deep stack.
+    """The constraint in its first state, with its first mask computed. Needs a deep stack.
 
     Raises InvalidRequest or MemoryError.
     """
@@ -129,8 +127,8 @@ def compile_grammar(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTo
         raise
     except RecursionError:
         raise refusal("it is nested too deeply") from None
-    except BaseException as error:  # The library's own panics are no Exception.
-        raise refusal(reason_in(str(error))) from None
+    except BaseException as error:  # Panics of the library are not an Exception.
+        raise refusal(short_reason(str(error))) from None
 
 
 def _compiled(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenizer, LLMatcher
@@ -144,14 +142,14 @@ def _compiled(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenize
     )
     state = LLMatcher(tokenizer, grammar, log_level=0, limits=bounds)
     if state.is_error():
-        raise refusal(reason_in(state.get_error()))
+        raise refusal(short_reason(state.get_error()))
     warnings = state.get_grammar_warnings()
     if warnings:
-        raise refusal(f"it cannot be enforced to the letter ({reason_in(warnings[0])})")
-    # The first mask shows a language without a single text, such as that of `root ::= root`.
+        raise refusal(f"it cannot be enforced exactly ({short_reason(warnings[0])})")
+    # The first mask shows a language without any text, such as `root ::= root`.
     bits = state.compute_bitmask()
     if state.is_error() and _TOO_MUCH in state.get_error().lower():
-        raise stopped(state.get_error(), "")
+        raise failure(state.get_error(), "")
     if state.is_error() or not any(bits):
         raise refusal("no text satisfies it")
     return state
@@ -160,7 +158,7 @@ def _compiled(tokenizer: Any, constraint: Constraint) -> Any:  # Any: LLTokenize
 def _grammar(constraint: Constraint) -> str:
     match constraint.kind:
         case ConstraintKind.JSON:
-            # The schema `true` takes no options, and says the same as the empty object.
+            # The schema `true` cannot have options; the empty object means the same.
             schema = "{}" if constraint.text.strip() == "true" else closed_schema(constraint.text)
             return str(
                 LLMatcher.grammar_from_json_schema(
@@ -171,14 +169,14 @@ def _grammar(constraint: Constraint) -> str:
             return str(LLMatcher.grammar_from_regex(constraint.text))
         case ConstraintKind.CHOICE:
             choices = (json.dumps(choice) for choice in json.loads(constraint.text))
-            # A terminal, which becomes one automaton: thousands of alternatives of a rule would
-            # each be followed on their own, and the parser has a limit to that.
+            # A terminal becomes one automaton. With a rule, the parser would follow thousands of
+            # alternatives one by one, and it has a limit for that.
             lark = "start: CHOICE\nCHOICE: " + " | ".join(choices)
             return str(LLMatcher.grammar_from_lark(lark))
         case ConstraintKind.LARK:
             return str(LLMatcher.grammar_from_lark(constraint.text))
         case ConstraintKind.GBNF:
-            # A Lark grammar that mentions `::=` in a literal is taken for GBNF by its looks.
+            # A Lark grammar with `::=` in a literal looks like GBNF.
             is_lark = _LARK.search(constraint.text)
             lark = constraint.text if is_lark else gbnf_to_lark(constraint.text)
             return str(LLMatcher.grammar_from_lark(lark))
@@ -186,24 +184,24 @@ def _grammar(constraint: Constraint) -> str:
 
 
 def refusal(reason: str) -> InvalidRequest:
-    """The error that says why a constraint is refused."""
+    """The error for a refused constraint. `reason` is a clause."""
     return InvalidRequest(f"The constraint is refused: {reason}.", "structured_outputs")
 
 
-def stopped(error: str, otherwise: str) -> InvalidRequest:
-    """The error for a constraint that was given up; `otherwise` says what else it means."""
-    reason = reason_in(error)
+def failure(error: str, otherwise: str) -> InvalidRequest:
+    """The error for a constraint that failed. `otherwise` is the clause if no limit was reached."""
+    reason = short_reason(error)
     if _TOO_MUCH in error.lower():
         return refusal(f"it is too complex ({reason}); make it simpler")
     return refusal(f"{otherwise} ({reason})")
 
 
-def reason_in(error: str) -> str:
-    """The part of llguidance's message that says what is wrong, on one line."""
+def short_reason(error: str) -> str:
+    """The useful part of llguidance's message, on one line."""
     outside = _OUTSIDE.search(error)
     if outside is not None:
         name = outside[1].removeprefix("json-schema:///")[:_NAME_CHARACTERS_MAX]
-        return f"{name!r} is another document; a $ref leads to a place in the schema itself (#/...)"
+        return f"{name!r} is another document; a $ref must point into the schema itself (#/...)"
     reason = error.split("\n<", 1)[0].split(". Enable", 1)[0].rsplit("error: ", 1)[-1].strip()
     reason = " ".join(reason.split("\n", 1)[0].split()) or "it cannot be compiled"
     return reason[:_REASON_CHARACTERS_MAX].rstrip(".")

@@ -1,7 +1,7 @@
 """Logprobs of chosen tokens and of prompt tokens, from raw logits.
 
-Pure functions, called from the backend's thread. One row at a time, so that a long prompt needs
-no more memory than a short one.
+Pure functions, called from the backend's thread. They take one row at a time, so a long prompt
+needs no more memory than a short one.
 
 Tests: tests/unit/sampling/test_sampler.py.
 """
@@ -18,9 +18,9 @@ from jitney.sampling.reference import LOGPROB_MIN
 
 
 def token_logprob(row: NDArray[np.float32], token: int, count: int) -> TokenLogprob:
-    """The token's logprob, and the `count` best with theirs, best first, lower ids if equal.
+    """The logprob of a token, and the `count` best tokens: best first, lower ids among equals.
 
-    A row that is not all numbers says nothing about any token: LOGPROB_MIN, and no best ones.
+    A row with a NaN or an infinity says nothing: the result is LOGPROB_MIN without best tokens.
     """
     best = float(row.max())
     if not math.isfinite(best):
@@ -39,13 +39,13 @@ def token_logprob(row: NDArray[np.float32], token: int, count: int) -> TokenLogp
 def prompt_logprobs(
     logits: NDArray[np.float32], next_tokens: Sequence[int], count: int
 ) -> tuple[TokenLogprob, ...]:
-    """For each row of logits, the logprob of the prompt token that followed it."""
-    assert len(logits) == len(next_tokens), f"{len(logits)} rows for {len(next_tokens)} tokens"
+    """For each row of logits, the logprob of the prompt token after it."""
+    assert len(logits) == len(next_tokens), f"{len(logits)} rows for {len(next_tokens)} tokens."
     return tuple(
         token_logprob(row, token, count) for row, token in zip(logits, next_tokens, strict=True)
     )
 
 
 def _bounded(logprob: float) -> float:
-    # Rounding can put a token that has all the mass a hair above certainty.
+    # Rounding can give a token with all the mass a logprob slightly above 0.
     return min(max(logprob, LOGPROB_MIN), 0.0)

@@ -1,29 +1,29 @@
-"""The written meaning of every sampling parameter, in plain numpy, one row at a time.
+"""The exact meaning of every sampling parameter, in plain numpy, one row at a time.
 
-Slow on purpose and never called while serving: `jitney.sampling.sampler` and the samplers of the
-backends are tested against it. The logits of one row go through these steps, in this order:
+This code is slow and never runs while serving. Tests compare `jitney.sampling.sampler` and the
+samplers of the backends with it. The logits of one row go through these steps, in this order:
 
  1. A row that holds NaN or plus infinity is a fault. Minus infinity is an impossible token.
  2. `logit_bias` is added.
  3. `min_tokens`: while the completion is shorter, the `end_tokens` are impossible.
  4. The constraint's mask: tokens that it does not allow are impossible.
- 5. `repetition_penalty`, for every token that stands in the prompt or the completion: a positive
-    logit is divided by it, any other multiplied. Then `frequency_penalty` times the number of
-    times the token stands in the completion is subtracted, then `presence_penalty` once if it
-    stands there at all. Steps 2 to 5 are float32 arithmetic, what follows float64.
- 6. If nothing is left to choose from, that is a fault.
+ 5. `repetition_penalty`, for every token in the prompt or the completion: a positive logit is
+    divided by it, any other is multiplied. Then, for every token in the completion,
+    `frequency_penalty` times its count is subtracted, and `presence_penalty` once. Steps 2 to 5
+    use float32, later steps float64.
+ 6. If no token is left, that is a fault.
  7. A temperature below TEMPERATURE_MIN is greedy: the best token, the lowest id among equals.
  8. Otherwise logits are divided by the temperature, and tokens are kept by
     `top_k`  the k best, lower ids first among equals (0 and -1: all);
     `top_p`  of those, the best ones whose mass just reaches top_p of their total, at least one;
     `min_p`  of those, the ones at least min_p times as likely as the best.
  9. The kept tokens, in the order of their ids, divide [0, 1) in proportion to their
-    probabilities, and the number drawn from (seed, position) falls on one of them. By id, and
-    not by rank: two almost equal tokens that swap ranks under rounding noise would swap places
-    on the line, whereas here noise moves each border only as far as it moves the mass below it.
+    probabilities, and the number drawn from (seed, position) selects one of them. The order is by
+    id, not by rank: rounding noise may swap the ranks of two almost equal tokens, and with ranks
+    they would swap places. With ids, noise moves each border only as much as the mass below it.
 
-Reported logprobs are those of the model itself, from the row as it came in, whatever the steps
-above made of it: log-softmax of the raw logits. Impossible tokens are reported at LOGPROB_MIN.
+Reported logprobs are those of the model itself: log-softmax of the raw logits, before the steps
+above. Impossible tokens are reported at LOGPROB_MIN.
 """
 
 import math
@@ -37,14 +37,14 @@ from jitney.core.batch import Fault, Sample, Sampling, TokenLogprob
 from jitney.sampling.draw import uniform
 
 TEMPERATURE_MIN = 1e-5
-"""Below this the best token has all of the mass that a float can tell."""
+"""Below this the best token has all the mass, within the precision of a float."""
 
 LOGPROB_MIN = -9999.0
-"""Stands for minus infinity, which JSON cannot carry; the value that OpenAI's API gives."""
+"""Stands for minus infinity, which JSON cannot express. OpenAI's API gives the same value."""
 
-FAULT_NOT_A_NUMBER = Fault("the model produced logits that are not numbers at this position")
+FAULT_NOT_A_NUMBER = Fault("The model produced logits that are not numbers at this position.")
 FAULT_NOTHING_LEFT = Fault(
-    "no token is left to choose: bias, constraint and model exclude them all"
+    "No token is left to choose: bias, constraint and model exclude them all."
 )
 
 
@@ -54,7 +54,7 @@ def sample(
     tokens: Sequence[int],
     mask: NDArray[np.bool_] | None = None,
 ) -> Sample:
-    """Choose the token that follows `tokens`, the whole slot so far: prompt and completion."""
+    """Choose the token after `tokens`, which are the prompt and the completion so far."""
     if np.isnan(logits).any() or np.isposinf(logits).any():
         return Sample(fault=FAULT_NOT_A_NUMBER)
     row = adjust(logits, sampling, tokens, mask)
@@ -74,7 +74,7 @@ def adjust(
     tokens: Sequence[int],
     mask: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
-    """Steps 2 to 5. Token ids beyond the row are passed over; a mask may be shorter than it."""
+    """Steps 2 to 5. Token ids beyond the row are ignored; a mask may be shorter than the row."""
     row = logits.astype(np.float32, copy=True)
     completion = tokens[sampling.prompt_count :]
     for token, bias in sampling.logit_bias:
@@ -107,7 +107,7 @@ def _penalise(
 
 
 def choose(row: NDArray[np.float32], sampling: Sampling, drawn: float) -> int:
-    """Steps 7 to 9 over adjusted logits, of which at least one is finite."""
+    """Steps 7 to 9. At least one of the adjusted logits is finite."""
     if sampling.temperature < TEMPERATURE_MIN:
         return int(np.argmax(row))
     scaled = (row.astype(np.float64) - float(row.max())) / sampling.temperature
@@ -125,7 +125,7 @@ def choose(row: NDArray[np.float32], sampling: Sampling, drawn: float) -> int:
 
 
 def logprob(logits: NDArray[np.float32], token: int, count: int) -> TokenLogprob:
-    """The token's logprob, and the `count` best tokens with theirs, lower ids first if equal."""
+    """The logprob of a token, and the `count` best tokens: best first, lower ids among equals."""
     row = logits.astype(np.float64)
     best = float(row.max())
     total = best + math.log(float(np.exp(row - best).sum()))

@@ -1,9 +1,9 @@
 """Chooses the tokens of one slot from rows of logits: `SlotSampler`.
 
-Called by backends, from the thread that runs batches. Chooses the token that
-`jitney.sampling.reference` chooses. A `SlotSampler` keeps only what it can rebuild from the
-tokens of its slot, so it may be thrown away at any time. A row that cannot be sampled is a fault
-of that row and of no other.
+Backends call it from the thread that runs batches. It chooses the same token as
+`jitney.sampling.reference`. A `SlotSampler` keeps only data that it can rebuild from the tokens of
+its slot, so it may be thrown away at any time. A row that cannot be sampled gives a fault for that
+row only.
 """
 
 import math
@@ -25,25 +25,25 @@ Floats = NDArray[np.float32]
 
 
 class TokenMatcher(Protocol):
-    """A constraint at work on one completion; `jitney.sampling.constraint.Matcher` is one."""
+    """Applies a constraint to one completion, as `jitney.sampling.constraint.Matcher` does."""
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
-        """Take in what is new of the completion. Raises InvalidRequest when it cannot go on."""
+        """Read the new tokens of the completion. Raises InvalidRequest if it cannot go on."""
         ...
 
     def mask(self) -> NDArray[np.bool_]:
-        """True for each token that may follow. Raises InvalidRequest when it cannot say."""
+        """True for each token that may follow. Raises InvalidRequest if it cannot go on."""
         ...
 
 
 def fault_of(error: RequestError | CapacityError) -> Fault:
-    """The fault of a slot whose constraint cannot be used; the others in the batch go on."""
+    """The fault of a slot whose constraint cannot be used. Other slots of the batch go on."""
     kind = FaultKind.REQUEST if isinstance(error, RequestError) else FaultKind.CAPACITY
     return Fault(str(error), kind)
 
 
-class _Tally:
-    """How often each token was counted: ids and counts side by side, ready for numpy."""
+class _TokenCounts:
+    """The number of times each token was added, as arrays of ids and of counts."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
@@ -69,7 +69,7 @@ class _Tally:
 
 
 class SlotSampler:
-    """How one slot's tokens are chosen, and what is remembered of them between ticks."""
+    """Chooses the tokens of one slot, and keeps its token counts between ticks."""
 
     def __init__(self, sampling: Sampling, matcher: TokenMatcher | None = None) -> None:
         self._sampling = sampling
@@ -87,18 +87,18 @@ class SlotSampler:
         self._bias_ids = np.array([token for token, _ in sampling.logit_bias], dtype=np.intp)
         self._bias = np.array([bias for _, bias in sampling.logit_bias], dtype=np.float32)
         self._end_ids = np.array(sampling.end_tokens, dtype=np.intp)
-        self._seen = _Tally()
-        self._completion = _Tally()
+        self._seen = _TokenCounts()
+        self._completion = _TokenCounts()
         self._counted = 0
 
     @property
     def sampling(self) -> Sampling:
-        """What the slot was opened with."""
+        """The parameters of the slot."""
         return self._sampling
 
     def sample(self, tokens: Sequence[int], row: Floats) -> Sample:
-        """Choose the token that follows `tokens`, all of the slot's so far. `row` stays as is."""
-        # argmax finds a NaN or an infinity if there is one, so the row needs no other check.
+        """Choose the token after `tokens`, all tokens of the slot so far. `row` is not changed."""
+        # argmax finds a NaN or an infinity if there is one, so no other check is needed.
         best = int(row.argmax())
         if not math.isfinite(row[best]):
             impossible = row[best] == -math.inf
@@ -158,9 +158,9 @@ class SlotSampler:
             row[ids[inside]] = logits
 
     def _count(self, tokens: Sequence[int]) -> None:
-        """Count the tokens not counted yet; all of them again if some were taken back."""
+        """Count the new tokens. If some tokens were taken back, count all of them again."""
         if len(tokens) < self._counted:
-            self._seen, self._completion, self._counted = _Tally(), _Tally(), 0
+            self._seen, self._completion, self._counted = _TokenCounts(), _TokenCounts(), 0
         if self._repeats:
             self._seen.add(tokens[self._counted :])
         if self._counts:

@@ -1,2 +1,2 @@
-"""Child processes of ours: how one is started, spoken to and ended, and `Sandbox`, which runs tasks
-on texts of strangers in one, under limits. Nothing of what the tasks are."""
+"""Child processes: how to start one, talk to it and end it. `Sandbox` runs tasks on untrusted text
+in a child process with limits. What the tasks are does not belong here."""

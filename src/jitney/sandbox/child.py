@@ -1,13 +1,12 @@
 """The process of a `Sandbox`: `python -m jitney.sandbox.child SOCKET MODULE FUNCTION`.
 
-Started by `jitney.sandbox.owner`, never by hand. It has one thread. It calls the function that it
-is named, which sets it up, and forks a server that runs tasks one after another. Then it only waits
-for the end of that server: if a task was under way, it answers in its place, and it forks the next
-one. So a task that is killed costs a fork.
+`jitney.sandbox.owner` starts it, never a person. It has one thread. It calls FUNCTION, which sets
+it up, and forks a server that runs tasks one after another. Then it only waits for the end of that
+server. If the server ends during a task, this process answers in its place and forks the next
+server. So a killed task costs one fork.
 
 The kernel enforces the limits: a timer, whose signal ends the server even inside native code, and a
-bound on its address space. Both processes end when the socket does, or at the latest when the timer
-runs out.
+limit on its address space. Both processes end when the socket closes, or when the timer runs out.
 """
 
 import contextlib
@@ -27,41 +26,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON, of which the function that sets up knows the shape
 
-from jitney.sandbox.die_with_parent import leave_end_to_parent
+from jitney.sandbox.die_with_parent import ignore_stop_signals
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
-from jitney.sandbox.peak_memory import most_bytes
+from jitney.sandbox.peak_memory import peak_bytes
 
 EXIT_DONE = 0
 EXIT_NOT_SET_UP = 3
 EXIT_MALFORMED = 4
 EXIT_FULL = 5
-"""The server has done enough, and a fresh one follows it."""
+"""The server has done enough tasks; a fresh server follows."""
 
-_UNDER_WAY = struct.Struct("=QQ")
-"""What a server leaves behind: the task it was at (0 for none), and its memory at its start."""
+_CURRENT_TASK = struct.Struct("=QQ")
+"""What a server leaves behind: its current task (0 for none), and its memory at its start."""
 _TEXT_CHARACTERS_MAX = 400
-_NICER = 5
-"""Added to its niceness: many wait for a forward pass, and a few for this."""
+_NICENESS_ADDED = 5
+"""More requests wait for a forward pass than for this process."""
 _MEMORY_SHARE = 4
-"""A crash counts as one for lack of memory when more than a quarter of it was taken."""
+"""A crash counts as lack of memory when the task took more than a quarter of its limit."""
 _PROC = Path("/proc")
 
 Task = Callable[[Any], Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one owner until it goes; the value is the exit status."""
+    """Serve one owner until it ends. Returns the exit status."""
     end, module, function = arguments
-    leave_end_to_parent()
+    ignore_stop_signals()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(_NICER)
+    os.nice(_NICENESS_ADDED)
     # When memory runs out, the system should end this process and not the model's.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     frames = Frames(socket.socket(fileno=int(end)))
-    # Already now, while the owner may be busy. If it fails, it fails again below and is reported.
+    # Import early, while the owner may be busy. If it fails, it fails again below with a report.
     with contextlib.suppress(Exception):
         importlib.import_module(module)
     try:
@@ -70,7 +69,7 @@ def main(arguments: list[str]) -> int:
         try:
             with _timer(bounds["set_up_s"]):
                 work = getattr(importlib.import_module(module), function)(given)
-        except BaseException as error:  # Whatever it is, the owner is told and this process ends.
+        except BaseException as error:  # Whatever it is, the owner gets it and this process ends.
             _send(frames, number, *_outcome_of(error, bounds["set_up_bytes"]))
             return EXIT_NOT_SET_UP
         del given
@@ -81,49 +80,51 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
-    """Fork servers, one after another, and answer for those that cannot any more."""
-    under_way = mmap.mmap(-1, _UNDER_WAY.size)
-    # What stands here is shared by all servers, as long as nobody writes to it.
+    """Fork servers, one after another. Answer for a server that ended during a task."""
+    current_task = mmap.mmap(-1, _CURRENT_TASK.size)
+    # All servers share this memory, as long as none writes to it.
     gc.collect()
     gc.freeze()
     while True:
-        assert _is_alone(), "a fork copies one thread, and the locks of all"
-        under_way[:] = _UNDER_WAY.pack(0, 0)
+        assert _is_alone(), "A fork copies one thread, but the locks of all threads."
+        current_task[:] = _CURRENT_TASK.pack(0, 0)
         pid = os.fork()
         if pid == 0:
-            os._exit(_on_stack(bounds["stack_bytes"], _TaskServer(frames, work, bounds, under_way)))
+            os._exit(
+                _on_stack(bounds["stack_bytes"], _TaskServer(frames, work, bounds, current_task))
+            )
         _, status, usage = os.wait4(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        number, start_bytes = _UNDER_WAY.unpack(under_way[:])
+        number, start_bytes = _CURRENT_TASK.unpack(current_task[:])
         if number:
-            grown = most_bytes(usage) - start_bytes
+            grown = peak_bytes(usage) - start_bytes
             _send(frames, number, *_outcome_of_end(code, grown, bounds))
         elif code != EXIT_FULL:
-            # With nothing to do it was ended from outside, or its socket ended.
+            # It ended without a task: somebody killed it, or its socket closed.
             return EXIT_DONE
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskServer:
-    """Carries out tasks until the socket ends, or enough is done."""
+    """Runs tasks until the socket closes, or until it has done enough."""
 
     frames: Frames
     work: Task
     bounds: dict[str, Any]
-    under_way: mmap.mmap
+    current_task: mmap.mmap
 
     def serve(self) -> int:
-        """The value is the exit status."""
-        start_bytes = most_bytes()
+        """Run tasks. Returns the exit status."""
+        start_bytes = peak_bytes()
         _limit_memory(self.bounds["memory_bytes"], is_final=True)
         try:
             for _ in range(self.bounds["tasks_max"]):
                 number, task = json.loads(self.frames.receive())
-                self.under_way[:] = _UNDER_WAY.pack(number, start_bytes)
+                self.current_task[:] = _CURRENT_TASK.pack(number, start_bytes)
                 self._answer(number, task)
-                self.under_way[:] = _UNDER_WAY.pack(0, 0)
-                if most_bytes() - start_bytes > self.bounds["growth_bytes_max"]:
-                    # What it has freed may not have come back.
+                self.current_task[:] = _CURRENT_TASK.pack(0, 0)
+                if peak_bytes() - start_bytes > self.bounds["growth_bytes_max"]:
+                    # Freed memory may not have gone back to the system.
                     break
         except ChannelClosed:
             return EXIT_DONE
@@ -135,14 +136,14 @@ class _TaskServer:
         try:
             with _timer(self.bounds["seconds"]):
                 answer = json.dumps([number, "done", self.work(task)]).encode("ascii")
-        except BaseException as error:  # Text of strangers may fail in any way there is.
+        except BaseException as error:  # Untrusted text may cause any failure.
             _send(self.frames, number, *_outcome_of(error, self.bounds["memory_bytes"]))
         else:
             self.frames.send(answer)
 
 
 def _on_stack(size: int, server: _TaskServer) -> int:
-    """Serve on a stack of that size; its addresses are set aside before they are limited."""
+    """Serve on a stack of this size. The stack is reserved before memory is limited."""
     if not size:
         return server.serve()
     status = [EXIT_MALFORMED]
@@ -164,18 +165,18 @@ def _outcome_of(error: BaseException, memory_bytes: int) -> tuple[str, Any]:
 
 
 def _outcome_of_end(code: int, grown: int, bounds: dict[str, Any]) -> tuple[str, Any]:
-    """What is said for a server that ended at work. A negative code is a signal."""
+    """The answer for a server that ended during a task. A negative code is a signal."""
     if code == -signal.SIGALRM:
         return "long", bounds["seconds"]
     if grown > bounds["memory_bytes"] // _MEMORY_SHARE:
-        # Native code that is refused memory ends its process, each library by its own signal.
+        # Native code without memory ends its process, each library with its own signal.
         return "memory", bounds["memory_bytes"]
     return "ended", -code if code < 0 else None
 
 
 @contextlib.contextmanager
 def _timer(seconds: float) -> Iterator[None]:
-    """End this process if what is inside takes longer."""
+    """End this process if the code inside takes longer."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -184,7 +185,7 @@ def _timer(seconds: float) -> Iterator[None]:
 
 
 def _limit_memory(more_bytes: int, *, is_final: bool = False) -> None:
-    """Bound the address space to what there is and so much more, where the system does that."""
+    """Limit growth of the address space to `more_bytes`, where the system can do that."""
     try:
         pages = int((_PROC / "self" / "statm").read_text(encoding="ascii").split()[0])
     except OSError:
@@ -197,7 +198,7 @@ def _limit_memory(more_bytes: int, *, is_final: bool = False) -> None:
 
 
 def _is_alone() -> bool:
-    """Whether this process has one thread; those of native code show on Linux only."""
+    """Whether this process has one thread. Native threads can be seen on Linux only."""
     if threading.active_count() > 1:
         return False
     try:
@@ -207,5 +208,5 @@ def _is_alone() -> bool:
 
 
 if __name__ == "__main__":
-    # Native libraries may hang in their clean-up, and nothing here needs one.
+    # Native libraries may hang in their clean-up, and nothing here needs a clean-up.
     os._exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""`ChildProcess`: a process that runs one of our modules and is spoken to in frames.
+"""`ChildProcess`: a process that runs one of our modules and exchanges frames with us.
 
-Any thread may end it; each of its channels is used by one thread at a time. A thread of its own
-starts it and waits for its end, because Linux ends a child that called `die_with_parent` together
-with the thread that started it. Every wait is bounded.
+Any thread may end it; one thread at a time uses each of its channels. A separate thread starts the
+process and waits for its end, because Linux ends a child that called `die_with_parent` together
+with the thread that started it. Every wait has a limit.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class ChildProcess:
             self._close_channels()
             raise ChildProcessError(str(error)) from error
         finally:
-            # Only the process may hold these ends: their closing is how its end is seen.
+            # Only the child may hold these ends: when it ends they close, and we see that.
             for _, theirs in pairs:
                 theirs.close()
 
@@ -65,28 +65,28 @@ class ChildProcess:
 
     @property
     def status(self) -> int | None:
-        """How it ended, as `subprocess` has it; None while it runs."""
+        """The exit status, as `subprocess` gives it; None while it runs."""
         return self._process.returncode
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, when one did."""
+        """The signal that ended it; None if none did."""
         status = self._process.returncode
         return -status if status is not None and status < 0 else None
 
     def end(self, grace_s: float) -> None:
-        """Close its channels, which asks it to end; kill it after so many seconds."""
+        """Close its channels, which tells it to end; kill it after `grace_s`."""
         self._close_channels()
         self.wait_or_kill(grace_s)
 
     def wait_or_kill(self, grace_s: float) -> None:
-        """Wait for its end, and kill it after so many seconds."""
+        """Wait for its end, and kill it after `grace_s`."""
         if not self._ended.wait(grace_s):
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, and what it forked; returns when it is gone."""
-        # A process that was waited for has lost its number, which may be another's by now.
+        """Kill it and the processes that it forked; returns when it is gone."""
+        # After an end that was waited for, another process may have the same number.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -94,7 +94,7 @@ class ChildProcess:
         self._ended.wait(_KILL_S_MAX)
 
     def last_lines(self) -> str:
-        """The end of what it wrote, on one line; empty when that is nothing, or is not kept."""
+        """The end of its output on one line; empty if there is none, or if it is not kept."""
         lines = self._output.decode("utf-8", "replace").split("\n")
         last = [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
         return " | ".join(last)[-_LAST_CHARACTERS_MAX:]
@@ -106,7 +106,7 @@ class ChildProcess:
     def _watch(
         self, command: list[str], fds: list[int], started: "Future[subprocess.Popen[bytes]]"
     ) -> None:
-        """Start the process, keep the end of what it writes, and wait for it."""
+        """Start the process, keep the end of its output, and wait for it."""
         try:
             process = subprocess.Popen(
                 command,
@@ -114,7 +114,7 @@ class ChildProcess:
                 stdout=subprocess.PIPE if self._keeps_output else subprocess.DEVNULL,
                 stderr=subprocess.STDOUT,
                 pass_fds=fds,
-                # What it forks is killed with it.
+                # A kill of the group also ends the processes that it forked.
                 process_group=0,
             )
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""A child ends with its parent, and not before. Called first in a child, on its main thread."""
+"""Makes a child process end with its parent. Called first in a child, on its main thread."""
 
 import ctypes
 import os
@@ -7,35 +7,35 @@ import sys
 import threading
 
 _PR_SET_PDEATHSIG = 1
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
-def leave_end_to_parent() -> None:
+def ignore_stop_signals() -> None:
     """Ignore the signals that a terminal or a service manager sends to every process at once.
 
-    The parent drains first, and needs this process to do so.
+    The parent finishes its work first, and needs this process for that.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(parent: int) -> bool:
-    """Have this process killed when its parent ends; false when that has ended already.
+    """Kill this process when its parent ends. Returns false if the parent has already ended.
 
-    On Linux the kernel does so. Elsewhere a thread of the child looks for its parent, and is late
-    while native code lets no other thread run.
+    On Linux the kernel does this. On other systems a thread of the child checks for its parent;
+    it is late when native code blocks the other threads.
     """
-    is_left_to_kernel = _is_left_to_kernel()
-    # The parent may have ended before the line above; then the process has another one.
+    kernel_kills_child = _kernel_kills_child()
+    # The parent may have ended before the line above. Then the process has another parent.
     if os.getppid() != parent:
         return False
-    if not is_left_to_kernel:
+    if not kernel_kills_child:
         watch = threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True)
         watch.start()
     return True
 
 
-def _is_left_to_kernel() -> bool:
+def _kernel_kills_child() -> bool:
     if sys.platform != "linux":
         return False
     try:
@@ -48,5 +48,5 @@ def _is_left_to_kernel() -> bool:
 def _watch(parent: int) -> None:
     pause = threading.Event()
     while os.getppid() == parent:
-        pause.wait(_LOOK_S)
+        pause.wait(_POLL_S)
     os.kill(os.getpid(), signal.SIGKILL)

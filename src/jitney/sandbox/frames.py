@@ -1,8 +1,8 @@
-"""Frames over a socket: four bytes of length, then so many bytes.
+"""Frames over a socket: four bytes for the length, then the content.
 
-One thread at a time uses them; any other may close them. A frame has a greatest size, so a damaged
-length cannot ask for all memory. A wait is bounded by the limit it is given: that long for the
-other side to begin, and that long between two pieces of one frame.
+One thread at a time uses a `Frames`; any other thread may close it. Frames have a maximum size, so
+a damaged length cannot take all memory. The limit of a wait applies until the other side begins,
+and between any two pieces of one frame.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 
 FRAME_BYTES_MAX = 2**28
-"""More than the tokens of the longest text that may be encoded take."""
+"""More than the size of the tokens of the longest text that may be encoded."""
 
 _LENGTH = struct.Struct(">I")
 _PIECE_BYTES = 2**16
@@ -24,25 +24,25 @@ class ChannelClosed(Exception):
 
 
 class MalformedFrame(ValueError):
-    """The other side sent something that is not a message."""
+    """The other side sent data that is not a message."""
 
 
 class Frames:
-    """One end of a pair of sockets, speaking in frames."""
+    """One end of a pair of sockets that carries frames."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        # Everything is tried before it is waited for. A socket that waits by itself first hands
-        # the interpreter to another thread, and a batch would leave after that thread's turn.
+        # Try first, then wait. A blocking socket would first let another thread run, and a batch
+        # would leave only after that thread's turn.
         self._socket.setblocking(False)
-        self._room = _poll(end, select.POLLOUT)
-        self._news = _poll(end, select.POLLIN)
+        self._writable = _poll(end, select.POLLOUT)
+        self._readable = _poll(end, select.POLLIN)
         self._unread = bytearray()
-        # Held while the socket is in use, so that its number is not given to another file.
+        # Held while the socket is in use, so that no other file gets its number.
         self._in_use = threading.Lock()
 
     def send(self, frame: bytes, limit_s: float | None = None) -> None:
-        """Send a frame whole. Raises ChannelClosed, TimeoutError or MalformedFrame."""
+        """Send a whole frame. Raises ChannelClosed, TimeoutError or MalformedFrame."""
         if len(frame) > FRAME_BYTES_MAX:
             raise MalformedFrame(f"a message of {len(frame)} bytes is too long to be sent.")
         unsent = memoryview(_LENGTH.pack(len(frame)) + frame)
@@ -51,7 +51,7 @@ class Frames:
                 try:
                     unsent = unsent[self._socket.send(unsent) :]
                 except BlockingIOError:
-                    _wait(self._room, limit_s)
+                    _wait(self._writable, limit_s)
 
     def receive(self, limit_s: float | None = None) -> bytes:
         """Wait for a frame. Raises ChannelClosed, TimeoutError or MalformedFrame."""
@@ -67,20 +67,20 @@ class Frames:
         return frame
 
     def close(self) -> None:
-        """End them for both sides, and wake whoever waits on it; idempotent."""
-        # It may be closed, or the other side may have ended it first.
+        """Close the connection for both sides, and wake every waiting thread; idempotent."""
+        # The socket may be closed already, on this side or on the other.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._in_use:
             self._socket.close()
 
     def _fill(self, length: int, limit_s: float | None) -> None:
-        """Read until there are so many bytes."""
+        """Read until there are `length` bytes."""
         while len(self._unread) < length:
             try:
                 piece = self._socket.recv(_PIECE_BYTES)
             except BlockingIOError:
-                _wait(self._news, limit_s)
+                _wait(self._readable, limit_s)
                 continue
             if not piece:
                 raise ChannelClosed("the other side is gone.")
@@ -94,14 +94,14 @@ def _poll(end: socket.socket, event: int) -> select.poll:
 
 
 def _wait(poll: select.poll, limit_s: float | None) -> None:
-    """Wait for what it looks for. Raises TimeoutError."""
+    """Wait until the socket is ready. Raises TimeoutError."""
     if not poll.poll(None if limit_s is None else limit_s * 1e3):
         raise TimeoutError
 
 
 @contextlib.contextmanager
 def _as_closed() -> Iterator[None]:
-    """What goes wrong with a socket means that its other side is gone, unless it is the time."""
+    """Turn an error of the socket into ChannelClosed, except a timeout."""
     try:
         yield
     except TimeoutError:

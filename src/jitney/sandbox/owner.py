@@ -1,18 +1,18 @@
-"""`Sandbox`: tasks run in a process of their own, under limits that the kernel enforces.
+"""`Sandbox`: runs tasks in a separate process, with limits that the kernel enforces.
 
-Any thread may call it; one task runs at a time. The process is started at the first task and set up
-once. Each task has exactly one answer: one that takes too long or too much memory is ended, even
-inside native code, and the next one costs a fork, not a new set-up. Every wait is bounded. The
-process ends with its owner, because the socket between them does. What runs inside is
+Any thread may call it; one task runs at a time. The first task starts the process, which is set up
+once. Each task gets exactly one answer. A task that takes too long or too much memory is killed,
+even inside native code; the next task then costs a fork, not a new set-up. Every wait has a limit.
+The process ends with its owner, because the socket between them closes. The process runs
 `jitney.sandbox.child`; tasks and answers are JSON.
 
     SandboxError
-    |- TooLong         the task, or the set-up, took longer than it may
-    |- TooMuchMemory   it took more memory than it may
-    |- Crashed         it ended its process; `signal` says by which signal, if by one
-    |  `- Gone           there is no process: it was not the task's fault
-    |- Failed          it raised; the text is that of its error
-    `- Busy            it was not run: the tasks before it took too long
+    |- TooLong         the task, or the set-up, exceeded its time limit
+    |- TooMuchMemory   the task exceeded its memory limit
+    |- Crashed         the task ended its process; `signal` is the signal, if there was one
+    |  `- Gone           there is no process, and the task is not the cause
+    |- Failed          the task raised an error; the text is the text of that error
+    `- Busy            the task did not run: earlier tasks took too long
 """
 
 import contextlib
@@ -22,54 +22,54 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any  # Any: JSON, of which the function that sets up knows the shape
+from typing import Any  # Any: JSON; the set-up function knows its shape
 
 from jitney.sandbox.child_process import ChildProcess
 from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 
 SetUp = Callable[[Any], Callable[[Any], Any]]
-"""A function at the top of a module: given what it needs, gives the function for each task."""
+"""A function at the top of a module. It takes its input and returns the function for tasks."""
 
 _GRACE_S = 5.0
-"""The process enforces its limits itself. One that is later than this is stuck, and is ended."""
+"""The process enforces its limits itself. If it is this late, it is stuck and gets killed."""
 _ATTEMPTS_MAX = 2
-"""A task is asked once more when its process was ended from outside."""
+"""A task is sent once more when somebody killed its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a task may take, and what the set-up may."""
+    """The limits of a task and of the set-up."""
 
     seconds: float
     memory_bytes: int
-    """Beyond what the process has after its set-up. Where the system does not limit address space
-    (macOS), only the time bounds the memory."""
+    """Memory beyond that of the process after its set-up. Where the system cannot limit address
+    space (macOS), only the time limit holds."""
     wait_s: float
-    """Longest wait for the tasks of others."""
+    """Longest wait for earlier tasks."""
     stack_bytes: int = 0
-    """The stack for a task, where the usual one is too small; not part of its memory."""
+    """The stack for a task, if the default is too small. It does not count as memory."""
     set_up_s: float = 60.0
     set_up_bytes: int = 2**30
     tasks_max: int = 1000
     growth_bytes_max: int = 64 * 2**20
-    """A process that carries out tasks leaves after so many, or when it has grown by so much, so
-    that nothing adds up in it."""
+    """A server ends after `tasks_max` tasks, or after growing this much, so that nothing adds up
+    in it."""
 
 
 class SandboxError(Exception):
-    """A task has no answer."""
+    """A task has no answer. The texts are clauses, to follow a colon."""
 
 
 class TooLong(SandboxError):
-    """It took longer than it may."""
+    """The task, or the set-up, exceeded its time limit."""
 
 
 class TooMuchMemory(SandboxError):
-    """It took more memory than it may."""
+    """The task exceeded its memory limit."""
 
 
 class Crashed(SandboxError):
-    """It ended its process."""
+    """The task ended its process."""
 
     def __init__(self, text: str, signal: int | None = None) -> None:
         super().__init__(text)
@@ -77,22 +77,22 @@ class Crashed(SandboxError):
 
 
 class Gone(Crashed):
-    """There is no process: it could not be started, was ended from outside, or is closed."""
+    """There is no process: it could not start, somebody killed it, or it is closed."""
 
 
 class Failed(SandboxError):
-    """It raised an error."""
+    """The task raised an error."""
 
 
 class Busy(SandboxError):
-    """The tasks before it took too long."""
+    """Earlier tasks took too long."""
 
 
 class Sandbox:
-    """One process for the tasks of one set-up. `given` is called for what the set-up needs."""
+    """One process for the tasks of one set-up. `given` returns the input of the set-up."""
 
     def __init__(self, set_up: SetUp, given: Callable[[], Any], bounds: Bounds) -> None:
-        assert set_up.__qualname__.isidentifier(), "it is found by its name in its module"
+        assert set_up.__qualname__.isidentifier(), "The child finds it by name in its module."
         self._set_up = set_up
         self._given = given
         self._bounds = bounds
@@ -106,30 +106,27 @@ class Sandbox:
 
     @property
     def start_count(self) -> int:
-        """How often a process was started."""
+        """How many processes were started so far."""
         return self._start_count
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, when there is one."""
+        """The number of the process, if there is one."""
         child = self._child
         return None if child is None else child.pid
 
     def spawn(self) -> None:
-        """Start the process and return: it imports what it needs before it is set up.
-
-        Raises SandboxError.
-        """
+        """Start the process without a set-up; it can import meanwhile. Raises SandboxError."""
         with self._in_turn():
             self._spawned()
 
     def start(self) -> None:
-        """Start the process and set it up, if that was not done. Raises SandboxError."""
+        """Start the process and set it up, if that is not done yet. Raises SandboxError."""
         with self._in_turn():
             try:
                 self._ready()
             except ChannelClosed as error:
-                raise Gone("the process ended while it was set up") from error
+                raise Gone("the process ended during its set-up") from error
 
     def run(self, task: Any) -> Any:
         """The answer to a task, both JSON. Raises SandboxError."""
@@ -142,13 +139,13 @@ class Sandbox:
             raise Gone("the process is gone")
 
     def close(self) -> None:
-        """End the process and whatever it works on; idempotent, and nothing runs afterwards."""
+        """End the process and its task; idempotent. Later calls raise Gone."""
         self._is_closed = True
         if self._owner != os.getpid():
-            return  # a fork: the process is its parent's
+            return  # This is a fork; the process belongs to the parent.
         child = self._child
         if child is not None:
-            # Before the turn is waited for: this cuts short whoever has it.
+            # Before waiting for the lock: this ends the task of its holder.
             child.kill()
         with self._turn:
             self._end()
@@ -156,22 +153,22 @@ class Sandbox:
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
         if self._owner != os.getpid():
-            raise Gone("the process belongs to the one that this was forked from")
+            raise Gone("the process belongs to the parent of this fork")
         if not self._turn.acquire(timeout=self._bounds.wait_s):
-            raise Busy(f"others took longer than {self._bounds.wait_s:g} s")
+            raise Busy(f"earlier tasks took longer than {self._bounds.wait_s:g} s")
         try:
             yield
         except (TooLong, TooMuchMemory, Crashed, Failed):
             raise
         except BaseException:
-            # Interrupted in between: half a frame may be under way.
+            # Interrupted: half a frame may be in the socket.
             self._end()
             raise
         finally:
             self._turn.release()
 
     def _ready(self) -> ChildProcess:
-        """The process, set up. Raises SandboxError or ChannelClosed."""
+        """The process after its set-up. Raises SandboxError or ChannelClosed."""
         child, limit_s = self._spawned(), self._bounds.set_up_s
         if not self._is_set_up:
             try:
@@ -197,7 +194,7 @@ class Sandbox:
                 raise Gone(f"the process could not be started ({error})") from error
             self._is_set_up = False
             self._start_count += 1
-            # Looked at after the lines above: `close` ends the process that it finds.
+            # Checked after the lines above: `close` ends only a process that it can see.
             if self._is_closed:
                 raise Gone("the process is closed")
         return self._child
@@ -217,14 +214,14 @@ class Sandbox:
             channel.send(question, limit_s)
             while True:
                 number, kind, answer = _read(channel.receive(limit_s))
-                # A process that ends just after its answer is answered for once more.
+                # A server that ends right after its answer gets a second answer from its parent.
                 if number == self._task_number:
                     break
         except TimeoutError:
             self._end()
             raise TooLong(f"it took longer than {limit_s:g} s, and its process is stuck") from None
         except MalformedFrame as error:
-            raise ChannelClosed("the process sent what is no answer.") from error
+            raise ChannelClosed("the process sent a bad answer.") from error
         if kind == "done":
             return answer
         raise _error(kind, answer)

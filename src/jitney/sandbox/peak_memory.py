@@ -1,4 +1,4 @@
-"""The most memory that a process ever took. Any thread.
+"""The peak memory of a process. Any thread.
 
 Tests: tests/unit/sandbox/test_owner.py.
 """
@@ -7,10 +7,10 @@ import resource
 import sys
 
 _UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
-"""What `ru_maxrss` counts in."""
+"""The unit of `ru_maxrss`."""
 
 
-def most_bytes(usage: resource.struct_rusage | None = None) -> int:
-    """Of this process, or of one that has ended with this usage."""
+def peak_bytes(usage: resource.struct_rusage | None = None) -> int:
+    """The peak memory of this process, or of an ended process with this usage."""
     usage = usage or resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_maxrss * _UNIT_BYTES

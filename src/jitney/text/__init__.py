@@ -1,1 +1,1 @@
-"""From tokens to text and from messages to prompts; no engine, no model."""
+"""Turns tokens into text, and messages into prompts. No engine, no model."""

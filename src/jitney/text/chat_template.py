@@ -1,9 +1,9 @@
-"""Chat templates: messages to the text of a prompt, with what a caller wrote kept apart.
+"""Chat templates: from messages to the segments of a prompt.
 
-Any thread. Messages are checked here, and rendered in a process with limits (`renderer.py`), where
-`hiding.py` sees to it that a caller's text never becomes a control token: `render` gives segments,
-and the name of a control token that a caller wrote stands in a segment of its own that is not
-`special`, to be tokenised as plain text.
+Any thread. Messages are checked here and rendered in a process with limits (`renderer.py`). There
+`hiding.py` makes sure that a caller's text never becomes a control token. `render` gives segments:
+if a caller wrote the name of a control token, that name is a separate segment that is not
+`special`, and is tokenised as plain text.
 """
 
 import logging
@@ -22,27 +22,27 @@ from jitney.text.renderer import Renderer
 _log = logging.getLogger("jitney.text")
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-"""Templates build control tokens from roles (`<|user|>`), so a role is one of these."""
+"""The allowed roles. Templates build control tokens from roles (`<|user|>`)."""
 
 _DEPTH_MAX = 32
 _BITS_MAX = 4096
-"""Of a whole number: those that are much larger cannot be written as JSON."""
+"""Bits of an integer. Python cannot write much larger ones as JSON."""
 _TOOLS = re.compile(r"\btools\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a prompt; names of control tokens in it are those tokens only when `special`."""
+    """A part of a prompt. Names of control tokens in it become tokens only if `special`."""
 
     text: str
     special: bool
 
 
 class ChatTemplate:
-    """One model's chat template. `now` is the date that it is told, if it asks for one.
+    """The chat template of one model. `now` gives the date to templates that use it.
 
-    A prompt of more segments than `tokens_max` is refused before they are sent. The template's
-    process starts with `start`, or with the first chat; `close` ends it.
+    A prompt of more segments than `tokens_max` is refused in the template's process. That process
+    starts with `start`, or with the first chat; `close` ends it.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class ChatTemplate:
 
     @property
     def knows_tools(self) -> bool:
-        """Whether the template reads the tools that it is given."""
+        """Whether the template uses tools."""
         return _TOOLS.search(self.source) is not None
 
     def start(self) -> None:
-        """Have the template compiled. Raises ModelError when it is none."""
+        """Compile the template. Raises ModelError if it is not a valid template."""
         if len(self.source) > limits.TEMPLATE_CHARACTERS_MAX:
             raise ModelError(
                 f"The chat template has {len(self.source)} characters; "
@@ -96,13 +96,15 @@ class ChatTemplate:
         switches: Mapping[str, bool | str] | None = None,
         continue_final_message: bool = False,
     ) -> tuple[Segment, ...]:
-        """The prompt for these messages. Raises InvalidRequest (theirs) or ModelError (ours).
+        """The prompt for these messages.
 
-        The template's own beginning-of-text token is part of it, if the template writes one.
-        Tools are as much a caller's text as messages are. `switches` are handed to the template
-        by name; neither names nor words among them may come from a caller. With
-        `continue_final_message` the prompt ends with the text of the last message, for the model
-        to go on from there. Raises QueueFull when other chats take their time.
+        It contains the beginning-of-text token if the template writes one. Tools are untrusted
+        text, as messages are. The template gets `switches` by name; neither their names nor their
+        texts may come from a caller. With `continue_final_message` the prompt ends with the text
+        of the last message, and the model continues that text.
+
+        Raises InvalidRequest if the messages are at fault, ModelError if the template is, and
+        QueueFull if other chats take too long.
         """
         # Any: messages and tools are JSON, and are checked here.
         checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
@@ -110,7 +112,7 @@ class ChatTemplate:
         count = sum(map(len, texts))
         if count > limits.PROMPT_CHARACTERS_MAX:
             raise _invalid(
-                f"messages hold {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
+                f"messages have {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
         for text in texts:
             utf8_bytes(text, "messages", "messages")
@@ -134,23 +136,23 @@ class ChatTemplate:
 
     def _ask(
         self, task: dict[str, Any] | None
-    ) -> Any:  # Any: what `jitney.text.template_child` gives
+    ) -> Any:  # Any: the answer of `jitney.text.template_child`
         kind, value = self._renderer.run(task)
         match kind:
             case "invalid":
                 raise _invalid(value)
             case "parts":
                 raise ContextLengthExceeded(
-                    f"messages hold so many names of control tokens that the prompt has {value} "
-                    f"parts, and the context holds {self._tokens_max} tokens; take them out.",
+                    f"messages contain so many names of control tokens that the prompt has {value} "
+                    f"parts, but the context has {self._tokens_max} tokens; remove these names.",
                     "messages",
                 )
             case "model":
                 raise ModelError(value)
             case "failed":
-                _log.info("the chat template failed with %s", value)
+                _log.info("The chat template failed with %s", value)
                 raise _invalid(
-                    "the chat template cannot render these messages; check their roles, their "
+                    "The chat template cannot render these messages; check their roles, their "
                     "order and their fields."
                 )
         return value
@@ -173,7 +175,7 @@ def _listed(messages: object) -> list[object]:
 
 
 def _checked(message: object, index: int) -> dict[str, Any]:
-    """The message with its content as one string, of which parts are lines."""
+    """The message with its content as one string; each text part begins a line."""
     where = f"messages[{index}]"
     if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
         raise _invalid(f"{where} must be an object with a role and a content.")
@@ -201,7 +203,7 @@ def _content(content: object, where: str) -> str:
 
 
 def _texts(value: object, depth: int) -> Iterator[str]:
-    """Every string in the messages, the keys of objects included; all else is checked."""
+    """Every string in the messages, including the keys of objects. Checks all other values."""
     if depth > _DEPTH_MAX:
         raise _invalid(f"messages are nested more than {_DEPTH_MAX} deep.")
     if isinstance(value, str):
@@ -209,7 +211,7 @@ def _texts(value: object, depth: int) -> Iterator[str]:
     elif isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
-                raise _invalid("messages hold an object with a key that is no string.")
+                raise _invalid("messages contain an object with a key that is not a string.")
             yield key
             yield from _texts(part, depth + 1)
     elif isinstance(value, list):
@@ -221,16 +223,16 @@ def _texts(value: object, depth: int) -> Iterator[str]:
 
 def _check_plain(value: object) -> None:
     if isinstance(value, int) and value.bit_length() > _BITS_MAX:
-        raise _invalid(f"messages hold a number of more than {_BITS_MAX} bits.")
+        raise _invalid(f"messages contain a number of more than {_BITS_MAX} bits.")
     if value is not None and not isinstance(value, int | float):
-        raise _invalid(f"messages hold a {type(value).__name__}, which is no JSON value.")
+        raise _invalid(f"messages contain a {type(value).__name__}, which is not a JSON value.")
 
 
 def _check_continuable(last: dict[str, Any], add_generation_prompt: bool) -> None:
     if add_generation_prompt:
         raise InvalidRequest(
-            "continue_final_message and add_generation_prompt cannot both be true: the last "
-            "message goes on, or a new one begins; set one of them to false.",
+            "continue_final_message and add_generation_prompt cannot both be true: either the last "
+            "message continues or a new one begins; set one of them to false.",
             "continue_final_message",
         )
     if last.get("tool_calls"):

@@ -1,8 +1,8 @@
-"""Tokens to text, a token at a time: `Detokenizer`, one per sequence.
+"""Tokens to text, one token at a time: `Detokenizer`, one per sequence.
 
-Called from the engine thread. Gives whole characters only (invariant 5): bytes that may still
-become a character are held back. What all calls give, joined, is what decoding all bytes at once
-gives, U+FFFD in place of invalid bytes included. Knows nothing of stop strings.
+Called from the engine thread. It gives whole characters only (invariant 5): it keeps bytes that
+may still become a character. All results joined equal the decoding of all bytes at once, with
+U+FFFD in place of invalid bytes. It knows nothing about stop strings.
 """
 
 import codecs
@@ -13,10 +13,10 @@ _DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """The text of one sequence as its tokens come in.
+    """The text of one sequence as its tokens arrive.
 
-    Control tokens give nothing when `skip_special`, and their name as text otherwise. A token
-    that the vocabulary does not list (rows of logits may be padded) gives nothing.
+    A control token gives no text if `skip_special`, and its name otherwise. A token outside the
+    vocabulary gives no text (rows of logits may be padded).
     """
 
     def __init__(self, vocabulary: Vocabulary, skip_special: bool) -> None:
@@ -31,5 +31,5 @@ class Detokenizer:
         return self._decoder.decode(self._pieces[token])
 
     def flush(self) -> str:
-        """What was held back, now that nothing follows."""
+        """The text that was held back; call it after the last token."""
         return self._decoder.decode(b"", final=True)

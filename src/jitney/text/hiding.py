@@ -1,13 +1,13 @@
-"""Keeps what a caller wrote apart from what a chat template wrote, through a render of it.
+"""Keeps a caller's text apart from a chat template's text while the template renders both.
 
-A caller's text never becomes a control token: the name of one that a caller wrote ends in a piece
-of its own that is not special. Two things make sure of that. Before rendering, each such name is
-replaced by one character that occurs nowhere else, a mark, and put back afterwards. And because a
-template may also cut text so that a name comes together (`<|e[X]nd|>` without the `[X]`), text
-that holds the first character of a name is rendered once more with that character replaced as
-well; if the control tokens of the two differ, the second one counts.
+A caller's text never becomes a control token: if a caller writes the name of one, that name becomes
+a separate piece that is not special. Two steps ensure this. First, before rendering, a mark
+replaces each such name, and afterwards the name is put back. A mark is one character that occurs
+nowhere else. Second, a template may cut text so that a name appears (`<|e[X]nd|>` without the
+`[X]`). So text with the first character of a name is rendered again, with that character replaced
+too. If the two results have different control tokens, the second result counts.
 
-Pure; runs in the template's process. All of it is linear in the length of the text.
+Pure; runs in the template's process. The time is linear in the length of the text.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import Any  # Any: JSON
 from jitney.text.name_pattern import names_pattern
 
 Piece = tuple[str, bool]
-"""A part of a prompt, and whether names of control tokens in it are those tokens."""
+"""A part of a prompt, and whether names of control tokens in it become those tokens."""
 
 _PRIVATE = re.compile("[\U000f0000-\U0010fffd]")
 _RUNS = re.compile("([\U000f0000-\U0010fffd]+)")
@@ -26,11 +26,11 @@ _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
 
 
 class MarksUsedUp(Exception):
-    """The text holds so many private characters of Unicode that none are left."""
+    """The text contains so many private characters of Unicode that none are left."""
 
 
 class Hiding:
-    """For the names of one vocabulary; `ours` is all text that does not come from a caller."""
+    """Hides the names of one vocabulary. `ours` is all text that is not from a caller."""
 
     def __init__(self, names: Iterable[str], ours: str) -> None:
         listed = sorted(set(names))
@@ -39,32 +39,34 @@ class Hiding:
         self._taken = frozenset(_PRIVATE.findall(ours + "".join(listed)))
 
     def pieces(self, given: Any, write: Callable[[Any], str]) -> list[Piece]:
-        """What `write` makes of a caller's JSON. Raises MarksUsedUp, and what `write` raises."""
+        """The pieces of `write(given)`, for a caller's JSON. Raises MarksUsedUp, or as `write`."""
         if self._names is None:
             return _split(write(given), {})
         texts = list(_texts(given))
         free = self._free(texts)
-        marks = _marked((name for text in texts for name in self._names.findall(text)), free)
+        marks = _marks_for((name for text in texts for name in self._names.findall(text)), free)
         if marks:
             given = _mapped(given, partial(self._names.sub, lambda found: marks[found[0]]))
             texts = list(_texts(given))
         text = write(given)
-        firsts = _marked((each for each in self._firsts if any(each in one for one in texts)), free)
+        firsts = _marks_for(
+            (each for each in self._firsts if any(each in one for one in texts)), free
+        )
         if firsts:
-            safe = write(_mapped(given, partial(_replaced, firsts)))
+            safe = write(_mapped(given, partial(_with_marks, firsts)))
             if self._names.findall(safe) != self._names.findall(text):
                 text, marks = safe, marks | firsts
         return _split(text, {mark: name for name, mark in marks.items()})
 
     def mark(self, given: Any) -> str:
-        """A character that stands nowhere, neither in this JSON nor in what is ours."""
+        """A character that is neither in this JSON nor in our text."""
         try:
             return next(self._free(list(_texts(given))))
         except StopIteration:
             raise MarksUsedUp from None
 
     def _free(self, texts: list[str]) -> Iterator[str]:
-        """Characters that stand nowhere."""
+        """Characters that are neither in these texts nor in our text."""
         taken = self._taken.union(*map(_PRIVATE.findall, texts))
         yield from (
             chr(point)
@@ -73,8 +75,8 @@ class Hiding:
         )
 
 
-def _marked(found: Iterable[str], free: Iterator[str]) -> dict[str, str]:
-    """For each text a character of its own."""
+def _marks_for(found: Iterable[str], free: Iterator[str]) -> dict[str, str]:
+    """A different free character for each text."""
     try:
         return {text: next(free) for text in dict.fromkeys(found)}
     except StopIteration:
@@ -82,10 +84,10 @@ def _marked(found: Iterable[str], free: Iterator[str]) -> dict[str, str]:
 
 
 def _split(text: str, names: dict[str, str]) -> list[Piece]:
-    """Put the hidden texts back, each apart from what surrounds it."""
+    """Put the hidden texts back, as separate pieces."""
     found: list[tuple[list[str], bool]] = []
     for index, part in enumerate(_RUNS.split(text) if names else [text]):
-        # Every second part is a run of private characters, of which some may be no marks.
+        # Every second part is a run of private characters; not all of them need be marks.
         each = ((names.get(mark, mark), mark not in names) for mark in part)
         for piece, special in each if index % 2 else [(part, True)]:
             if found and found[-1][1] == special:
@@ -95,14 +97,14 @@ def _split(text: str, names: dict[str, str]) -> list[Piece]:
     return [("".join(pieces), special) for pieces, special in found]
 
 
-def _replaced(marks: dict[str, str], text: str) -> str:
+def _with_marks(marks: dict[str, str], text: str) -> str:
     for each, mark in marks.items():
         text = text.replace(each, mark)
     return text
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every string in it, the keys of objects included."""
+    """Every string in a JSON value, including the keys of objects."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

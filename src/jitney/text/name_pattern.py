@@ -1,8 +1,8 @@
-"""A pattern that finds any of many names, such as those of control tokens. Pure; any thread.
+"""A pattern that finds any of many names, such as the names of control tokens. Pure; any thread.
 
-Names that begin alike share the part of the pattern that they have in common. One alternative
-after the other would be tried at each place where a name might begin: a vocabulary has thousands,
-callers write the texts, and no other thread runs while a pattern is searched for.
+Names with a common prefix share that part of the pattern. A plain list of alternatives would be too
+slow: a vocabulary may have thousands of names, each would be tried at each possible place, and no
+other thread runs during a search.
 """
 
 import re
@@ -10,22 +10,22 @@ from collections.abc import Iterable
 from itertools import groupby
 
 _DEPTH_MAX = 24
-"""Of groups within groups; the parser of patterns calls itself for each."""
+"""Depth of nested groups; Python's parser of patterns recurses once for each."""
 
 
 def names_pattern(names: Iterable[str]) -> str:
-    """Matches the longest of the names that stands at a place; without names, the empty text."""
+    """A pattern that matches the longest name at a place; without names, the empty text."""
     return _pattern(sorted(set(names) - {""}), 0)
 
 
 def _pattern(names: list[str], depth: int) -> str:
-    """For names in order, of which the empty one may be the first."""
+    """The pattern for sorted names. The first name may be empty."""
     if depth > _DEPTH_MAX:
         return "(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + ")"
     alternatives = []
     for first, group in groupby(names, key=lambda name: name[:1]):
         if first:
-            alternatives.append(_beginning_alike(list(group), depth))
+            alternatives.append(_with_common_prefix(list(group), depth))
     if not alternatives:
         return ""
     may_end_here = not names[0]
@@ -34,8 +34,8 @@ def _pattern(names: list[str], depth: int) -> str:
     return "(?:" + "|".join(alternatives) + ")" + ("?" if may_end_here else "")
 
 
-def _beginning_alike(names: list[str], depth: int) -> str:
-    # In order, what the first and the last have in common is what all have.
+def _with_common_prefix(names: list[str], depth: int) -> str:
+    # The names are sorted, so the first and the last share exactly the common prefix.
     pairs = enumerate(zip(names[0], names[-1], strict=False))
     shorter = min(len(names[0]), len(names[-1]))
     count = next((at for at, (one, other) in pairs if one != other), shorter)

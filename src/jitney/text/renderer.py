@@ -1,13 +1,13 @@
-"""The two sandboxes in which one model's chat template runs.
+"""The two sandboxes that run the chat template of one model.
 
-Any thread. A sandbox renders one chat at a time, and a chat that meets its limit takes seconds. So
-whoever waits for the first one longer than an ordinary chat takes goes to the second, which is
-started then. Every wait is bounded. A chat that meets a limit fails alone, and the next one costs a
-fork. The processes end with `close`, and with this process.
+Any thread. A sandbox renders one chat at a time, and a chat that reaches its time limit takes
+seconds. So a caller that waits for the first sandbox longer than a usual chat takes goes on to the
+second, which starts then. Every wait has a limit. A chat that reaches a limit fails alone, and the
+next chat costs one fork. The processes end with `close`, and with this process.
 """
 
 import contextlib
-from typing import Any  # Any: JSON, of which `jitney.text.template_child` knows the shape
+from typing import Any  # Any: JSON; `jitney.text.template_child` knows its shape
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, ModelError, NoRoom, QueueFull
@@ -16,7 +16,7 @@ from jitney.text import template_child
 
 
 class Renderer:
-    """Renders by one template; `prepare` says which."""
+    """Renders with one template, which `prepare` sets."""
 
     def __init__(self) -> None:
         self._given: Any = None
@@ -28,27 +28,27 @@ class Renderer:
 
     @property
     def start_count(self) -> int:
-        """How often a process was started."""
+        """How many processes were started so far."""
         return sum(each.start_count for each in self._processes)
 
     @property
     def pids(self) -> list[int]:
-        """The numbers of the processes that there are."""
+        """The numbers of the running processes."""
         return [each.pid for each in self._processes if each.pid is not None]
 
     def spawn(self) -> None:
         """Start a process before the template is known."""
-        # If that fails, it fails again when the process is needed, and is reported then.
+        # If this fails, it fails again when the process is needed, and is reported then.
         with contextlib.suppress(SandboxError):
             self._processes[0].spawn()
 
     def prepare(self, given: Any) -> None:
-        """Set what `template_child.set_up` is given; before anything is run."""
+        """Set the input of `template_child.set_up`. Call it before `run`."""
         self._given = given
 
     def run(self, task: Any) -> list[Any]:
         """The answer to a task. Raises ModelError, QueueFull or EngineStopped."""
-        assert self._given is not None, "no template was named"
+        assert self._given is not None, "Call prepare before run."
         try:
             for process in self._processes:
                 with contextlib.suppress(Busy):
@@ -58,7 +58,7 @@ class Renderer:
             if self._is_closed:
                 raise EngineStopped("The engine was closed before the chat was rendered.") from None
             raise NoRoom(
-                f"The process for the chat template is not to be had: {error}; try again when "
+                f"The process for the chat template is not available: {error}; try again when "
                 "the machine has more memory or fewer processes."
             ) from None
         except SandboxError as error:
@@ -67,13 +67,13 @@ class Renderer:
                 "another model file or another template."
             ) from None
         raise QueueFull(
-            "The chats before this one take the chat template too long; try again in "
+            "The chat template is too slow with the chats before this one; try again in "
             f"{limits.TEMPLATE_S_MAX:g} s.",
             limits.TEMPLATE_S_MAX,
         )
 
     def close(self) -> None:
-        """End the processes, and whatever runs in them; idempotent."""
+        """End the processes and their tasks; idempotent."""
         self._is_closed = True
         for each in self._processes:
             each.close()

@@ -1,14 +1,13 @@
 """Stop strings: `StopMatcher`, one per sequence.
 
-Called from the engine thread. No part of a stop string ever leaves it (invariant 5), however the
-text is cut into pieces: what could still become one is held back.
+Called from the engine thread. It never shows a part of a stop string (invariant 5), in whatever
+pieces the text arrives: it holds back text that could still become a stop string.
 
-The match is the one whose end comes first in the text; of several that end at the same place, the
-longest. This is what can be decided as the text comes in, without waiting for a longer match, and
-so it is the same however the text is cut.
+The match is the one that ends first in the text; among matches that end at the same place, the
+longest. This needs no waiting for a longer match, so the result does not depend on the pieces.
 
-All that it keeps is the state of the table that the sequence shares with others of its call: what
-is held back is the beginning of a stop string, and the table has that.
+It keeps only a state of the stop table, which all sequences of a call share. The text that it holds
+back is the beginning of a stop string, and the table has that text.
 """
 
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ from jitney.core.stops import StopTable
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """Text that is safe to show, and the stop string that ended it, if one did."""
+    """Text that is safe to show, and the stop string that ended it, if any."""
 
     text: str
     matched: str | None = None
 
 
 class StopMatcher:
-    """Looks for stop strings in text that comes in pieces; `include` keeps the match itself."""
+    """Finds stop strings in text that arrives in pieces. With `include` it shows the match too."""
 
     def __init__(self, table: StopTable, include: bool) -> None:
         self._table = table
@@ -34,7 +33,7 @@ class StopMatcher:
         self._is_over = False
 
     def push(self, text: str) -> StopResult:
-        """Text that cannot be part of a stop string any more. Nothing after the first match."""
+        """Text that can no longer be part of a stop string; empty after the first match."""
         if self._is_over or not text:
             return StopResult("")
         before = self._state
@@ -48,12 +47,12 @@ class StopMatcher:
         return StopResult(self._shown(before, text[:count], hidden_count), matched)
 
     def flush(self) -> str:
-        """What was held back, now that nothing follows."""
+        """The text that was held back; call it after the last piece."""
         state, self._state = self._state, 0
         return self._table.beginning(state, self._table.length(state))
 
     def _shown(self, before: int, text: str, hidden_count: int) -> str:
-        """What was held before and this text, less so many characters at the end."""
+        """The text held back in state `before`, then `text`, without the last `hidden_count`."""
         text_count = len(text) - hidden_count
         if text_count < 0:
             return self._table.beginning(before, self._table.length(before) + text_count)

@@ -1,17 +1,16 @@
-"""A chat template in its process: compiled once, then rendered for one chat after another.
+"""A chat template in its own process: compiled once, then rendered for one chat after another.
 
-`jitney.text.chat_template` has `set_up` called there; both speak JSON, and what can be foreseen
-comes back as a value. A template comes with a model file and is a stranger's program. Jinja's
-sandbox, set up as Hugging Face does it, keeps it away from Python; the process bounds its time and
-its memory, so nothing here counts what it does (decision 17). Nothing that is imported here may
-start a thread.
+The process calls `set_up`. It exchanges JSON with `jitney.text.chat_template`, and every expected
+failure is an answer. A template comes with a model file and is an untrusted program. Jinja's
+sandbox, set up as Hugging Face does it, keeps it away from Python. The process limits its time and
+its memory, so nothing here counts its work (decision 17). No import here may start a thread.
 
-    ["ready", None]       to a task of None: the template can be used
+    ["ready", None]       for the task None: the template can be used
     ["done", pieces]      the prompt
-    ["parts", count]      there would be so many, and each is a token at least
-    ["invalid", text]     a sentence for whoever wrote the messages
-    ["failed", kind]      the template failed on the messages; the kind of its error
-    ["model", text]       a sentence for whoever chose the model
+    ["parts", count]      the prompt has too many pieces; each needs at least one token
+    ["invalid", text]     a sentence for the author of the messages
+    ["failed", kind]      the template failed on the messages; the class of its error
+    ["model", text]       a sentence for the person who chose the model
 
 Tests: tests/unit/text/test_chat_template.py and test_renderer.py.
 """
@@ -31,32 +30,32 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jitney.core import limits
 from jitney.text.hiding import Hiding, MarksUsedUp
 
-_WORDS_CHARACTERS_MAX = 1000
-"""Of what a template says itself: it may say anything, at any length."""
+_QUOTE_CHARACTERS_MAX = 1000
+"""Characters that are quoted from a template's own error, which may have any length."""
 
-_SPACE = "\N{EM SPACE}"
-"""A space to everybody who cuts off spaces, and none that templates write themselves."""
+_END_SPACE = "\N{EM SPACE}"
+"""A character that templates strip as a space, and never write themselves."""
 
 Answer = list[Any]
 
 
 class NothingToContinue(Exception):
-    """The template wrote a prompt that the end of the last message is not in."""
+    """The end of the last message is not in the prompt that the template wrote."""
 
 
 class _Generation(Extension):
-    """A mark for training, which means nothing here: what is inside stays."""
+    """A tag for training. It has no meaning here: its content stays."""
 
     tags = {"generation"}  # noqa: RUF012, as Jinja has it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Jinja's own way into a tag."""
+        """Called by Jinja for the tag."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def set_up(given: Any) -> Callable[[Any], Answer]:
-    """What answers to the chats of one template."""
+    """The function that answers the chats of one template."""
     try:
         template = compiled(given["source"])
     except MemoryError:
@@ -70,7 +69,7 @@ def set_up(given: Any) -> Callable[[Any], Answer]:
 
 
 def compiled(source: str) -> Template:
-    """The template, ready to run. Raises whatever Jinja and Python raise for what is none."""
+    """The template, ready to run. Raises any error of Jinja or Python if it is not valid."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
@@ -81,7 +80,7 @@ def compiled(source: str) -> Template:
 
 @dataclass(frozen=True, slots=True)
 class _Chats:
-    """One template, the values that it is always given, and the names that callers may not use.
+    """One template, its constant values, and the names that callers may not use.
 
     A prompt of more pieces than `tokens_max` does not fit the model.
     """
@@ -100,14 +99,14 @@ class _Chats:
             if task["continues"]:
                 end = self.hiding.mark(given)
                 spaces = _spaces_after(given[0][-1]["content"])
-                given = [_marked(given[0], end), given[1]]
+                given = [_with_end_mark(given[0], end), given[1]]
                 pieces = self.hiding.pieces(
-                    given, lambda hidden: _until(end, spaces, self._text(task, *hidden))
+                    given, lambda hidden: _text_before_mark(end, spaces, self._text(task, *hidden))
                 )
             else:
                 pieces = self.hiding.pieces(given, lambda hidden: self._text(task, *hidden))
         except MemoryError:
-            # This one is for the process to tell.
+            # The process reports this one.
             raise
         except Exception as error:
             return _answer_of(error)
@@ -132,44 +131,44 @@ class _Chats:
             tools=tools,
             add_generation_prompt=task["add_generation_prompt"],
         )
-        # A template can write halves of surrogate pairs, which no tokenizer takes.
+        # A template can write halves of surrogate pairs, which no tokenizer accepts.
         text.encode()
         return text
 
 
-def _marked(messages: Any, end: str) -> Any:
-    """The messages with a mark behind the text of the last one, and a space behind the mark."""
+def _with_end_mark(messages: Any, end: str) -> Any:
+    """The messages with a mark and a space after the text of the last one."""
     last = messages[-1]
-    return [*messages[:-1], {**last, "content": last["content"] + end + _SPACE}]
+    return [*messages[:-1], {**last, "content": last["content"] + end + _END_SPACE}]
 
 
 def _spaces_after(content: str) -> str:
-    """The spaces that a template would cut off at the end."""
+    """The spaces at the end, which a template may strip."""
     kept = content.rstrip()
     return content[len(kept) :] if kept else ""
 
 
-def _until(end: str, spaces: str, text: str) -> str:
-    """What a template wrote up to the mark. Raises NothingToContinue where it is not there."""
+def _text_before_mark(end: str, spaces: str, text: str) -> str:
+    """The text before the mark. Raises NothingToContinue if there is no mark."""
     before, found, after = text.rpartition(end)
     if not found:
         raise NothingToContinue
-    # A template that cut off the space behind the mark cuts off those before it without the mark.
-    return before if after.startswith(_SPACE) else before.removesuffix(spaces)
+    # A template that stripped the space after the mark would also strip `spaces` without a mark.
+    return before if after.startswith(_END_SPACE) else before.removesuffix(spaces)
 
 
 def _answer_of(error: Exception) -> Answer:
-    words = str(error)[:_WORDS_CHARACTERS_MAX]
+    words = str(error)[:_QUOTE_CHARACTERS_MAX]
     if isinstance(error, MarksUsedUp):
         return ["invalid", "messages use up all private characters of Unicode."]
     if isinstance(error, NothingToContinue):
         return [
             "invalid",
-            "the chat template does not write out the last message, so it cannot be continued; "
+            "The chat template does not write the last message, so it cannot be continued; "
             "leave continue_final_message out.",
         ]
     if isinstance(error, SecurityError):
-        return ["model", f"The chat template does what it may not do: {words}."]
+        return ["model", f"The chat template does something that is not allowed: {words}."]
     if isinstance(error, RecursionError | OverflowError):
         return [
             "model",
@@ -177,17 +176,17 @@ def _answer_of(error: Exception) -> Answer:
             "use another model file or another template.",
         ]
     if type(error) is TemplateError:
-        # What a template says by raise_exception; all others are of a kind of their own.
-        return ["invalid", f"the chat template refuses these messages: {words}"]
-    # It is a program of someone else's, and may fail in any way there is, with any words.
+        # The template called raise_exception; all other errors have a class of their own.
+        return ["invalid", f"The chat template refuses these messages: {words}"]
+    # The template is an untrusted program, and may fail in any way, with any text.
     return ["failed", type(error).__name__]
 
 
 def _why_unreadable(error: Exception) -> str:
     if isinstance(error, TemplateSyntaxError):
-        words = str(error.message)[:_WORDS_CHARACTERS_MAX]
+        words = str(error.message)[:_QUOTE_CHARACTERS_MAX]
         return f"The chat template cannot be read: {words}, line {error.lineno}."
-    # Jinja makes a program of it, and both it and Python have their limits.
+    # Jinja compiles it to Python, and both have limits.
     return f"The chat template is nested too deeply, or cannot be read ({type(error).__name__})."
 
 

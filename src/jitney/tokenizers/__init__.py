@@ -1,1 +1,1 @@
-"""Text to tokens, without the library that runs the model. Chat templates are in `text`."""
+"""Turns text into tokens, without the library that runs the model. Chat templates are in `text`."""

@@ -1,7 +1,7 @@
-"""Merging by rank ("gpt2" in a GGUF): a word's bytes are joined pair by pair, best rank first.
+"""Merging by rank ("gpt2" in a GGUF): the bytes of a word are joined pair by pair, best rank first.
 
-Owns the native tokenizer, which may be called from any thread. Tokens are those of llama.cpp, which
-looks a merged word up by its name only at the end: a merge may make what is no token.
+Owns the native tokenizer; any thread may call it. It gives the same tokens as llama.cpp, which
+looks up a merged word only at the end. So a merge may make a name that is not a token.
 
 Tests: tests/conformance/test_tokenizer.py.
 """
@@ -23,7 +23,7 @@ WORDS_REPEATED = 4
 
 
 class BytePairs:
-    """The words of a text as tokens."""
+    """Turns the words of a text into tokens."""
 
     def __init__(
         self, stored: GgufVocabulary, split: Split, *, window: int = WINDOW_CHARACTERS
@@ -37,8 +37,8 @@ class BytePairs:
             len(token) > 1 for token in list(ids)[len(stored.tokens) :]
         ):
             raise ModelError(
-                f"{stored.path} has merges that make no token, which its pre-tokenizer "
-                f"{stored.pre!r} cannot have; the llamacpp backend may run it."
+                f"{stored.path} has merges without a token, which its pre-tokenizer "
+                f"{stored.pre!r} does not allow; try the llamacpp backend."
             )
         model = BPE(vocab=ids, merges=list(merges), ignore_merges=split.ignores_merges)
         self._tokenizer = Tokenizer(model)
@@ -50,10 +50,10 @@ class BytePairs:
         )
 
     def _add_missing(self, ids: dict[str, int], merges: dict[tuple[str, str], None]) -> None:
-        """Ids above the vocabulary for what merging needs and the file lacks, and what they become.
+        """Add ids above the vocabulary for names that merging needs and the file lacks.
 
-        llama.cpp falls back to the tokens of the UTF-8 bytes of such a name, and can find those of
-        ASCII only; the others vanish.
+        Also store the tokens that replace them. llama.cpp replaces such a name by the tokens of
+        its UTF-8 bytes. It finds only ASCII bytes; the others disappear.
         """
         count = len(ids)
         for left, right in merges:
@@ -66,13 +66,13 @@ class BytePairs:
             self._tokens_of_missing[token] = tuple(each for each in found if each < count)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text that holds no special one."""
+        """The tokens of a text without special tokens."""
         tokens = encode_in_windows(self._tokenizer, text, self._window, WORDS_REPEATED)
         return with_replacements(tokens, self._tokens_of_missing)
 
 
 def with_replacements(tokens: list[int], replacements: Mapping[int, tuple[int, ...]]) -> list[int]:
-    """The tokens, with other ones in the place of those that have a replacement."""
+    """The tokens, with replacements for those that have one."""
     if replacements.keys().isdisjoint(tokens):
         return tokens
     return [each for token in tokens for each in replacements.get(token, (token,))]
@@ -81,11 +81,11 @@ def with_replacements(tokens: list[int], replacements: Mapping[int, tuple[int, .
 def encode_in_windows(
     tokenizer: Tokenizer, text: str, window: int, words_repeated: int
 ) -> list[int]:
-    """The tokens, some thousand words at a time: the library takes 500 bytes for each word.
+    """The tokens, encoded in windows of the text: the library takes 500 bytes for each word.
 
-    Where a window ends, its last words may be cut otherwise than in the whole text; the next
-    window begins with them. A window does not end in whitespace, whose cuts hang on what
-    follows, and grows when it holds hardly more than a word.
+    The last words of a window may be split differently than in the whole text, so the next window
+    starts with them again. A window does not end in whitespace, because its split depends on the
+    text after it. A window with too few words grows.
     """
     tokens: list[int] = []
     start, size = 0, window
@@ -98,22 +98,22 @@ def encode_in_windows(
             return tokens + encoding.ids
         last = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
         again = (last or 0) - words_repeated
-        # A word may be without tokens where the vocabulary does not have all bytes.
+        # A word may have no tokens if the vocabulary does not have all bytes.
         while again > 0 and encoding.word_to_tokens(again) is None:
             again -= 1
         if again <= 0:
             size *= 2
             continue
         kept, place = encoding.word_to_tokens(again), encoding.word_to_chars(again)
-        assert kept is not None, f"word {again} has no token"
-        assert place is not None, f"word {again} has no place"
+        assert kept is not None, f"Word {again} has no token."
+        assert place is not None, f"Word {again} has no place in the text."
         tokens += encoding.ids[: kept[0]]
         start += place[0]
         size = window
 
 
 def _merges(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The pairs in order of rank; a line that is no pair can never apply, and is passed over."""
+    """The pairs in order of rank, without lines that are not a pair."""
     for line in lines:
         left, space, right = line.partition(" ")
         if left and space and right and " " not in right:

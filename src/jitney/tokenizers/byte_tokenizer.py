@@ -1,8 +1,8 @@
-"""A small tokenizer made of bytes and some words: the vocabulary of the fake backend.
+"""A small tokenizer of bytes and some words: the vocabulary of the fake backend.
 
-Pure functions, any thread. Every text has tokens and comes back from them unchanged, so tests and
-demonstrations need no model file; words and characters of several bytes make tokens that cut text
-at the places where real tokenizers cut it.
+Pure functions, any thread. Every text has tokens, and the tokens give the same text again. So tests
+and demonstrations need no model file. Words, and characters of several bytes, make tokens that
+split text where real tokenizers split it.
 """
 
 from jitney.core.backend import Vocabulary
@@ -48,9 +48,9 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def encode(text: str, *, special: bool) -> list[int]:
-    """The longest word at each place, else a byte; names of control tokens when `special`.
+    """The longest word at each place, or a byte. With `special`, also names of control tokens.
 
-    What UTF-8 cannot carry (half of a surrogate pair) becomes a question mark.
+    Half of a surrogate pair, which UTF-8 cannot express, becomes a question mark.
     """
     content = text.encode("utf-8", errors="replace")
     tokens: list[int] = []
@@ -58,7 +58,7 @@ def encode(text: str, *, special: bool) -> list[int]:
     while at < len(content):
         token = content[at]
         length = 1
-        # Only a space or an angle bracket begins a token of more than one byte.
+        # Only a space or an angle bracket starts a token of more than one byte.
         if token in b" <":
             for candidate in _LENGTHS:
                 piece = content[at : at + candidate]

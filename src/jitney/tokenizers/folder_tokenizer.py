@@ -1,8 +1,8 @@
 """The tokenizer of an exported folder: its tokenizer.json, read by the library that wrote it.
 
-Made by `tokenizer`; any thread may call `encode`. Two kinds are known, those whose tokens have
-bytes: byte-level merging, and merging with a token for each byte to fall back to. The files are
-read with limits, and anything missing or damaged is a ModelError of one sentence.
+Made by `tokenizer`; any thread may call `encode`. It supports two kinds, whose tokens have known
+bytes: byte-level merging, and merging with a fallback token for each byte. Files are read with size
+limits. A missing or damaged file gives a ModelError of one sentence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,13 +39,13 @@ TOKENIZER_CONFIG_BYTES_MAX = 16 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
 
 _PREFIXING = frozenset({"Metaspace", "Prepend"})
-"""Steps that put a space before the text, and would put one before each window of it."""
+"""Steps that put a space before the text. They would put one before each window, too."""
 
 Json = Mapping[str, Any]  # Any: whatever a file says
 
 
 class FolderTokenizer:
-    """Text to tokens, and what the tokens are, for an exported folder."""
+    """Turns text into tokens, and describes the tokens, for an exported folder."""
 
     vocabulary: Vocabulary
 
@@ -66,7 +66,7 @@ class FolderTokenizer:
         config_files = _ConfigFiles(folder, self._special, names)
         control = {token for token, each in added.items() if each.special}
         control |= {token for token in config_files.endings if token in added}
-        # Some exports call these ordinary, and a user's text must not be able to write them.
+        # Some exports mark these as ordinary, but a user's text must not be able to write them.
         control |= {token for token in added if is_structure(names[token])}
         unknown = _unknown_token(stored, self._special)
         control |= set() if unknown is None else {unknown}
@@ -88,31 +88,31 @@ class FolderTokenizer:
         )
         ids = {name: token for token, name in names.items() if token not in control}
         spell = _bytes_of if is_byte_level else _characters_of
-        self._spelled = {token: spell(names[token], ids) for token in control}
+        self._spellings = {token: spell(names[token], ids) for token in control}
         if unknown is not None:
-            self._spelled[unknown] = ()
+            self._spellings[unknown] = ()
         self._words_repeated = max([WORDS_REPEATED, *(len(names[token]) + 1 for token in added)])
         self._window = limits.PROMPT_CHARACTERS_MAX
         if is_byte_level and not any(_adds_prefix(step) for step in steps):
             self._window = WINDOW_CHARACTERS
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        """The tokens of a text. With `special`, names of control tokens become those tokens."""
         checked_bytes(text)
         tokenizer = self._special if special else self._plain
         tokens = encode_in_windows(tokenizer, text, self._window, self._words_repeated)
-        # The vocabulary itself may have a name that is also that of a control token.
-        return tokens if special else with_replacements(tokens, self._spelled)
+        # An ordinary merge may also give a control token.
+        return tokens if special else with_replacements(tokens, self._spellings)
 
 
 def _bytes_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
-    """The tokens of a text byte by byte, of a byte-level vocabulary."""
+    """The tokens of a text byte by byte, in a byte-level vocabulary."""
     characters = byte_characters()
     return tuple(ids[name] for byte in text.encode() if (name := characters[byte]) in ids)
 
 
 def _characters_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
-    """The tokens of a text character by character; those of its bytes where one has none."""
+    """The tokens of a text by character; a character without a token becomes its bytes."""
     tokens: list[int] = []
     for each in text.replace(" ", SPACE_MARK):
         names = [each] if each in ids else map(byte_name, each.encode())
@@ -121,7 +121,7 @@ def _characters_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
 
 
 class _ConfigFiles:
-    """What the files beside tokenizer.json say."""
+    """The values from the files beside tokenizer.json."""
 
     def __init__(
         self, folder: Path, tokenizer: tokenizers.Tokenizer, names: Mapping[int, str]
@@ -145,7 +145,7 @@ class _ConfigFiles:
         self.chat_template = _chat_template(folder, settings)
 
     def _named(self, token: object) -> int | None:
-        """The token of a name, which stands alone or in an object."""
+        """The token of a name. The file has the name itself, or an object with the name."""
         name = token.get("content") if isinstance(token, dict) else token
         return self._tokenizer.token_to_id(name) if isinstance(name, str) else None
 
@@ -158,10 +158,10 @@ class _ConfigFiles:
 def _built(path: Path, content: str) -> tokenizers.Tokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises no narrower one
+    except Exception as error:  # The library raises no narrower class.
         lines = str(error).splitlines() or ["no reason given"]
         raise ModelError(
-            f"{path} is no tokenizer ({lines[0].rstrip('.')}); export the model again."
+            f"{path} is not a tokenizer ({lines[0].rstrip('.')}); export the model again."
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -169,11 +169,11 @@ def _built(path: Path, content: str) -> tokenizers.Tokenizer:
 
 
 def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level: bool) -> None:
-    """Refuse what cannot be turned into bytes."""
+    """Refuse a vocabulary whose tokens cannot be turned into bytes."""
     if not names:
         raise ModelError(f"{path} has no tokens; export the model again.")
     if max(names) >= TOKENS_MAX:
-        raise ModelError(f"{path} numbers a token {max(names)}; at most {TOKENS_MAX} are read.")
+        raise ModelError(f"{path} has a token {max(names)}; at most {TOKENS_MAX} tokens are read.")
     model = stored.get("model")
     falls_back = isinstance(model, dict) and model.get("byte_fallback") is True
     known = set(names.values())
@@ -181,13 +181,13 @@ def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level:
         raise ModelError(f"{path} has no token for some byte; export the model again.")
     if not is_byte_level and not falls_back:
         raise ModelError(
-            f"{path} is neither of the byte-level kind nor falls back to bytes, and no other kind "
-            "is known; use a GGUF of the model with the llama.cpp backend."
+            f"{path} is neither of the byte-level kind nor falls back to bytes; no other kind is "
+            "supported. Use a GGUF of the model with the llama.cpp backend."
         )
 
 
 def _steps(value: object) -> Iterator[Json]:
-    """A normalizer or pre-tokenizer, and those that it consists of."""
+    """A normalizer or pre-tokenizer, and the steps inside it."""
     if isinstance(value, dict):
         yield value
         for name in ("pretokenizers", "normalizers"):
@@ -211,18 +211,18 @@ def _read_optional(path: Path) -> Json:
 
 
 def _count(path: Path, config: Json, count: int) -> int:
-    """Tokens of the model: often some more than its tokenizer has."""
+    """The number of tokens of the model; often a little more than its tokenizer has."""
     size = config.get("vocab_size", count)
     if not isinstance(size, int) or isinstance(size, bool) or not count <= size <= TOKENS_MAX:
         raise ModelError(
-            f"{path} says that the vocabulary has {size!r} tokens, and {TOKENIZER} has {count}; "
+            f"{path} says that the vocabulary has {size!r} tokens, but {TOKENIZER} has {count}; "
             "export the model again."
         )
     return size
 
 
 def _ids(value: object) -> set[int]:
-    """Ids of tokens, where the file has one, several or none."""
+    """The ids of tokens in a value: one, several or none."""
     values = value if isinstance(value, list) else [value]
     return {each for each in values if isinstance(each, int) and not isinstance(each, bool)}
 

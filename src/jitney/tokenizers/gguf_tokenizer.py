@@ -1,7 +1,7 @@
-"""The tokenizer of a GGUF without llama.cpp: the same vocabulary, and the same tokens of a text.
+"""The tokenizer of a GGUF without llama.cpp: the same vocabulary, and the same tokens for a text.
 
-Made by `tokenizer`; any thread may call `encode`. Special tokens are found by name in the text
-before anything is merged: the longest names first, each from left to right, as llama.cpp does.
+Made by `tokenizer`; any thread may call `encode`. Before merging, it searches the text for names
+of special tokens: the longest names first, each from left to right, as llama.cpp does.
 
 Tests: tests/unit/tokenizers/test_tokenizer.py and tests/conformance/test_tokenizer.py.
 """
@@ -19,22 +19,22 @@ from jitney.tokenizers.texts import checked_bytes
 from jitney.tokenizers.token_roles import CONTROL, UNKNOWN, USER_DEFINED, assign_roles, describe
 
 _BEGINNING = 5
-"""Characters of a name that are looked for first."""
+"""The first characters of a name, which are searched for first."""
 _WHITESPACE = " \t\n\v\f\r"
 _STRIPPING = ("phi-3", "phi3")
-"""Models, by their names, whose special tokens take the whitespace after them away."""
+"""Names of models whose special tokens remove the whitespace after them."""
 _NEVER_STRIPPING = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
 class _NamedTokens:
-    """Special tokens with their names, in the order in which a text is searched for them."""
+    """Special tokens with their names, in the order of the search."""
 
     def __init__(self, names: list[tuple[int, str]]) -> None:
         self._names = names
         self._beginnings = frozenset(name[:_BEGINNING] for _, name in names)
 
     def written_in(self, text: str) -> list[tuple[int, str]]:
-        """Those whose names a text holds; there may be thousands that begin alike."""
+        """The tokens whose names are in a text; thousands of names may begin alike."""
         written = {beginning for beginning in self._beginnings if beginning in text}
         if not written:
             return []
@@ -42,7 +42,7 @@ class _NamedTokens:
 
 
 class GgufTokenizer:
-    """Text to tokens, and what the tokens are, for a GGUF."""
+    """Turns text into tokens, and describes the tokens, for a GGUF."""
 
     vocabulary: Vocabulary
 
@@ -87,7 +87,7 @@ class GgufTokenizer:
             )
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text, none added; the names of control tokens become them when `special`."""
+        """The tokens of a text. With `special`, names of control tokens become those tokens."""
         checked_bytes(text)
         tokens: list[int] = []
         follows_text = False
@@ -102,7 +102,7 @@ class GgufTokenizer:
         return tokens
 
     def _parts(self, text: str, names: _NamedTokens) -> list[str | int]:
-        """The text cut at the names: special tokens, and texts that are not empty between them."""
+        """The text split at the names: special tokens, and the texts between them."""
         parts: list[str | int] = [text] if text else []
         for token, name in names.written_in(text):
             parts = [each for part in parts for each in self._cut(part, token, name)]
@@ -122,6 +122,6 @@ class GgufTokenizer:
 
 def _unsupported(stored: GgufVocabulary, what: str) -> ModelError:
     return ModelError(
-        f"{stored.path} has {what}, which jitney's own tokenizer does not know; "
+        f"{stored.path} has {what}, which jitney's own tokenizer does not support; "
         "the llamacpp backend can run it."
     )

@@ -1,7 +1,7 @@
 """Merging by score ("llama" in a GGUF): characters are joined pair by pair, best score first.
 
-Pure Python, any thread: merging by rank cannot say that of equal scores the leftmost goes first.
-What is no token in the end becomes the tokens of its bytes.
+Pure Python, any thread. Among equal scores the leftmost pair goes first, which the library's
+merging by rank cannot do. A part that is not a token in the end becomes the tokens of its bytes.
 
 Tests: tests/unit/tokenizers/test_tokenizer.py.
 """
@@ -19,22 +19,22 @@ WORD_KEPT_CHARACTERS_MAX = 64
 
 
 class ScoredPairs:
-    """The characters of a text as tokens."""
+    """Turns the characters of a text into tokens."""
 
     def __init__(self, stored: GgufVocabulary) -> None:
         self._ids = {token: at for at, token in enumerate(stored.tokens)}
         scores = stored.scores or (0.0,) * len(stored.tokens)
-        # The smallest comes first out of a heap, and should be the best.
+        # A heap gives the smallest first, and that should be the best.
         self._ranks = {
             token: -score
             for token, score in zip(stored.tokens, scores, strict=True)
             if len(token) > 1
         }
         self._bytes = [self._byte_token(stored, byte) for byte in range(256)]
-        # Pairs of characters that stand side by side in some token. Between any other two no merge
-        # can happen, so a text can be cut there and its words merged, and remembered, one by one.
+        # Pairs of neighbouring characters in any token. Between other pairs no merge can happen,
+        # so a text can be split there, and each word merged and cached separately.
         self._joined = {left + right for token in self._ranks for left, right in pairwise(token)}
-        self._remembered = lru_cache(maxsize=WORDS_KEPT_MAX)(self._merge)
+        self._cached_merge = lru_cache(maxsize=WORDS_KEPT_MAX)(self._merge)
 
     def _byte_token(self, stored: GgufVocabulary, byte: int) -> int:
         token = self._ids.get(byte_name(byte))
@@ -48,14 +48,14 @@ class ScoredPairs:
         return token
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text that holds no special one."""
+        """The tokens of a text without special tokens."""
         text = text.replace(" ", SPACE_MARK)
         joined = self._joined
         cuts = [at for at in range(1, len(text)) if text[at - 1 : at + 1] not in joined]
         words = (text[start:end] for start, end in pairwise((0, *cuts, len(text))))
         return list(
             chain.from_iterable(
-                self._remembered(word)
+                self._cached_merge(word)
                 if len(word) <= WORD_KEPT_CHARACTERS_MAX
                 else self._merge(word)
                 for word in words
@@ -63,7 +63,7 @@ class ScoredPairs:
         )
 
     def _merge(self, word: str) -> tuple[int, ...]:
-        """The tokens of a word. A part is known by where it starts; `ends` is 0 once it is gone."""
+        """The tokens of a word. The start of a part is its key; its `ends` is 0 once merged."""
         ranks = self._ranks
         count = len(word)
         ends = list(range(1, count + 1))
@@ -76,7 +76,7 @@ class ScoredPairs:
         heapify(heap)
         while heap:
             _, left, right, end = heappop(heap)
-            # One of the two has been joined to another since.
+            # One of the two has already been joined to another part.
             if ends[left] != right or ends[right] != end:
                 continue
             ends[left], ends[right] = end, 0

@@ -1,7 +1,7 @@
-"""How text is cut into words before merging, by the name that a GGUF gives (`tokenizer.ggml.pre`).
+"""How text is split into words before merging, for each value of `tokenizer.ggml.pre` in a GGUF.
 
-Values only. The expressions describe what llama.cpp does, in Oniguruma's syntax. Repeats are
-possessive wherever giving back could not help: a run of ten million spaces then takes no stack.
+Values only. The expressions do what llama.cpp does, in Oniguruma's syntax. Repeats are possessive
+where backtracking cannot help: then a run of ten million spaces takes no stack.
 
 Tests: tests/unit/tokenizers/test_tokenizer.py.
 """
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Expressions applied one after the other, each to the pieces that the one before left."""
+    """Expressions that apply in order, each to the pieces from the one before."""
 
     expressions: tuple[str, ...]
     ignores_merges: bool = False
-    """Whether a word that is a token stays whole, whatever the merges would make of it."""
+    """Whether a word that is a token stays whole, without merging."""
     adds_bos: bool = False
-    """Whether prompts begin with that token when the file does not say."""
+    """Whether prompts begin with the beginning-of-text token if the file does not say."""
 
 
-# llama.cpp knows the characters of Unicode 15.1. These came with 16.0, and are of no class to it.
+# llama.cpp knows the characters of Unicode 15.1. These are new in 16.0, and have no class there.
 _LATER = (
     r"\u0897\u1B4E\u1B4F\u1B7F\u1C89\u1C8A\uA7CB-\uA7CD\uA7DA-\uA7DC\x{105C0}-\x{105F3}"
     r"\x{10D40}-\x{10D85}\x{10EC2}-\x{10EFC}\x{11380}-\x{113E2}\x{116D0}-\x{116E3}"
@@ -30,14 +30,14 @@ _LATER = (
 )
 _L, _N, _M, _P = (rf"[\p{{{kind}}}&&[^{_LATER}]]" for kind in "LNMP")
 
-# Of a run of whitespace before a word, the last one belongs to the word or stands alone.
+# In a run of whitespace before a word, the last character belongs to the word or stands alone.
 _SPACES = r"(?:\s(?!\S))++|\s"
 _LINES = r"(?:[^\S\r\n]*+[\r\n]++)++"
 _SHORT_FORMS = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
 
 
 def _modern(*, letters: str, digits: str) -> str:
-    """The expression of Llama 3 and Qwen, which differ in what is a letter and in digits."""
+    """The expression of Llama 3 and Qwen, which differ in their letters and digits."""
     return "|".join(
         (
             _SHORT_FORMS,
@@ -51,10 +51,10 @@ def _modern(*, letters: str, digits: str) -> str:
 
 
 def _cased(*, ending: str, digits: str) -> str:
-    """The expression of GPT-4o and Tekken, which begin a word where ASCII goes from small to large.
+    """The expression of GPT-4o and Tekken: a word begins where ASCII goes from small to capital.
 
-    Other letters count as both: they go on with a word whatever it is made of, and where only large
-    ones follow the last of them, it ends the word.
+    Other letters count as both, so they continue any word. If only capital letters follow the last
+    such letter, that letter ends the word.
     """
     other = rf"[{_L}&&[^a-zA-Z]]"
     letters = rf"[A-Z{other}]*+[a-z][a-z{other}]*+|(?:[A-Z]*+{other}++)++|[A-Z]++"

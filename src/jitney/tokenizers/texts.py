@@ -1,4 +1,4 @@
-"""A text before native code sees it: bounded, and whole. Called by backends, on any thread.
+"""Checks a text before native code gets it. Called by backends, on any thread.
 
 Tests: tests/conformance/test_tokenizer.py.
 """
@@ -9,10 +9,9 @@ from jitney.errors import InvalidRequest
 
 
 def checked_bytes(text: str) -> bytes:
-    """The text in UTF-8. Raises InvalidRequest for what no tokenizer should be given."""
+    """The text in UTF-8. Raises InvalidRequest if it is too long or not valid."""
     if len(text) > limits.PROMPT_CHARACTERS_MAX:
         raise InvalidRequest(
-            f"the text has {len(text)} characters; "
-            f"at most {limits.PROMPT_CHARACTERS_MAX} are tokenised."
+            f"The text has {len(text)} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
         )
     return utf8_bytes(text, "the text")

@@ -1,7 +1,7 @@
-"""What each token of a GGUF stands for: text, structure, the end of an answer; and its bytes.
+"""The role of each token of a GGUF (text, structure, the end of an answer) and its bytes.
 
-Pure functions on plain values, any thread. The rules are those of llama.cpp, which judges some
-tokens by their names because many files say nothing, or the wrong thing, about them.
+Pure functions on plain values, any thread. The rules are those of llama.cpp. It knows some tokens
+by their names, because many files say nothing, or something wrong, about them.
 
 Tests: tests/unit/tokenizers/test_tokenizer.py.
 """
@@ -26,7 +26,7 @@ _ENDINGS = frozenset(
 )
 
 
-def _filling(word: str, short: str, of_deepseek: str) -> tuple[str, ...]:
+def _infill(word: str, short: str, of_deepseek: str) -> tuple[str, ...]:
     return (
         *(f"<|fim_{word}|>", f"<fim-{word}>", f"<fim_{word}>"),
         *(f"<\uff5cfim\u2581{of_deepseek}\uff5c>", f"<{short}>", f"\u2581<{short}>"),
@@ -34,16 +34,16 @@ def _filling(word: str, short: str, of_deepseek: str) -> tuple[str, ...]:
     )
 
 
-_FILLING: Mapping[str, tuple[str, ...]] = {
-    "fim_pre": _filling("prefix", "PRE", "begin"),
-    "fim_suf": _filling("suffix", "SUF", "hole"),
-    "fim_mid": _filling("middle", "MID", "end"),
+_INFILL: Mapping[str, tuple[str, ...]] = {
+    "fim_pre": _infill("prefix", "PRE", "begin"),
+    "fim_suf": _infill("suffix", "SUF", "hole"),
+    "fim_mid": _infill("middle", "MID", "end"),
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Names of the tokens for filling in the middle, looked for where the file does not tell."""
-_FILLING_ENDS = ("fim_pad", "fim_rep", "fim_sep")
+"""Names of the tokens for filling in the middle, used where the file does not name the token."""
+_INFILL_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 _SHOWN = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
 _HARMONY = ({"<|return|>"}, {"<|flush|>"})
 _HARMONY_CALLS = {"<|call|>", "<|calls|>"}
@@ -51,33 +51,33 @@ _HARMONY_CALLS = {"<|call|>", "<|calls|>"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """What the tokens stand for."""
+    """The roles of the tokens."""
 
     kinds: tuple[int, ...]
-    """Of each token, one of the constants above, or another number for one that is not used."""
+    """For each token one of the constants above, or another number if it is not used."""
     endings: frozenset[int]
     """Tokens that end an answer."""
     bos: int | None
 
 
 def is_structure(name: str) -> bool:
-    """Whether a token of this name ends an answer or marks where one is to be filled in."""
-    return name in _ENDINGS or any(name in names for names in _FILLING.values())
+    """Whether a token of this name ends an answer or is for filling in the middle."""
+    return name in _ENDINGS or any(name in names for names in _INFILL.values())
 
 
 def assign_roles(stored: GgufVocabulary, *, bos: int, eos: int) -> Roles:
-    """The roles by llama.cpp's rules; `bos` and `eos` count where the file names none."""
+    """The roles by llama.cpp's rules. `bos` and `eos` are used if the file has none."""
     count = len(stored.tokens)
     ids = {token: at for at, token in enumerate(stored.tokens)}
     kinds = list(stored.types) or [NORMAL] * count
     endings = {ids[name] for name in _ENDINGS & ids.keys()}
     structure = set(endings)
-    for role, names in _FILLING.items():
+    for role, names in _INFILL.items():
         token = stored.roles.get(role)
         if token is None:
             token = next((ids[name] for name in names if name in ids), None)
             structure |= set() if token is None else {token}
-        if token is not None and role in _FILLING_ENDS:
+        if token is not None and role in _INFILL_ENDS:
             endings.add(token)
     for token in structure:
         kinds[token] = UNKNOWN if kinds[token] == UNKNOWN else CONTROL
@@ -88,14 +88,14 @@ def assign_roles(stored: GgufVocabulary, *, bos: int, eos: int) -> Roles:
         if token < count:
             named.setdefault(role, token)
     endings |= {named[role] for role in ("eos", "eot", "eom") if role in named}
-    _spare_false_endings(stored.tokens, ids, kinds, endings)
+    _remove_false_endings(stored.tokens, ids, kinds, endings)
     return Roles(kinds=tuple(kinds), endings=frozenset(endings), bos=named.get("bos"))
 
 
-def _spare_false_endings(
+def _remove_false_endings(
     tokens: tuple[str, ...], ids: Mapping[str, int], kinds: list[int], endings: set[int]
 ) -> None:
-    """Take out what ends answers in most families and does not in this one."""
+    """Remove tokens that end answers in most model families, but not in this one."""
     names = {tokens[token] for token in endings}
     is_harmony = bool(names & _HARMONY_CALLS) and any(each & names for each in _HARMONY)
     if is_harmony and "<|end|>" in names:
@@ -109,7 +109,7 @@ def _spare_false_endings(
 def describe(
     stored: GgufVocabulary, roles: Roles, *, adds_bos: bool, bytes_of: Callable[[str], bytes]
 ) -> Vocabulary:
-    """The vocabulary as the engine wants it; `bytes_of` gives the bytes of a normal token."""
+    """The vocabulary for the engine. `bytes_of` gives the bytes of a normal token."""
     pieces = []
     for token, kind in zip(stored.tokens, roles.kinds, strict=True):
         if kind == NORMAL:
@@ -120,7 +120,7 @@ def describe(
             byte = named_byte(token)
             if byte is None:
                 raise ModelError(
-                    f"{stored.path} has a damaged vocabulary: {token[:40]!r} is said to be a byte."
+                    f"{stored.path} has a damaged vocabulary: {token[:40]!r} is marked as a byte."
                 )
             pieces.append(byte)
         else:

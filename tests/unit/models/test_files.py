@@ -36,7 +36,7 @@ def test_whoever_waits_for_another_process_is_told(
     holder.start()
     assert held.wait(30)
     with files.locked(lock, wait_s=30):
-        assert "another process holds model.lock; waiting for it" in caplog.text
+        assert "Another process holds model.lock; waiting for it" in caplog.text
     holder.join(30)
     logging.getLogger("jitney").removeHandler(listener)
 

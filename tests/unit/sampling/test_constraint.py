@@ -14,7 +14,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
 from jitney.sampling import constraint
 from jitney.sampling.constraint import ConstraintCompiler, Matcher
-from jitney.sampling.grammar import compile_grammar, stopped
+from jitney.sampling.grammar import compile_grammar, failure
 
 END, END_ALSO, CONTROL = 259, 260, 261
 VOCABULARY = Vocabulary(
@@ -168,7 +168,7 @@ DEEP = 300
         ("json", '{"type":"hiccup"}', "hiccup"),
         ("json", '{"type":123}', "type must be"),
         ("json", '{"$ref":"#"}', "no text"),
-        ("json", '{"$ref":"http://example.com/x.json"}', "a place in the schema itself (#/...)"),
+        ("json", '{"$ref":"http://example.com/x.json"}', "point into the schema itself (#/...)"),
         ("json", '{"type":"string","pattern":"^[a-$("}', "character class"),
         ("json", '{"type":"array","items":' * DEEP + "{}" + "}" * DEEP, "recursion"),
         ("json", '{"not":{"type":"string"}}', "not"),
@@ -353,7 +353,7 @@ def test_many_threads_compile_many_constraints(compiler: ConstraintCompiler) -> 
 
 def test_a_bound_is_known_however_the_library_spells_it() -> None:
     """Guards the same author: some of the library's sentences begin with a capital letter."""
-    error = stopped(
+    error = failure(
         "parser error: Too many items (limit 20000; ff_tokens)", "the completion left it"
     )
     assert "it is too complex" in str(error)

@@ -232,7 +232,7 @@ def test_a_slow_one_is_not_waited_for_in_a_batch(
 
     monkeypatch.setattr(constraint, "compile_grammar", slow)
     for _ in range(3):
-        with pytest.raises(QueueFull, match="given up for others"):
+        with pytest.raises(QueueFull, match="dropped to make room for others"):
             compiler.compile(regex("a+"))
     assert sum(each.name == "constraint-compile" for each in threading.enumerate()) == 1
     go_on.set()
@@ -259,13 +259,13 @@ def test_a_batch_has_one_time_to_compile_again(
     for _ in range(2):
         compiler.begin_batch()
         for each in lost:
-            with pytest.raises(QueueFull, match="given up for others"):
+            with pytest.raises(QueueFull, match="dropped to make room for others"):
                 compiler.compile(each)
         assert begun == ["a"], "neither in its batch nor in the next, as long as it is at work"
         assert compiler.compile(regex("kept")).mask().sum() == 1
     go_on.set()
-    assert compiler._again is not None
-    compiler._again.result(60.0)
+    assert compiler._recompiling is not None
+    compiler._recompiling.result(60.0)
     compiler.begin_batch()
     assert compiler.compile(lost[1]).mask().sum() == 1
     assert begun == ["a", "b"]
@@ -279,5 +279,5 @@ def test_the_first_batch_of_a_process_has_more_time(
     compiler.begin_batch()
     assert compiler.compile(regex("prepared in the process before")).mask().sum() == 1
     compiler.begin_batch()
-    with pytest.raises(QueueFull, match="given up for others"):
+    with pytest.raises(QueueFull, match="dropped to make room for others"):
         compiler.compile(regex("another one"))

@@ -180,7 +180,7 @@ def test_the_insides_of_a_template_are_not_told(
     assert kind.endswith("Error")
     assert kind not in str(caught.value)
     assert str(caught.value) == (
-        "the chat template cannot render these messages; check their roles, their order "
+        "The chat template cannot render these messages; check their roles, their order "
         "and their fields."
     )
 

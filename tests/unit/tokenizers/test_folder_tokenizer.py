@@ -295,16 +295,16 @@ VOCABULARY = {name: at for at, name in enumerate(byte_characters())}
 @pytest.mark.parametrize(
     ("stored", "told"),
     [
-        ({"model": None}, "is no tokenizer"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "x"]]}}, "no tokenizer"),
-        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "is no tokenizer"),
+        ({"model": None}, "is not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "x"]]}}, "not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "is not a tokenizer"),
         ({"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}, "no tokens"),
         (
             {"model": {"type": "BPE", "vocab": {"a": 2**31}, "merges": []}, "added_tokens": []},
-            "numbers a token 2147483648",
+            "has a token 2147483648",
         ),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "nor falls back to bytes"),
-        ({"pre_tokenizer": {"type": "NoSuch"}}, "is no tokenizer"),
+        ({"pre_tokenizer": {"type": "NoSuch"}}, "is not a tokenizer"),
         (
             {
                 "model": {

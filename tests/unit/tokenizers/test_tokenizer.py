@@ -150,7 +150,7 @@ def test_unknown_kinds_are_refused_with_a_way_out(
                 types=(*(SCORED.types or ()), BYTE),
                 scores=None,
             ),
-            "said to be a byte",
+            "marked as a byte",
         ),
         (
             replace(
@@ -159,7 +159,7 @@ def test_unknown_kinds_are_refused_with_a_way_out(
                 tokens=[each for each in TOKENS if each != "ab"],
                 types=None,
             ),
-            "make no token",
+            "merges without a token",
         ),
     ],
 )
