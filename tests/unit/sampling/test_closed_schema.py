@@ -180,7 +180,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, schema: Schema) -> int:
         return noted
 
     with monkeypatch.context() as patch:
-        for name in ("_applied_parts", "_is_combined", "_only_requires", "_tags", "_target", "_only_text"):
+        for name in (
+            "_applied_parts",
+            "_is_combined",
+            "_only_requires",
+            "_tags",
+            "_target",
+            "_only_text",
+        ):
             patch.setattr(module, name, counting(getattr(module, name)))
         closed_schema(json.dumps(schema))
     return count
