@@ -21,7 +21,7 @@ from jitney.backends.process.messages import Channel, Failure, Message
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendFailed
-from jitney.sandbox.die_with_parent import die_with_parent, leave_end_to_parent
+from jitney.sandbox.die_with_parent import die_with_parent, ignore_stop_signals
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
 
 EXIT_DONE = 0
@@ -35,7 +35,7 @@ _LOOK_S = 0.0005
 def main(arguments: list[str]) -> int:
     """Serve one parent until it ends; the value is the exit status."""
     *sockets, parent = (int(each) for each in arguments)
-    leave_end_to_parent()
+    ignore_stop_signals()
     if not die_with_parent(parent):
         return EXIT_DONE
     batches, texts, constraints = (Channel(Frames(socket.socket(fileno=each))) for each in sockets)
