@@ -127,7 +127,7 @@ def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) 
     assert done.returncode in (1, 2)
     expect_sentence(done, done.returncode)
     long = "word " * 400
-    expect_sentence(jitney(*given, long), 1, "context holds 512")
+    expect_sentence(jitney(*given, long), 1, "512 tokens of the context")
     expect_sentence(jitney(*given, "--max-model-len", "4096", "hi"), 2, "max_model_len")
 
 

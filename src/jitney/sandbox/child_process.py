@@ -39,6 +39,8 @@ class ChildProcess:
         self._keeps_output = keeps_output
         self._output = bytearray()
         self._ended = threading.Event()
+        self._reaping = threading.Lock()
+        """Held while the number of the process may become free, or is used."""
         started: Future[subprocess.Popen[bytes]] = Future()
         try:
             threading.Thread(
@@ -86,10 +88,10 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Kill it and the processes that it forked; returns when it is gone."""
-        # After an end that was waited for, another process may have the same number.
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        with self._reaping:
+            # After an end that was waited for, another process may have the same number.
+            if self._process.returncode is None:
+                _kill_group(self._process.pid)
         self._close_channels()
         self._ended.wait(_KILL_S_MAX)
 
@@ -126,5 +128,16 @@ class ChildProcess:
                 while piece := os.read(output.fileno(), _OUTPUT_BYTES_MAX):
                     self._output += piece
                     del self._output[:-_OUTPUT_BYTES_MAX]
+        if sys.platform == "linux":
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with self._reaping:
+                # What it forked may still run, and the number is not free yet.
+                _kill_group(process.pid)
+                process.wait()
         process.wait()
         self._ended.set()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -188,7 +188,7 @@ def _asks_again(server: Running, connection: socket.socket) -> bool:
 def test_what_is_no_trace_is_not_written(tmp_path: Path) -> None:
     """Guards a file that was there before: only a trace may take its place."""
     for content in (b"<html>", b"[]", b'{"traceEvents": 5}', b"\xff"):
-        with pytest.raises(SetupError, match="no trace"):
+        with pytest.raises(SetupError, match="not a trace"):
             count_events(content, "http://127.0.0.1:1")
     assert count_events(b'{"traceEvents": [1, 2]}', "http://127.0.0.1:1") == 2
 

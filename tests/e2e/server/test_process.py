@@ -119,7 +119,7 @@ def test_a_server_raises_its_own_limit_on_open_files(tmp_path: Path) -> None:
 def test_connections_are_bounded_by_the_files_that_are_allowed(tmp_path: Path) -> None:
     """Guards a server with few files: one too many is told so, and no file is wanted in vain."""
     with served(tmp_path, *limited("-n 100")) as server:
-        told = "at most 50 connections"
+        told = "At most 50 connections"
         wait_until(lambda: told in server.log.read_text(), "it does not say how many")
         with contextlib.ExitStack() as stack:
             for _ in range(50):

@@ -88,6 +88,22 @@ def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     assert children(parent) == [another]
 
 
+def test_a_task_ends_with_the_process_that_forked_it(make: Make) -> None:
+    """Guards the processor: a task that nobody waits for any more would use it until its limit."""
+    if sys.platform != "linux":
+        pytest.skip("needs what Linux has")
+    sandbox = make()
+    parent, server = sandbox.run(["pids"])
+    # It is asked once more, of a new process, and ends with the test.
+    busy = threading.Thread(target=lambda: pytest.raises(Crashed, sandbox.run, ["pause"]))
+    busy.start()
+    os.kill(parent, signal.SIGKILL)
+    assert wait_until_gone(server)
+    sandbox.close()
+    busy.join(60.0)
+    assert not busy.is_alive()
+
+
 def test_a_task_that_takes_too_much_memory_is_refused_it(make: Make) -> None:
     """Guards the machine's memory: the bound is the kernel's, not the task's."""
     if sys.platform != "linux":

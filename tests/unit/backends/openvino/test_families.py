@@ -162,7 +162,7 @@ def test_a_folder_that_does_not_say_how_large_it_is_is_refused(
         (b'{"a": 1', "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b'"\xff"', "is not text"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b" " * (folder.CONFIG_BYTES_MAX + 1), "is larger than"),
     ],
 )
