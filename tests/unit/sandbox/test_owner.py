@@ -88,6 +88,11 @@ def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     assert children(parent) == [another]
 
 
+def _run_until_closed(sandbox: Sandbox, task: list[str]) -> None:
+    with pytest.raises(Crashed):
+        sandbox.run(task)
+
+
 def test_a_task_ends_with_the_process_that_forked_it(make: Make) -> None:
     """Guards the processor: a task that nobody waits for any more would use it until its limit."""
     if sys.platform != "linux":
@@ -95,7 +100,7 @@ def test_a_task_ends_with_the_process_that_forked_it(make: Make) -> None:
     sandbox = make()
     parent, server = sandbox.run(["pids"])
     # It is asked once more, of a new process, and ends with the test.
-    busy = threading.Thread(target=lambda: pytest.raises(Crashed, sandbox.run, ["pause"]))
+    busy = threading.Thread(target=_run_until_closed, args=(sandbox, ["pause"]))
     busy.start()
     os.kill(parent, signal.SIGKILL)
     assert wait_until_gone(server)
