@@ -37,7 +37,7 @@ def speeds(cache: Path) -> list[Path]:
 
 def is_of_both(content: bytes) -> bool:
     try:
-        return {"llamacpp", "openvino"} <= json.loads(content).keys()
+        return {"llamacpp", "openvino"} <= set(json.loads(content))
     except ValueError:
         return False
 
