@@ -96,7 +96,7 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         refusal = _wrong_method((error.headers or {}).get("Allow", ""))
     else:
-        refusal = Refusal("invalid_http", "The request cannot be served.")
+        refusal = Refusal("http_error", "The request cannot be served.")
         refusal.status = error.status_code
     refusal.headers.update(error.headers or {})
     return ErrorResponse(refusal)

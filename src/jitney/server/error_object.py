@@ -25,6 +25,7 @@ SERVER = "server_error"
 _KINDS: Mapping[tuple[int, str], tuple[str, ...]] = {
     (400, INVALID): (
         "context_length_exceeded",
+        "http_error",
         "invalid_http",
         "invalid_json",
         "invalid_type",

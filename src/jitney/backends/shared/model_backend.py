@@ -140,8 +140,11 @@ class ModelBackend(Generic[SavedCells, Logits]):
 
     def close(self) -> None:
         """Release everything; idempotent."""
-        if not self._is_closed:
+        if self._is_closed:
+            return
+        try:
             self.reset()
+        finally:
             self._is_closed = True
             self._compiler.close()
             self._model.close()

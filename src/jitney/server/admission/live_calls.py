@@ -57,7 +57,7 @@ class LiveCalls:
             yield
         finally:
             for each in waits:
-                del self._waits[each.request_id]
+                self._waits.pop(each.request_id, None)
             calls.remove(handles)
             if not calls:
                 del self._calls[caller, reply_id]

@@ -42,7 +42,7 @@ class Workers:
         """Put work into the queue. Cancel the future before its turn, and it never begins."""
         work = _Work(line, make, asyncio.get_running_loop().create_future())
         self._queue.add(line, work)
-        work.result.add_done_callback(lambda _: self._queue.remove(line, work))
+        work.result.add_done_callback(lambda _: self._forget_cancelled(work))
         self._begin()
         return work.result
 
@@ -52,6 +52,11 @@ class Workers:
         for work in self._queue.waiting:
             work.result.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _forget_cancelled(self, work: _Work) -> None:
+        # Work that was done has left its line: only a cancel is worth a search.
+        if work.result.cancelled():
+            self._queue.remove(work.line, work)
 
     def _begin(self) -> None:
         while (work := self._queue.begin()) is not None:

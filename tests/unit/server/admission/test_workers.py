@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jitney.server import limits
+from jitney.server.admission.fair_queue import FairQueue
 from jitney.server.admission.workers import Workers
 
 WAIT_S = 20.0
@@ -107,3 +108,18 @@ def test_closing_cancels_whoever_waits(workers: Workers, gate: threading.Event) 
             await workers.submit(A, lambda: None)
 
     asyncio.run(run())
+
+
+def test_work_that_is_done_is_not_searched_for(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the event loop: each end would cost a look through all work of its caller."""
+    searches: list[object] = []
+    monkeypatch.setattr(FairQueue, "remove", lambda *given: searches.append(given))
+
+    async def run() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(workers.submit(A, lambda: None) for _ in range(50)))
+
+    asyncio.run(run())
+    assert not searches
