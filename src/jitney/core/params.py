@@ -242,8 +242,8 @@ class SamplingParams:
             raise _unusable("structured_outputs takes a StructuredOutputsParams.")
         if self.structured_outputs is not None and (self.min_tokens or self.ignore_eos):
             raise _unusable(
-                "structured_outputs decides where the completion ends, so it does not go "
-                "together with min_tokens or ignore_eos."
+                "The constraint decides where the completion ends, so it does not go together "
+                "with min_tokens or ignore_eos."
             )
 
     def _check_lists(self) -> None:

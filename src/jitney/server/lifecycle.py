@@ -32,9 +32,9 @@ from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
 
-LAST_ANSWERS_S_MAX = 5.0
+LAST_RESPONSES_S_MAX = 5.0
 """Time for callers whose requests were cut short to get their errors."""
-LAST_ANSWERS_HURRIED_S = 0.5
+LAST_RESPONSES_HURRIED_S = 0.5
 """The same after a second signal."""
 
 _POLL_S = 0.02
@@ -96,9 +96,9 @@ class Lifecycle:
         server = self._server = HttpServer(
             self._app,
             listener,
-            int(LAST_ANSWERS_S_MAX),
+            int(LAST_RESPONSES_S_MAX),
             self._service.settings.read_timeout,
-            self._service.answer_listeners,
+            self._service.response_listeners,
         )
         serving = asyncio.create_task(server.serve())
         stop_requested = asyncio.create_task(self._stop_requested.wait())
@@ -113,7 +113,7 @@ class Lifecycle:
         # Read before we end the engine ourselves.
         failure = self._service.engine.failure
         await self._end()
-        await self._wait_idle(LAST_ANSWERS_S_MAX, LAST_ANSWERS_HURRIED_S)
+        await self._wait_idle(LAST_RESPONSES_S_MAX, LAST_RESPONSES_HURRIED_S)
         server.should_exit = True
         stop_requested.cancel()
         await serving

@@ -159,7 +159,7 @@ token is 4 bytes of text, up to 20 with escapes, and 8 as a number; and one call
 short prompts."""
 
 WORK_SMALL_BYTES = 16_384
-"""A body up to this size is small work: large work leaves a worker for it."""
+"""A body up to this size is small work: large work leaves a thread for it."""
 
 DECODE_SLICE = 4096
 """Tokens that are decoded between two checks whether the caller has left."""

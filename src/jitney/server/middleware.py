@@ -74,7 +74,7 @@ class RequestContext:
     def _note(self, scope: Scope, call: Call, status: int | None) -> None:
         # The pattern that matched, never the path: a caller must not choose a label of the metrics.
         route = getattr(scope.get("route"), "path", "other")
-        for listener in self._service.answer_listeners:
+        for listener in self._service.response_listeners:
             listener(route, 499 if status is None else status, call.refused)
         _log.info(
             "%s %s %s %s %.0f ms%s",

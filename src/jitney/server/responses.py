@@ -20,7 +20,7 @@ from jitney.server.error_object import ClientLeft
 from jitney.server.generation import Generation, Placed
 from jitney.server.http import sse
 from jitney.server.http.error_response import refusal_for
-from jitney.server.http.slices import encode_json
+from jitney.server.http.json_slices import encode_json
 from jitney.server.openai.replies import Reply
 
 

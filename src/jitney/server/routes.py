@@ -178,7 +178,7 @@ async def _run(
     make: Callable[[Service, AnyBody, Call], Made],
 ) -> Made:
     call = Call.of(request.scope)
-    return await service.run_in_worker(call, partial(make, service, body, call), request.receive)
+    return await service.run_in_thread(call, partial(make, service, body, call), request.receive)
 
 
 async def _complete(

@@ -22,7 +22,7 @@ from jitney.server.admission.admission import Admission
 from jitney.server.admission.billing import Billing
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.live_calls import LiveCalls
-from jitney.server.admission.workers import Workers
+from jitney.server.admission.worker_threads import WorkerThreads
 from jitney.server.call import Call
 from jitney.server.health import Health, health_of
 from jitney.server.http.body_reader import BodyReader
@@ -55,9 +55,9 @@ class Service:
         self.admission = Admission(engine, self.body_limit)
         self.billing = Billing(self.model_len_max)
         self.live_calls = LiveCalls()
-        self.workers = Workers(has_several_callers=len(keys) > 1)
+        self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
         self.bodies = BodyReader(self.body_limit)
-        self.answer_listeners: list[Callable[[str, int, str | None], None]] = []
+        self.response_listeners: list[Callable[[str, int, str | None], None]] = []
         """Called for every HTTP answer with its route's pattern, its status, and a refusal's
         reason."""
         self.created = now_s()
@@ -90,13 +90,13 @@ class Service:
             return Health("draining", "The server is shutting down.")
         return self.health()
 
-    async def run_in_worker(self, call: Call, make: Callable[[], Made], receive: Receive) -> Made:
+    async def run_in_thread(self, call: Call, make: Callable[[], Made], receive: Receive) -> Made:
         """Call `make` in a worker thread and return its result, unless the client leaves first.
 
         Raises Draining, ClientLeft, and DeadlineExceeded when it is not done in time.
         """
         left_s = call.left_s(self.clock.now())
-        work = self.workers.submit((call.caller.name, call.is_large), make)
+        work = self.worker_threads.submit((call.caller.name, call.is_large), make)
         try:
             return await unless_left(work, receive, left_s)
         finally:
@@ -113,7 +113,7 @@ class Service:
         """End the engine. Callers with running requests get an error."""
         self.admission.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
-        self.workers.close()
+        self.worker_threads.close()
         self.bodies.close()
 
     def kill_backend(self) -> None:

@@ -102,7 +102,7 @@ def test_nobody_waits_for_them_after_a_second_signal(
 ) -> None:
     """Guards the end: it comes, though a client would let its answers be written for ever, and
     though everything else would wait for it."""
-    monkeypatch.setattr(lifecycle, "LAST_ANSWERS_S_MAX", 3600.0)
+    monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", 3600.0)
     # The server ends before its client leaves.
     with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
         clients.enter_context(silent(server, LARGE * 20))
@@ -115,7 +115,7 @@ def test_nobody_waits_for_them_after_a_second_signal(
 
 def test_nobody_waits_for_long_after_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the same where nobody hurries: they are cut when their time is over."""
-    monkeypatch.setattr(lifecycle, "LAST_ANSWERS_S_MAX", 1.0)
+    monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", 1.0)
     with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
         connection = clients.enter_context(silent(server, LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")

@@ -13,7 +13,7 @@ from jitney.config import ServeSettings
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
-from jitney.server.lifecycle import LAST_ANSWERS_S_MAX
+from jitney.server.lifecycle import LAST_RESPONSES_S_MAX
 from jitney.server.observe.monitor import Monitor
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -83,7 +83,7 @@ def test_the_unit_waits_for_the_whole_of_a_shutdown() -> None:
     found = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert found is not None
     shutdown_s = ServeSettings().shutdown_timeout
-    assert int(found[1]) > shutdown_s + STOP_S + 2 * LAST_ANSWERS_S_MAX + SPANS_S
+    assert int(found[1]) > shutdown_s + STOP_S + 2 * LAST_RESPONSES_S_MAX + SPANS_S
 
 
 def unit_settings() -> dict[str, str]:

@@ -3,8 +3,8 @@
 A caller is a key; without keys all callers are one. Each caller has one line for small work and one
 for large work. The lines take turns, and each line is served in the order of arrival.
 
-One caller never has more workers than its `share`. Large work never has all workers, so small work
-does not wait for all large work. When the share is less than all workers, there are several callers
+One caller never has more threads than its `share`. Large work never has all threads, so small work
+does not wait for all large work. When the share is less than all threads, there are several callers
 and each has one large piece of work at a time. Constraints are compiled one after the other, so the
 large work of another caller waits for one of them at most.
 """
@@ -20,12 +20,12 @@ Line = tuple[str, bool]
 class FairQueue(Generic[Work]):
     """Work that waits, and how much of each line is being done."""
 
-    def __init__(self, workers: int, share: int) -> None:
-        assert 1 <= share <= workers, (share, workers)
-        self._workers = workers
+    def __init__(self, threads: int, share: int) -> None:
+        assert 1 <= share <= threads, (share, threads)
+        self._threads = threads
         self._share = share
-        self._large_max = max(workers - 1, 1)
-        self._large_share = 1 if share < workers else self._large_max
+        self._large_max = max(threads - 1, 1)
+        self._large_share = 1 if share < threads else self._large_max
         # In the order of their turns: a line that had its turn goes to the end.
         self._waiting: dict[Line, deque[Work]] = {}
         self._begun: dict[Line, int] = {}
@@ -48,8 +48,8 @@ class FairQueue(Generic[Work]):
         return True
 
     def begin(self) -> Work | None:
-        """Begin the next piece of work; None when no worker is free for any."""
-        if sum(self._begun.values()) >= self._workers:
+        """Begin the next piece of work; None when no thread is free for any."""
+        if sum(self._begun.values()) >= self._threads:
             return None
         for line, waiting in self._waiting.items():
             if self._may_begin(line):

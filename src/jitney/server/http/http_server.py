@@ -36,7 +36,7 @@ class HttpServer(uvicorn.Server):
         listener: socket.socket,
         shutdown_s: int,
         read_timeout: float,
-        answer_listeners: Sequence[Callable[[str, int, str | None], None]],
+        response_listeners: Sequence[Callable[[str, int, str | None], None]],
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -51,7 +51,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
         self._read_timeout = read_timeout
-        self._answer_listeners = answer_listeners
+        self._response_listeners = response_listeners
         self._rounds: Rounds | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -78,7 +78,7 @@ class HttpServer(uvicorn.Server):
     def _note(self, refusal: Refusal) -> None:
         """Count and log a connection that was refused before it sent a request."""
         _log.info("A connection was refused: %s", refusal.message)
-        for listener in self._answer_listeners:
+        for listener in self._response_listeners:
             listener("other", refusal.status, refusal.reason)
 
     def _connections(self) -> list[GuardedProtocol]:

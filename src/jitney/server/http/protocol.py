@@ -5,14 +5,14 @@ A connection is always in one of these states, and each has an end:
     state    waits for                                 ends after                 with
     HEAD     the headers of a request                  HEADER_S_MAX               408
     BODY     the rest of its body                      BODY_S_MAX                 408 by its reader
-    ANSWER   the answer to what was read whole         the client takes nothing   being cut
+    RESPONSE the response to what was read whole       the client takes nothing   being cut
                                                        for read_timeout
     REST     a short body that was answered early      LINGER_S_MAX               being closed
     IDLE     the next request                          KEEP_ALIVE_S               being closed
     LINGER   the client to read that it was the last   LINGER_S_MAX               being closed
 
 The time of a state starts when the state begins; more bytes do not extend it. Bytes that arrive in
-LINGER are thrown away. Bytes that arrive in ANSWER are kept, up to a bound, so that we notice the
+LINGER are thrown away. Bytes that arrive in RESPONSE are kept, up to a bound, so that we notice the
 end of the connection. Bytes that are not HTTP get an error in the usual form. A response can write
 to its connection without the layers in between.
 """
@@ -56,7 +56,7 @@ class ConnectionState(enum.Enum):
 
     HEAD = enum.auto()
     BODY = enum.auto()
-    ANSWER = enum.auto()
+    RESPONSE = enum.auto()
     REST = enum.auto()
     IDLE = enum.auto()
     LINGER = enum.auto()
@@ -111,7 +111,7 @@ class GuardedProtocol(H11Protocol):
         if self._is_lingering or self.transport.is_closing():
             return
         self.conn.receive_data(data)
-        if self._is_answering:
+        if self._is_responding:
             if self.conn.held_count > limits.HEADER_BYTES_MAX:
                 self.transport.abort()
         elif not self.flow.is_held:
@@ -221,7 +221,7 @@ class GuardedProtocol(H11Protocol):
         is full and we hold more. To be called now and then."""
         unsent_bytes, before = self._count_unsent(), self._unsent_bytes
         # While we write, the rest does not show how much the client has read.
-        is_writing = self._is_answering and not self.flow.write_paused
+        is_writing = self._is_responding and not self.flow.write_paused
         self._unsent_bytes = unsent_bytes
         if unsent_bytes == 0 or unsent_bytes < before or before == 0 or is_writing:
             self._taken_at = self.loop.time()
@@ -238,7 +238,7 @@ class GuardedProtocol(H11Protocol):
         return unsent_bytes
 
     @property
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         """Whether a request was read whole, and its answer is not complete."""
         cycle = self.cycle
         return cycle is not None and not cycle.more_body and not cycle.response_complete
@@ -300,7 +300,7 @@ class GuardedProtocol(H11Protocol):
             )
         if theirs is h11.SEND_BODY:
             return ConnectionState.REST if cycle.response_complete else ConnectionState.BODY
-        return ConnectionState.ANSWER
+        return ConnectionState.RESPONSE
 
     def _enter_state(self) -> None:
         """Start the timer of the state, if the state has changed."""

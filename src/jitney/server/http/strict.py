@@ -11,7 +11,7 @@ import h11
 
 from jitney.server import limits
 from jitney.server.error_object import Refusal
-from jitney.server.http.chunks import BadChunk, Chunks, are_lines
+from jitney.server.http.chunked_body import BadChunk, ChunkedBody, are_lines
 from jitney.server.http.rounds import Rounds
 
 _HEAD_BYTES = bytes(set(range(256)) - {0x00, 0x0B, 0x0C, 0x7F})
@@ -42,7 +42,7 @@ class StrictConnection(h11.Connection):
         self._steps_left = 0
         self._held = bytearray()
         self._head_bytes = 0
-        self._chunks: Chunks | None = None
+        self._chunks: ChunkedBody | None = None
         self._body_bytes = 0
         self._length_left = 0
 
@@ -96,7 +96,7 @@ class StrictConnection(h11.Connection):
     def _note(self, request: h11.Request) -> None:
         """Note what the headers say about the body."""
         headers = dict(request.headers)
-        self._chunks = Chunks() if b"transfer-encoding" in headers else None
+        self._chunks = ChunkedBody() if b"transfer-encoding" in headers else None
         self._body_bytes = 0
         self._length_left = 0
         if self._chunks is None:
@@ -148,7 +148,7 @@ class StrictConnection(h11.Connection):
         self._length_left -= len(piece)
         return True
 
-    def _feed_chunks(self, chunks: Chunks) -> bool:
+    def _feed_chunks(self, chunks: ChunkedBody) -> bool:
         if chunks.is_over:
             return True
         try:

@@ -81,7 +81,7 @@ class Metrics:
     def attach(self, service: Service) -> None:
         """Also count the answers of this service, and show its state and its limits."""
         self._service = service
-        service.answer_listeners.append(self.answered)
+        service.response_listeners.append(self.answered)
 
     def attach_log(self, dropped_count: Callable[[], int]) -> None:
         """Also show how many lines of the log were dropped."""

@@ -6,7 +6,7 @@ page, which fields change nothing, and which are refused by name. Sampling param
 come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
 are this one, `chat_body` and `check_body`.
 
-Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_fields_told.py.
+Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_field_tables.py.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Pure; any thread. Rules that tie fields together are in `jitney.server.openai.translate`.
 
-Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_fields_told.py.
+Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_field_tables.py.
 """
 
 from typing import Annotated, Any, Literal, Self

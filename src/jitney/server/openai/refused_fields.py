@@ -3,7 +3,7 @@
 Bodies name those that concern them, and the reference page is made from the bodies. Pure; any
 thread.
 
-Tests: tests/unit/scripts/test_api_page.py, tests/e2e/server/test_fields_told.py.
+Tests: tests/unit/scripts/test_api_page.py, tests/e2e/server/test_field_tables.py.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From a checked body to requests of the engine: `PreparedCall`. On a worker: it tokenises.
+"""From a checked body to requests of the engine: `PreparedCall`. On a worker thread: it tokenises.
 
 Rules that tie fields together, and those that need the model, are checked here; the others are
 in the bodies. Raises a RequestError that names the wrong field.
@@ -106,7 +106,10 @@ def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
     calling = tools.read_calling(body, service.template, service.vocabulary)
     if calling is None or not calling.is_enforced:
         _check_tools(service, body.tools or [], call.still_wanted)
-    renamed = {"prompt": "messages", "structured_outputs": _form_field(body, calling)}
+    renamed: dict[str | None, str] = {
+        "prompt": "messages",
+        "structured_outputs": _form_field(body, calling),
+    }
     try:
         params = _params(
             body,
@@ -121,7 +124,9 @@ def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
         tokens = service.request_factory.encode(segments, call.still_wanted)
         return _prepare(service, body, call, [EncodedPrompt(tokens)], params, calling)
     except RequestError as error:
-        raise _rename_parameter(error, renamed) from None
+        # The same error, with the field's name in this interface.
+        error.parameter = renamed.get(error.parameter, error.parameter)
+        raise
 
 
 def _prepare(
@@ -364,14 +369,3 @@ def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:
             raise GivenUp
         parts.extend(map(detokenizer.push, tokens[start : start + limits.DECODE_SLICE]))
     return "".join([*parts, detokenizer.flush()])
-
-
-def _rename_parameter(error: RequestError, renamed: dict[str, str]) -> RequestError:
-    """The same error, with the field's name in this interface."""
-    old = error.parameter or ""
-    if old not in renamed:
-        return error
-    new, message = renamed[old], str(error)
-    if message.startswith(f"{old} "):
-        message = f"{new}{message.removeprefix(old)}"
-    return type(error)(message, new)

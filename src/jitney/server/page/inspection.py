@@ -19,7 +19,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, SlotState, SlotView
 from jitney.engine.stats import Stats
 from jitney.server.error_object import Refusal
-from jitney.server.http.shared import Shared
+from jitney.server.http.shared_value import SharedValue
 from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Recorder, Viewer
@@ -34,7 +34,7 @@ NOBODY = -1
 def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
     """`/metrics`, `/stats` and `/slots`."""
     router = APIRouter()
-    rendered = Shared(monitor.metrics.render)
+    rendered = SharedValue(monitor.metrics.render)
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:

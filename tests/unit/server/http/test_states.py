@@ -236,7 +236,7 @@ def test_an_answer_has_no_time_of_its_own() -> None:
     async def live() -> None:
         connection = Connection()
         await connection.send(POST % (b"/never", 1) + b"x")
-        assert connection.protocol.state is ConnectionState.ANSWER
+        assert connection.protocol.state is ConnectionState.RESPONSE
         assert connection.loop.timer is None
         connection.protocol.connection_lost(None)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.http.chunks`: bodies in parts, however they are cut on their way."""
+"""Tests of `jitney.server.http.chunked_body`: bodies in parts, however they are cut."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server import limits
-from jitney.server.http.chunks import BadChunk, Chunks
+from jitney.server.http.chunked_body import BadChunk, ChunkedBody
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 EXTENSIONS = st.sampled_from([b"", b";a", b" ; a=b", b';a="b c"'])
@@ -21,7 +21,7 @@ def written(parts: list[bytes], extension: bytes = b"", trailer: bytes = b"") ->
     return b"".join(lines) + b"0" + extension + b"\r\n" + trailer + b"\r\n"
 
 
-def read(chunks: Chunks, pieces: list[bytes]) -> tuple[bytes, bytes]:
+def read(chunks: ChunkedBody, pieces: list[bytes]) -> tuple[bytes, bytes]:
     """The body in these pieces, and what is left behind its end."""
     held, body = bytearray(), b""
     for piece in pieces:
@@ -55,7 +55,7 @@ def test_a_body_is_the_same_wherever_it_is_cut(
     content = written(parts, extension, trailer) + b"GET"
     places = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     pieces = [content[a:b] for a, b in pairwise(places)]
-    assert read(Chunks(), pieces) == (b"".join(parts), b"GET")
+    assert read(ChunkedBody(), pieces) == (b"".join(parts), b"GET")
 
 
 @given(
@@ -63,7 +63,7 @@ def test_a_body_is_the_same_wherever_it_is_cut(
 )
 def test_what_is_read_is_what_h11_reads(words: list[bytes]) -> None:
     """Guards proxies before us: nothing is understood that a second reader refuses."""
-    content, chunks = b"".join(words), Chunks()
+    content, chunks = b"".join(words), ChunkedBody()
     try:
         body, _ = read(chunks, [content])
     except BadChunk:
@@ -99,20 +99,20 @@ def test_what_is_no_chunk_is_refused(content: bytes) -> None:
     """Guards the end of a request: what has two meanings has none, however it is cut."""
     for pieces in ([content], [content[at : at + 1] for at in range(len(content))]):
         with pytest.raises(BadChunk):
-            read(Chunks(), pieces)
+            read(ChunkedBody(), pieces)
 
 
 @pytest.mark.parametrize(("size", "told"), [(b"F" * 17, "too large"), (b"1g", "not a number")])
 def test_a_size_is_told_apart_from_what_is_none(size: bytes, told: str) -> None:
     """Guards the sentence: many digits are a number, and too large a one."""
     with pytest.raises(BadChunk, match=told):
-        Chunks().take(bytearray(size + b"\r\n"))
+        ChunkedBody().take(bytearray(size + b"\r\n"))
 
 
 def test_little_is_read_at_a_time() -> None:
     """Guards the event loop: single bytes come in portions, and so does a chunk of any size."""
-    chunks, held = Chunks(), bytearray(b"1\r\nx\r\n" * 1000)
+    chunks, held = ChunkedBody(), bytearray(b"1\r\nx\r\n" * 1000)
     assert len(chunks.take(held)) <= limits.CHUNKS_PER_PIECE
     assert chunks.count == limits.CHUNKS_PER_PIECE
-    chunks, held = Chunks(), bytearray(b"fffff\r\n" + b"x" * 0xFFFFF)
+    chunks, held = ChunkedBody(), bytearray(b"fffff\r\n" + b"x" * 0xFFFFF)
     assert len(chunks.take(held)) == limits.PIECE_BYTES_MAX

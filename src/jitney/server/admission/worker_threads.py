@@ -1,4 +1,4 @@
-"""Slow work for callers, such as tokenising, in a few threads: `Workers`. Event loop.
+"""Slow work for callers, such as tokenising, in a few threads: `WorkerThreads`. Event loop.
 
 `jitney.server.admission.fair_queue` decides whose work is next. If the caller leaves before the
 turn of its work, the work never begins. Work that has begun can read `Call.is_wanted`.
@@ -27,12 +27,12 @@ class _Work:
     result: "asyncio.Future[Any]"
 
 
-class Workers:
+class WorkerThreads:
     """Threads that callers share. Made before the event loop, used on it."""
 
     def __init__(self, *, has_several_callers: bool) -> None:
         count = limits.WORKER_THREADS
-        # With several callers, one of them never has all workers.
+        # With several callers, one of them never has all threads.
         share = max(count - 1, 1) if has_several_callers else count
         self._queue: FairQueue[_Work] = FairQueue(count, share)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="jitney-worker")
@@ -68,7 +68,7 @@ class Workers:
         loop = work.result.get_loop()
 
         def done(making: "Future[Any]") -> None:
-            # On the worker's thread. After the end of the loop nothing is next.
+            # On the worker thread. After the end of the loop nothing is next.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._end, work, making)
 

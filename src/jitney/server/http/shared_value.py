@@ -1,4 +1,4 @@
-"""A value that is slow to make and the same for everyone: `Shared`. Event loop.
+"""A value that is slow to make and the same for everyone: `SharedValue`. Event loop.
 
 A thread makes it once at a time, however many callers wait. Before it is made again, there is a
 pause of the same length, so half of the time is left for other work. All callers that wait get the
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 Made = TypeVar("Made")
 
 
-class Shared(Generic[Made]):
+class SharedValue(Generic[Made]):
     """The result of `make`, which runs on another thread."""
 
     def __init__(self, make: Callable[[], Made]) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.http.slices`: the same JSON, encode_json a little at a time."""
+"""Tests of `jitney.server.http.json_slices`: the same JSON, encoded a little at a time."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.server.http import slices
-from jitney.server.http.slices import encode_json
+from jitney.server.http import json_slices
+from jitney.server.http.json_slices import encode_json
 
 JSON = st.recursive(
     st.none()
@@ -21,7 +21,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_it_is_what_is_written_in_one_go(value: object) -> None:
-    """Guards replies: how they are encode_json is nobody's business."""
+    """Guards replies: how they are encoded is nobody's business."""
     usual = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         expected = usual.encode()
@@ -31,11 +31,11 @@ def test_it_is_what_is_written_in_one_go(value: object) -> None:
 
 
 def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards everybody else: nobody runs while a piece is encode_json."""
+    """Guards everybody else: nobody runs while a piece is encoded."""
     position = {"token": "a", "top_logprobs": [{"token": "b", "logprob": -1.0}] * 20}
     reply = {"choices": [{"logprobs": {"content": [position] * 3000}}] * 16}
     longest = 0
-    usual = slices._dumped
+    usual = json_slices._dumped
 
     def measured(value: object) -> str:
         nonlocal longest
@@ -43,6 +43,6 @@ def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
         longest = max(longest, len(text))
         return text
 
-    monkeypatch.setattr(slices, "_dumped", measured)
+    monkeypatch.setattr(json_slices, "_dumped", measured)
     assert encode_json(reply) == json.dumps(reply, separators=(",", ":")).encode()
     assert longest < 40_000

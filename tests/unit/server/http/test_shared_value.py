@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from jitney.server.http.shared import Shared
+from jitney.server.http.shared_value import SharedValue
 
 WAIT_S = 20.0
 
@@ -32,7 +32,7 @@ def test_a_crowd_shares_one_that_is_begun_after_all_of_them_asked() -> None:
 
     async def ask() -> tuple[list[int], Maker]:
         maker = Maker()
-        shared = Shared(maker.make)
+        shared = SharedValue(maker.make)
         first = asyncio.create_task(shared.get())
         async with asyncio.timeout(WAIT_S):
             while maker.count == 0:  # noqa: ASYNC110, it is counted on another thread

@@ -1,4 +1,4 @@
-"""The way in: who leaves at the door, who is refused there, and what it costs them."""
+"""Calls that are refused, or whose callers leave, before the engine has them; and what it costs."""
 
 import re
 import socket
@@ -124,7 +124,7 @@ def test_nothing_is_compiled_for_who_left(
     wait_until(lambda: server.load == 0, "it is served though nobody waits")
     door[1][0].is_open.set()
     server.check_idle()
-    queue = server.service.workers._queue
+    queue = server.service.worker_threads._queue
     wait_until(lambda: not queue._begun, "its work does not end")
     assert door[1][0].asked == [begun]
 

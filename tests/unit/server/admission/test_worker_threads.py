@@ -8,7 +8,7 @@ import pytest
 
 from jitney.server import limits
 from jitney.server.admission.fair_queue import FairQueue
-from jitney.server.admission.workers import Workers
+from jitney.server.admission.worker_threads import WorkerThreads
 
 WAIT_S = 20.0
 A, B = ("a", False), ("b", False)
@@ -23,9 +23,9 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
+def workers() -> Iterator[WorkerThreads]:
     """For several callers."""
-    made = Workers(has_several_callers=True)
+    made = WorkerThreads(has_several_callers=True)
     yield made
     made.close()
 
@@ -36,7 +36,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_one_caller_cannot_hold_every_thread(workers: Workers, gate: threading.Event) -> None:
+def test_one_caller_cannot_hold_every_thread(workers: WorkerThreads, gate: threading.Event) -> None:
     """Guards another caller's small work while one caller's large work waits."""
 
     async def run() -> None:
@@ -50,7 +50,9 @@ def test_one_caller_cannot_hold_every_thread(workers: Workers, gate: threading.E
     asyncio.run(run())
 
 
-def test_who_leaves_before_its_turn_is_never_begun(workers: Workers, gate: threading.Event) -> None:
+def test_who_leaves_before_its_turn_is_never_begun(
+    workers: WorkerThreads, gate: threading.Event
+) -> None:
     """Guards the threads, and the count of those in use, against callers who come and go."""
     begun: list[int] = []
 
@@ -70,7 +72,7 @@ def test_who_leaves_before_its_turn_is_never_begun(workers: Workers, gate: threa
 
 
 def test_a_thread_is_held_until_its_work_ends_though_nobody_waits(
-    workers: Workers, gate: threading.Event
+    workers: WorkerThreads, gate: threading.Event
 ) -> None:
     """Guards the bound on threads: leaving early is no way to have more work done at once."""
     begun: list[str] = []
@@ -93,7 +95,7 @@ def test_a_thread_is_held_until_its_work_ends_though_nobody_waits(
     asyncio.run(run())
 
 
-def test_closing_cancels_whoever_waits(workers: Workers, gate: threading.Event) -> None:
+def test_closing_cancels_whoever_waits(workers: WorkerThreads, gate: threading.Event) -> None:
     """Guards the end of a server: nobody waits for a turn that never comes."""
 
     async def run() -> None:
@@ -111,7 +113,7 @@ def test_closing_cancels_whoever_waits(workers: Workers, gate: threading.Event) 
 
 
 def test_work_that_is_done_is_not_searched_for(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
+    workers: WorkerThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the event loop: each end would cost a look through all work of its caller."""
     searches: list[object] = []

@@ -1,4 +1,4 @@
-"""Every row of the tables of fields, asked of a server: it does what the reference page says."""
+"""Every row of the tables of fields: a server does what the reference page says."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reads the chunks of one body, strictly: `Chunks`. Pure; event loop.
+"""Reads the chunks of one body, strictly: `ChunkedBody`. Pure; event loop.
 
 Each chunk takes about a microsecond here, a tenth of h11's time, and the time for a line is
 proportional to its length. Extensions and trailers are skipped: nobody needs them.
@@ -24,7 +24,7 @@ def are_lines(text: bytearray) -> bool:
     return text.count(b"\n") == returns == text.count(b"\r\n")
 
 
-class Chunks:
+class ChunkedBody:
     """What was seen of one chunked body: how many chunks, and whether that was all."""
 
     def __init__(self) -> None:
