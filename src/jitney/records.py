@@ -51,7 +51,7 @@ class TickRecord:
     """One forward pass, and the state of the engine after it.
 
     An entry of one position that wants a token counts as decode, all others as prefill.
-    `members` leaves out sequences that ended before the pass did.
+    `members` leaves out sequences that ended while the pass ran.
     """
 
     at: float
@@ -83,7 +83,7 @@ class TickRecord:
     """The whole tick. It begins when the batch was sent, or when the pass before it ended, if that
     was later."""
     members: tuple[Member, ...] = ()
-    """The sequences in the batch."""
+    """The sequences of the batch that still live, each with its slot and its span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPreempted:
-    """A sequence of a request lost its slot to request `by` and waits again."""
+    """A sequence of a request lost its slot and waits again."""
 
     at: float
     request_id: RequestId
@@ -188,7 +188,7 @@ class RequestPreempted:
     reason: PreemptReason
     """What happened to its memory, or that a higher class displaced it."""
     by: RequestId
-    """The request that got its slot."""
+    """The request that needed its slot or its memory. If its caller paused it, its own id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

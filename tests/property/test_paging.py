@@ -70,7 +70,7 @@ class PagedMemory(RuleBasedStateMachine):
         if self.ledger.free < bool(length % SIZE):
             return
         self.carry_out(self.pool.share(self.tables[source], self.tables[taker], length))
-        self.ledger.share(source, taker, length)
+        self.ledger.copy(source, taker, length)
         self.held[taker] = self.held[source][:length]
 
     @rule(slot=slots, fraction=fractions)

@@ -10,7 +10,7 @@ from tests.simulation.planting import planted
 from tests.simulation.plants_of_steering import OF_JOINING, OF_STEERING
 
 _SCHEDULER = "core/scheduler.py"
-_COMPOSITION = "core/composition.py"
+_BATCH_CHOICE = "core/batch_choice.py"
 _MEMORY = "core/memory.py"
 _LEDGER = "core/ledger.py"
 _TICK = "engine/tick.py"
@@ -77,8 +77,8 @@ OF_THE_PSEUDO_CODE = (
         "capacity",
         (
             "core/mix.py",
-            "span = min(want.tokens, chunk, left.get(want.sharer, 0))",
-            "span = min(want.tokens, left.get(want.sharer, 0))",
+            "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
+            "span = min(want.tokens, left.get(want.tenant, 0))",
         ),
         ("core/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
     ),
@@ -87,13 +87,13 @@ OF_THE_PSEUDO_CODE = (
         "capacity",
         (
             "core/mix.py",
-            "span = min(want.tokens, chunk, left.get(want.sharer, 0))",
+            "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
             "span = min(want.tokens, chunk)",
         ),
         (
             "core/mix.py",
             "        if span:\n            left",
-            "        if want.sharer in left:\n            left",
+            "        if want.tenant in left:\n            left",
         ),
         _BUDGET_ASSERT,
     ),
@@ -110,8 +110,8 @@ OF_MEMORY = (
         "scope",
         (
             "core/prefix.py",
-            "common = depth * PREFIX_CHUNK + chain",
-            "common = depth * PREFIX_CHUNK + 1 + chain",
+            "common = depth * PREFIX_STRIDE + chain",
+            "common = depth * PREFIX_STRIDE + 1 + chain",
         ),
     ),
     planted(
@@ -264,7 +264,7 @@ OF_WAITING_AND_FAULTS = (
     planted(
         "the bound of the queue is off by one",
         "limits",
-        ("core/bounds.py", "count <= requests_max and", "count <= requests_max + 1 and"),
+        ("core/queue.py", "count <= requests_max and", "count <= requests_max + 1 and"),
     ),
     planted(
         "a tenant may run one more than its share",
@@ -290,7 +290,7 @@ OF_WAITING_AND_FAULTS = (
         ),
         (
             "core/queue.py",
-            "            if now - sequence.arrived_at <= self._overtake_s:\n"
+            "            if now - sequence.accepted_at <= self._overtake_s:\n"
             "                yield sequence",
             "            yield sequence",
         ),
@@ -300,24 +300,24 @@ OF_WAITING_AND_FAULTS = (
         "waiting",
         (
             "core/deadlines.py",
-            "return waits and wait_s is not None",
-            "return False and wait_s is not None",
+            "((wait_s, True), (total_s, False))",
+            "((total_s, False),)",
         ),
     ),
     planted(
         "the budget is exceeded by one",
         "capacity",
         (
-            _COMPOSITION,
+            _BATCH_CHOICE,
             "            settings.max_num_batched_tokens,\n",
             "            settings.max_num_batched_tokens + 1,\n",
         ),
         _BUDGET_ASSERT,
     ),
     planted(
-        "strikes are never counted",
+        "failures are never counted",
         "waiting",
-        (_SCHEDULER, "            sequence.strikes.add(sequence.known_count)\n", ""),
+        (_SCHEDULER, "            sequence.history.failed_count += 1\n", ""),
     ),
     planted(
         "a fault in the middle of a prompt is ignored",
@@ -357,7 +357,7 @@ OF_ROUNDING = (
     planted(
         "what was generated is computed again in one span",
         "oracle",
-        (_COMPOSITION, "if want > 1 and self._decodes_differ:", "if want < 0:"),
+        (_BATCH_CHOICE, "if want > 1 and self._decodes_differ:", "if want < 0:"),
     ),
     planted(
         "a prefix is reused that was computed in another way",

@@ -3,8 +3,8 @@
 from tests.simulation.planting import planted
 
 _SCHEDULER = "core/scheduler.py"
-_COMPOSITION = "core/composition.py"
-_STRATEGY = "core/strategy.py"
+_BATCH_CHOICE = "core/batch_choice.py"
+_GATE = "core/gate.py"
 _SEQUENCES = "core/sequences.py"
 
 OF_JOINING = (
@@ -21,41 +21,45 @@ OF_JOINING = (
         "a window keeps out who ran before",
         "joining",
         (
-            _STRATEGY,
-            "return self._is_open or sequence.has_started",
-            "return self._is_open",
+            _GATE,
+            "return self.is_open or sequence.has_started",
+            "return self.is_open",
         ),
     ),
     planted(
         "newcomers do not wait for the window",
         "joining",
-        (_STRATEGY, "is_enough = line.count >= min", "is_enough = True or min"),
+        (_GATE, "is_enough = newcomers.count >= min", "is_enough = True or min"),
     ),
     planted(
         "a group departs one short",
         "joining",
-        (_STRATEGY, "if line.count >= least or drains", "if line.count >= least - 1 or drains"),
+        (
+            _GATE,
+            "if newcomers.count >= least or drains",
+            "if newcomers.count >= least - 1 or drains",
+        ),
     ),
     planted(
         "a full group waits for its timer all the same",
         "joining",
-        (_STRATEGY, "if line.count >= least or drains", "if drains"),
+        (_GATE, "if newcomers.count >= least or drains", "if drains"),
     ),
     planted(
         "anybody joins a group that has departed",
         "joining",
-        (_STRATEGY, "self._places = min(line.count, least)", "self._places = 9 * least"),
+        (_GATE, "self._room = min(newcomers.count, least)", "self._room = 9 * least"),
     ),
     planted(
         "the minimum of a group is not kept",
         "joining",
-        (_STRATEGY, "least = max(size, self._settings.min_batch_size)", "least = size"),
+        (_GATE, "least = max(size, self._settings.min_batch_size)", "least = size"),
     ),
     planted(
         "answers of a group are not held back",
         "joining",
         (
-            _STRATEGY,
+            _GATE,
             "return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER",
             "return False",
         ),
@@ -71,7 +75,7 @@ OF_STEERING = (
     planted(
         "a paused request that runs goes on",
         "steering",
-        (_COMPOSITION, "if sequence in self._live.paused:", "if sequence is None:"),
+        (_BATCH_CHOICE, "if sequence in self._live.paused:", "if sequence is None:"),
         (_SEQUENCES, "if not self.paused:", "if self.paused or not self.paused:"),
     ),
     planted(
@@ -92,15 +96,15 @@ OF_STEERING = (
         "a tick has prefills and decodes under separate",
         "steering",
         (
-            _COMPOSITION,
-            "if self._settings.mix is not Mix.SEPARATE:\n            return [group]",
-            "if group:\n            return [group]",
+            _BATCH_CHOICE,
+            "if self._settings.mix is not Mix.SEPARATE:\n            return [sequences]",
+            "if sequences:\n            return [sequences]",
         ),
         ("core/mix.py", "case Mix.DECODE_FIRST:", "case Mix.DECODE_FIRST | Mix.SEPARATE:"),
         (
             "core/mix.py",
             "        case Mix.SEPARATE:\n"
-            "            return _share_apart(decode_count, wanted, budget)\n",
+            "            return _split_apart(decode_count, wanted, budget)\n",
             "",
         ),
     ),

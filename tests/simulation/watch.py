@@ -114,9 +114,9 @@ class Watch:
         events = self._scheduler.apply(planned, outcome, now)
         return self._told(now, "apply", events, planned.batch)
 
-    def fail(self, message: str, now: float, suspects: tuple[Sequence, ...] = ()) -> list[Event]:
+    def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """Tell the events."""
-        return self._told(now, "fail", self._scheduler.fail(message, now, suspects))
+        return self._told(now, "fail", self._scheduler.fail(message, now, failed))
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """Tell the events."""

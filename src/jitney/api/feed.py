@@ -44,7 +44,7 @@ def run_all(
     try:
         while feed.fill():
             if feed.is_all_sent and engine.settings.wait_s is None:
-                engine.depart()
+                engine.stop_gathering()
             sent = feed.sent[0]
             try:
                 answer = sent.handle.result(RETRY_S if feed.is_refused else None)

@@ -90,7 +90,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget the memory saved under `ticket`: its sequence ended while it waited."""
+    """Forget the memory saved under `ticket`. Its sequence ended, or found a longer prefix in a
+    slot."""
 
     ticket: int
 

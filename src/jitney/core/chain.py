@@ -1,6 +1,6 @@
-"""`Chain`: the keys by which a sequence's tokens are looked up, one for each whole chunk.
+"""`Chain`: the keys by which a sequence's tokens are looked up, one for each whole stride.
 
-A key depends on all tokens up to the end of its chunk. So two sequences with the same beginning
+A key depends on all tokens up to the end of its stride. So two sequences with the same beginning
 have the same keys for it. Each key is made once, at its first use. Called by `PrefixIndex` only.
 
 Tests: tests/unit/core/test_prefix.py.
@@ -9,7 +9,7 @@ Tests: tests/unit/core/test_prefix.py.
 from bisect import bisect_left
 from collections.abc import Callable
 
-from jitney.core.limits import PREFIX_CHUNK
+from jitney.core.limits import PREFIX_STRIDE
 
 _CHECKED_MAX = 4
 """How many other chains are remembered as equal. One is used and one is waited for."""
@@ -32,37 +32,37 @@ class Chain:
         """Tokens hashed or compared once. Tokens read at every look-up are not counted."""
 
     def key(self, depth: int) -> int:
-        """The key of the first `depth` chunks."""
-        for at in range(len(self._keys) * PREFIX_CHUNK, depth * PREFIX_CHUNK, PREFIX_CHUNK):
+        """The key of the first `depth` strides."""
+        for at in range(len(self._keys) * PREFIX_STRIDE, depth * PREFIX_STRIDE, PREFIX_STRIDE):
             before = self._keys[-1] if at else self._scope
-            self._keys.append(hash((before, tuple(self._tokens[at : at + PREFIX_CHUNK]))))
-            self.read_count += PREFIX_CHUNK
+            self._keys.append(hash((before, tuple(self._tokens[at : at + PREFIX_STRIDE]))))
+            self.read_count += PREFIX_STRIDE
         return self._keys[depth - 1]
 
     def deepest(self, is_held: Callable[[int], bool]) -> int:
-        """The largest number of chunks whose key is held. A holder of a key has all keys before
+        """The largest number of strides whose key is held. A holder of a key has all keys before
         it."""
         known = len(self._keys)
         depth = bisect_left(range(known), True, key=lambda at: not is_held(self._keys[at]))
         if depth < known:
             return depth
-        while (depth + 1) * PREFIX_CHUNK <= len(self._tokens) and is_held(self.key(depth + 1)):
+        while (depth + 1) * PREFIX_STRIDE <= len(self._tokens) and is_held(self.key(depth + 1)):
             depth += 1
         return depth
 
     def tail(self, other: "Chain", depth: int) -> int:
-        """How many tokens are equal in the chunk after the first `depth` chunks."""
-        at = depth * PREFIX_CHUNK
-        ours, theirs = self._tokens[at : at + PREFIX_CHUNK], other._tokens[at : at + PREFIX_CHUNK]
+        """How many tokens are equal in the stride after the first `depth` strides."""
+        at = depth * PREFIX_STRIDE
+        ours, theirs = self._tokens[at : at + PREFIX_STRIDE], other._tokens[at : at + PREFIX_STRIDE]
         pairs = enumerate(zip(ours, theirs, strict=False))
         return next((count for count, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
 
     def equals(self, other: "Chain", depth: int) -> bool:
-        """Whether the first `depth` chunks and the scopes are really equal (invariant 6).
+        """Whether the first `depth` strides and the scopes are really equal (invariant 6).
 
         Equal keys do not prove it. The result is remembered: known tokens never change.
         """
-        end = depth * PREFIX_CHUNK
+        end = depth * PREFIX_STRIDE
         checked = self._checked.get(other, 0)
         if end <= checked:
             return True

@@ -30,7 +30,7 @@ class PreemptReason(StrEnum):
     RECOMPUTED = "recomputed"
     """Memory ran out. Its memory was given up and will be computed again."""
     DISPLACED = "displaced"
-    """A request of a higher class took its place. Its memory stays cached while there is room."""
+    """A request of a higher class got its slot. Its memory stays cached while there is room."""
     PAUSED = "paused"
     """Its caller paused it. Its memory stays cached while there is room."""
 
@@ -74,9 +74,9 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PreemptEvent:
-    """The sequence lost its slot and waits again. `by` is the request that needed the room.
+    """The sequence lost its slot and waits again. `by` is the request for which it was preempted.
 
-    For a paused sequence, `by` is its own request.
+    If its caller paused it, `by` is its own request.
     """
 
     request_id: RequestId

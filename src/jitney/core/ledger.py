@@ -68,7 +68,7 @@ class Ledger:
         self.used += need - tip.end
         tip.end = need
 
-    def share(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> None:
         """The empty slot `target` gets the first `length` tokens of `source`."""
         assert target not in self._tips, target
         assert length <= self.length(source), (source, length)

@@ -38,8 +38,8 @@ TOKENS_MAX = 2**31 - 1
 CONSTRAINT_CHARACTERS_MAX = 262_144
 CONSTRAINT_COMPILE_S_MAX = 2.0
 CONSTRAINT_COMPILE_BYTES_MAX = 2**28
-"""A schema or grammar comes from a stranger. So its size is bounded, and the time and memory to
-compile it. The largest useful ones take a tenth of that memory."""
+"""A schema or grammar may come from a hostile caller. So its size is bounded, and the time and
+memory to compile it. The largest useful ones take a tenth of that memory."""
 
 CONSTRAINT_AGAIN_S_MAX = 0.1
 """A constraint that was dropped from the cache is compiled again when its slot is opened. Everybody
@@ -94,14 +94,14 @@ TEMPLATE_WAIT_S_MAX = 4.0
 
 TENANT_CHARACTERS_MAX = 256
 CALLER_ID_CHARACTERS_MAX = 256
-STRIKES_MAX = 4
+FAILURES_MAX = 4
 """A sequence that was part of this many backend failures in a row counts as their cause."""
 
-STRIKES_QUARANTINE = 2
-"""From this many strikes on, a suspect runs alone in its batch. That shows which one is the
-cause."""
+SUSPECT_FAILURES = 2
+"""From this many failures in a row on, a sequence is a suspect and runs alone in its batch. That
+shows which one is the cause."""
 
-PREFIX_CHUNK = 8
+PREFIX_STRIDE = 8
 """Prefixes are indexed at multiples of this many tokens. The rest of a match is compared. A shorter
 prompt is always computed again. Half of this value would double the time to index a long prompt
 (0.4 ms for 1,000 tokens), only to save prompts that cost almost nothing."""
@@ -110,7 +110,7 @@ PREFIX_WAIT_MIN = 32
 """A request waits for the prefill of another one only if that saves at least this many tokens."""
 
 PAUSE_S_MAX = 600.0
-"""All pauses of a request together. A paused request takes memory and one of the paused places."""
+"""All pauses of a request together: a paused request takes memory."""
 
 PAUSED_MAX = 1024
 """Sequences that may be paused, whatever the size of the queue: each tick looks at all of them."""
@@ -154,5 +154,5 @@ RETRY_AFTER_S_MAX = 600
 
 QUEUE_SHARE = 0.5
 RUNNING_SHARE = 0.75
-"""The share of the queue, and of the places to run, that one of several keys may hold. One key
-alone can use the machine well, and others still find room in both."""
+"""The share of the queue, and of `max_num_seqs`, that one of several keys may hold. One key alone
+can use the machine well, and others still find room in both."""

@@ -71,8 +71,7 @@ class Memory:
         One token is always left to compute, because only a forward pass gives the next one. The
         saved memory of the sequence is preferred, unless a prefix is longer.
         """
-        params = sequence.request.params
-        if params.prompt_logprobs is not None and sequence.prompt_scored < sequence.prompt_count:
+        if sequence.wants_prompt_logprobs:
             return NO_MATCH  # logprobs of the prompt need all of it to be computed
         chain = self._chain(sequence)
         read_count = chain.read_count
@@ -263,7 +262,7 @@ class Memory:
             return False
         if source is not None:
             self._operations.append(Copy(source.slot, slot, match.length))
-            self.ledger.share(source.slot, slot, match.length)
+            self.ledger.copy(source.slot, slot, match.length)
             if source.slot in self._cached:
                 self._cached[source.slot] = self._cached.pop(source.slot)  # most recently used
         self._own(sequence, slot, match.length)

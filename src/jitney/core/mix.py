@@ -19,7 +19,7 @@ least as many tokens as there are decodes."""
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetShare:
+class BudgetSplit:
     """The decodes that run in this tick, and the span of each prefill in the given order."""
 
     decode_count: int
@@ -31,7 +31,7 @@ class PrefillWanted:
     """Tokens that a prefill wants, and its tenant if that has a share."""
 
     tokens: int
-    sharer: str | None = None
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +48,31 @@ class Budget:
     """The number of this prefill tick under `separate`. Tenants take turns to be first."""
 
 
-def share_budget(
+def split_budget(
     mix: Mix, decode_count: int, wanted: list[PrefillWanted], budget: Budget, cost: CostModel
-) -> BudgetShare:
+) -> BudgetSplit:
     """Split the budget between decodes and these prefills, the most senior first."""
     match mix:
         case Mix.DECODE_FIRST:
             decodes = min(decode_count, budget.tokens)
-            return BudgetShare(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
+            return BudgetSplit(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.PREFILL_FIRST:
             spans = _spans(wanted, budget.tokens, budget.chunk)
-            return BudgetShare(min(decode_count, budget.tokens - sum(spans)), spans)
+            return BudgetSplit(min(decode_count, budget.tokens - sum(spans)), spans)
         case Mix.BALANCED:
             half = budget.tokens // 2 if decode_count else 0
             left = budget.tokens - sum(each.tokens for each in wanted)
             decodes = min(decode_count, max(half, left, 1))
-            return BudgetShare(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
+            return BudgetSplit(decodes, _spans(wanted, budget.tokens - decodes, budget.chunk))
         case Mix.BOUNDED_STALL:
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
             if decodes:
                 least = max(PREFILL_MIN, decodes)
                 left = min(left, max(cost.prefill_within(budget.stall_s, decodes), least))
-            return BudgetShare(decodes, _spans(wanted, left, budget.chunk))
+            return BudgetSplit(decodes, _spans(wanted, left, budget.chunk))
         case Mix.SEPARATE:
-            return _share_apart(decode_count, wanted, budget)
+            return _split_apart(decode_count, wanted, budget)
         case _:
             assert_never(mix)
 
@@ -83,7 +83,7 @@ def within_stall(budget: Budget, cost: CostModel) -> Budget:
     return replace(budget, tokens=min(budget.tokens, tokens))
 
 
-def _share_apart(decode_count: int, wanted: list[PrefillWanted], budget: Budget) -> BudgetShare:
+def _split_apart(decode_count: int, wanted: list[PrefillWanted], budget: Budget) -> BudgetSplit:
     """The share of a tick under `separate`: decodes or prefills, as the caller decided."""
     assert not (decode_count and wanted), "a tick has one kind"
     decodes = min(decode_count, budget.tokens, budget.decode_batch_size or decode_count)
@@ -92,7 +92,7 @@ def _share_apart(decode_count: int, wanted: list[PrefillWanted], budget: Budget)
     given = _spans([wanted[at] for at in chosen], budget.tokens, budget.chunk)
     for at, span in zip(chosen, given, strict=True):
         spans[at] = span
-    return BudgetShare(decodes, tuple(spans))
+    return BudgetSplit(decodes, tuple(spans))
 
 
 def _choose_in_turn(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
@@ -104,8 +104,8 @@ def _choose_in_turn(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
     rounds: Counter[str | None] = Counter()
     order = []
     for at, want in enumerate(wanted):
-        order.append((rounds[want.sharer], tenants.setdefault(want.sharer, len(tenants)), at))
-        rounds[want.sharer] += 1
+        order.append((rounds[want.tenant], tenants.setdefault(want.tenant, len(tenants)), at))
+        rounds[want.tenant] += 1
     order.sort(key=lambda each: (each[0], (each[1] - budget.turn) % len(tenants), each[2]))
     return sorted(at for _, _, at in order[: budget.prefill_batch_size])
 
@@ -115,10 +115,10 @@ def _spans(wanted: list[PrefillWanted], tokens: int, chunk: int) -> tuple[int, .
     left = _portions(wanted, tokens, chunk)
     spans = []
     for want in wanted:
-        span = min(want.tokens, chunk, left.get(want.sharer, 0))
+        span = min(want.tokens, chunk, left.get(want.tenant, 0))
         spans.append(span)
         if span:
-            left[want.sharer] -= span
+            left[want.tenant] -= span
     return tuple(spans)
 
 
@@ -127,10 +127,10 @@ def _portions(wanted: list[PrefillWanted], tokens: int, chunk: int) -> dict[str 
     totals: dict[str | None, int] = {}
     for want in wanted:
         # With fewer tokens than tenants, the tenants of senior prefills get one each.
-        if want.sharer in totals or len(totals) < tokens:
-            totals[want.sharer] = totals.get(want.sharer, 0) + min(want.tokens, chunk)
+        if want.tenant in totals or len(totals) < tokens:
+            totals[want.tenant] = totals.get(want.tenant, 0) + min(want.tokens, chunk)
     portions = {}
-    for place, (sharer, total) in enumerate(sorted(totals.items(), key=lambda each: each[1])):
-        portions[sharer] = min(total, -(-tokens // (len(totals) - place)))
-        tokens -= portions[sharer]
+    for rank, (tenant, total) in enumerate(sorted(totals.items(), key=lambda each: each[1])):
+        portions[tenant] = min(total, -(-tokens // (len(totals) - rank)))
+        tokens -= portions[tenant]
     return portions

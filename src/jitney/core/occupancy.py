@@ -26,8 +26,8 @@ class Occupancy:
     def has_room(self, sequence: Sequence, match: Match, running: list[Sequence]) -> bool:
         """Whether the tenant would stay within its share if this sequence ran too."""
         blocks_max = self._blocks_max(sequence.request)
-        sharer = sequence.request.sharer
-        own = [each for each in running if each.request.sharer == sharer]
+        tenant = sequence.request.limited_tenant
+        own = [each for each in running if each.request.limited_tenant == tenant]
         if blocks_max is None or not own:
             return True
         held = self._memory.held_by(own) + self._memory.blocks_promised(own)
@@ -38,16 +38,16 @@ class Occupancy:
 
     def over_share(self, running: list[Sequence]) -> Set[str]:
         """Tenants that hold more than their share, with more than one sequence."""
-        by_sharer: dict[str, list[Sequence]] = {}
+        by_tenant: dict[str, list[Sequence]] = {}
         for sequence in running:
-            if sequence.request.sharer is not None:
-                by_sharer.setdefault(sequence.request.sharer, []).append(sequence)
+            if sequence.request.limited_tenant is not None:
+                by_tenant.setdefault(sequence.request.limited_tenant, []).append(sequence)
         found = set()
-        for sharer, own in by_sharer.items():
+        for tenant, own in by_tenant.items():
             blocks_max = self._blocks_max(own[0].request)
-            assert blocks_max is not None, "a sharer has a share"
+            assert blocks_max is not None, "a tenant has a share"
             if len(own) > 1 and self._memory.held_by(own) > blocks_max:
-                found.add(sharer)
+                found.add(tenant)
         return found
 
     def _blocks_max(self, request: Request) -> int | None:
@@ -65,10 +65,10 @@ def all_but_first(running: Iterable[Sequence], tenants: Set[str]) -> list[Sequen
     seen: set[str] = set()
     found = []
     for sequence in running:
-        sharer = sequence.request.sharer
-        if sharer is None or sharer not in tenants:
+        tenant = sequence.request.limited_tenant
+        if tenant is None or tenant not in tenants:
             continue
-        if sharer in seen:
+        if tenant in seen:
             found.append(sequence)
-        seen.add(sharer)
+        seen.add(tenant)
     return found

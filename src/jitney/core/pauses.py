@@ -1,28 +1,19 @@
 """Sequences that their callers paused: since when and until when.
 
 A paused sequence is not in the queue, but keeps its age. All its pauses together last at most
-PAUSE_S_MAX. Only a part of the queue's places may be paused, so that nobody can fill the engine
+PAUSE_S_MAX. Only a part of the queue may be paused, so that nobody can fill the engine
 with requests that do nothing. Called by the parts of the scheduler only.
 
 Tests: tests/unit/core/test_steering.py.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.counters import Counters
+from jitney.core.gate import Gate
 from jitney.core.queue import WaitQueue
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.strategy import Gate
-
-
-@dataclass(frozen=True, slots=True)
-class PauseTimes:
-    """When a pause began, and when it ends at the latest."""
-
-    start: float
-    end: float
 
 
 class Pauses:
@@ -33,7 +24,8 @@ class Pauses:
         self._gate = gate
         self._counters = counters
         self._count_max = count_max
-        self._pauses: dict[Sequence, PauseTimes] = {}
+        self._pauses: dict[Sequence, float] = {}
+        """When each pause began."""
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._pauses
@@ -47,18 +39,18 @@ class Pauses:
     @property
     def end_at(self) -> float | None:
         """When the first pause ends by itself."""
-        return min((pause.end for pause in self._pauses.values()), default=None)
+        return min(map(self._end_of, self._pauses), default=None)
 
     def begin(self, sequence: Sequence, now: float) -> None:
         """Pause the sequence, unless it was paused for too long or too many are paused."""
         if sequence in self._pauses:
             return
-        left_s = limits.PAUSE_S_MAX - sequence.history.paused_s
+        was_too_long = sequence.history.paused_s >= limits.PAUSE_S_MAX
         has_room = len(self._pauses) < self._count_max and self._queue.shares.may_pause(sequence)
-        if left_s <= 0 or not has_room:
+        if was_too_long or not has_room:
             self._counters.add("pauses_refused")
             return
-        self._pauses[sequence] = PauseTimes(now, now + left_s)
+        self._pauses[sequence] = now
         self._queue.shares.count(sequence, paused=1)
         self._counters.add("paused")
         if sequence.state is SequenceState.WAITING:
@@ -66,10 +58,10 @@ class Pauses:
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Let a paused sequence wait for its turn again; ignore any other one."""
-        pause = self._pauses.get(sequence)
-        if pause is None:
+        begun_at = self._pauses.get(sequence)
+        if begun_at is None:
             return
-        sequence.history.paused_s += max(0.0, now - pause.start)
+        sequence.history.paused_s += max(0.0, now - begun_at)
         self._counters.add("resumed")
         self.forget(sequence)
         if sequence.state is SequenceState.WAITING:
@@ -77,7 +69,7 @@ class Pauses:
 
     def end_due(self, now: float) -> None:
         """Resume sequences whose pauses reached the limit."""
-        for sequence in [each for each, pause in self._pauses.items() if pause.end <= now]:
+        for sequence in [each for each in self._pauses if self._end_of(each) <= now]:
             self._counters.add("pauses_ended")
             self.end(sequence, now)
 
@@ -95,3 +87,7 @@ class Pauses:
         """The sequence is not paused any more, or has ended."""
         if self._pauses.pop(sequence, None) is not None:
             self._queue.shares.count(sequence, paused=-1)
+
+    def _end_of(self, sequence: Sequence) -> float:
+        """When its pause ends at the latest."""
+        return self._pauses[sequence] + (limits.PAUSE_S_MAX - sequence.history.paused_s)

@@ -2,7 +2,7 @@
 
 Called on the engine thread, once each time a sequence joins the queue. It gets a `Candidate` and
 returns a number. It only orders the queue. A sequence that waited longer than `overtake_s` is still
-next, and places, memory and shares do not depend on the policy.
+next, and `max_num_seqs`, memory and shares do not depend on the policy.
 
 Tests: tests/unit/core/test_queue.py.
 """

@@ -1,6 +1,6 @@
 """Finds the slot with the longest prefix of a prompt: `Holding` and `PrefixIndex`.
 
-Prefixes are found by keys at multiples of PREFIX_CHUNK tokens (`Chain`). Then the tokens are
+Prefixes are found by keys at multiples of PREFIX_STRIDE tokens (`Chain`). Then the tokens are
 compared, because equal keys are no proof (invariant 6). Running sequences are in the index with all
 their known tokens. So a newcomer can see that another sequence will compute its prefix, and wait
 for it. Every waiting sequence is looked up in every tick. To be fast, a look-up does not read the
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jitney.core.chain import Chain
-from jitney.core.limits import PREFIX_CHUNK
+from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
-"""Holdings compared at one depth. They differ by less than a chunk, so a few are enough. Where
+"""Holdings compared at one depth. They differ by less than a stride, so a few are enough. Where
 decodes differ, a holding that is usable in part may hide a better one."""
 
 HoldingsByKey = dict[int, dict[int, "Holding"]]
@@ -67,17 +67,17 @@ class PrefixIndex:
 
     def extend(self, holding: Holding) -> None:
         """Index the tokens that became known or computed since the last call."""
-        for depth in range(holding.known_depth + 1, holding.known_count // PREFIX_CHUNK + 1):
+        for depth in range(holding.known_depth + 1, holding.known_count // PREFIX_STRIDE + 1):
             _put(self._promised, depth, holding)
             holding.known_depth = depth
-        for depth in range(holding.computed_depth + 1, holding.length // PREFIX_CHUNK + 1):
+        for depth in range(holding.computed_depth + 1, holding.length // PREFIX_STRIDE + 1):
             _take(self._promised, depth, holding)
             _put(self._computed, depth, holding)
             holding.computed_depth = depth
 
     def trim(self, holding: Holding, token_count: int) -> None:
         """Remove the holding from the index beyond so many tokens."""
-        kept = token_count // PREFIX_CHUNK
+        kept = token_count // PREFIX_STRIDE
         for depth in range(holding.known_depth, kept, -1):
             _take(
                 self._promised if depth > holding.computed_depth else self._computed, depth, holding
@@ -132,7 +132,7 @@ class PrefixIndex:
 def _usable(
     chain: Chain, holding: Holding, depth: int, length_max: int, *, is_computed: bool
 ) -> int:
-    common = depth * PREFIX_CHUNK + chain.tail(holding.chain, depth)
+    common = depth * PREFIX_STRIDE + chain.tail(holding.chain, depth)
     held_count = holding.length if is_computed else holding.known_count
     spanned, theirs = chain.spanned, holding.chain.spanned
     if spanned != theirs:

@@ -3,43 +3,29 @@
 The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next, the
 oldest first, under any policy. So no sequence is overtaken by one that arrived more than
 `overtake_s` later. Tenants that already run their full share are skipped as a whole, which costs
-nothing per sequence. Called by the scheduler only.
+nothing per sequence. `check_room` keeps the queue within its bounds. Called by the scheduler only.
 """
 
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Set
-from typing import Protocol
 
+from jitney.core.counters import Counters
 from jitney.core.ranking import Ranking, by_arrival
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
 from jitney.core.shares import Shares
+from jitney.errors import QueueFull
 
 Rank = tuple[float, float, int]
-"""The sort key of a line: the policy's number, arrival, order of submission."""
+"""The sort key of a queue: the policy's number, arrival, order of submission."""
 
 TENANTS_MAX = 4096
 """Above this many tenants, absent ones are forgotten, with their count of served tokens."""
 
 
-class WaitLine(Protocol):
-    """An order of waiting sequences."""
-
-    def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its place."""
-        ...
-
-    def remove(self, sequence: Sequence) -> None:
-        """Take it out."""
-        ...
-
-    def ordered(self, without: Set[str]) -> Iterator[Sequence]:
-        """All but those of these tenants, the next first. The line must not change meanwhile."""
-        ...
-
-
-class RankedLine:
-    """A line sorted by a number that is computed when a sequence joins."""
+class RankedQueue:
+    """A queue sorted by a number that is computed when a sequence joins."""
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking = ranking
@@ -48,8 +34,8 @@ class RankedLine:
         self._rank_of: dict[Sequence, Rank] = {}
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its place."""
-        rank = (self._ranking(sequence), sequence.arrived_at, sequence.order)
+        """Let a sequence wait here."""
+        rank = (self._ranking(sequence), sequence.accepted_at, sequence.order)
         assert rank not in self._sequences, rank
         insort(self._ranks, rank)
         self._sequences[rank] = sequence
@@ -76,76 +62,71 @@ class RankedLine:
         return len(self._ranks)
 
 
-class PartedLine:
-    """A line in parts: one for each tenant that has a share, and one for all others."""
+class PartedQueue:
+    """A queue in parts: one for each tenant that has a share, and one for all others."""
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking = ranking
-        self._parts: dict[str | None, RankedLine] = {}
+        self._parts: dict[str | None, RankedQueue] = {}
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its place."""
-        self._parts.setdefault(sequence.request.sharer, RankedLine(self._ranking)).add(sequence)
+        """Let a sequence wait here."""
+        part = sequence.request.limited_tenant
+        self._parts.setdefault(part, RankedQueue(self._ranking)).add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
-        part = sequence.request.sharer
+        part = sequence.request.limited_tenant
         self._parts[part].remove(sequence)
         if not self._parts[part].count:
             del self._parts[part]
 
     def count(self, without: Set[str]) -> int:
         """How many wait, without those of these tenants."""
-        return sum(line.count for part, line in self._parts.items() if part not in without)
+        return sum(queue.count for part, queue in self._parts.items() if part not in without)
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
         """All but those of these tenants, the next one first."""
-        lines = [line for part, line in self._parts.items() if part not in without]
-        if len(lines) == 1:
-            return lines[0].ordered()
+        queues = [queue for part, queue in self._parts.items() if part not in without]
+        if len(queues) == 1:
+            return queues[0].ordered()
         # No two ranks are equal, so sequences are never compared.
-        return (each for _, each in heapq.merge(*(line.ranked() for line in lines)))
+        return (each for _, each in heapq.merge(*(queue.ranked() for queue in queues)))
 
 
-class FairLine:
-    """A line per tenant. The next tenant is the one that was served the fewest tokens.
+class TenantQueues:
+    """A queue per tenant. The next tenant is the one that was served the fewest tokens.
 
     A tenant that comes back starts at the level of the least served present one. Otherwise it could
     block the others after being idle.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, RankedLine] = {}
-        self._waiting: dict[str, int] = {}
+        self._queues: dict[str, RankedQueue] = {}
         self._running: dict[str, int] = {}
         self._served: dict[str, float] = {}
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its tenant's line."""
+        """Let a sequence wait in its tenant's queue."""
         tenant = sequence.request.tenant
-        if not self._waiting.get(tenant) and not self._running.get(tenant):
-            here = [
-                self._served[name]
-                for name in self._served
-                if self._waiting.get(name) or self._running.get(name)
-            ]
+        if not self.is_here(tenant):
+            here = [self._served[name] for name in self._served if self.is_here(name)]
             self._served[tenant] = max(self._served.get(tenant, 0.0), min(here, default=0.0))
-        self._lines.setdefault(tenant, RankedLine(by_arrival)).add(sequence)
-        self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+        self._queues.setdefault(tenant, RankedQueue(by_arrival)).add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
-        tenant = sequence.request.tenant
-        self._lines[tenant].remove(sequence)
-        self._waiting[tenant] -= 1
+        self._queues[sequence.request.tenant].remove(sequence)
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
-        """The least served tenant's sequences first."""
+        """The least served tenant's sequences first. Nothing may change meanwhile."""
         tenants = [
-            tenant for tenant, count in self._waiting.items() if count and tenant not in without
+            tenant
+            for tenant, queue in self._queues.items()
+            if queue.count and tenant not in without
         ]
         for tenant in sorted(tenants, key=lambda name: (self._served[name], name)):
-            yield from self._lines[tenant].ordered()
+            yield from self._queues[tenant].ordered()
 
     def admit(self, sequence: Sequence) -> None:
         """The sequence runs: its tenant is present even if nothing of it waits."""
@@ -163,12 +144,13 @@ class FairLine:
         if len(self._served) <= TENANTS_MAX:
             return
         for tenant in [name for name in self._served if not self.is_here(name)]:
-            for table in (self._served, self._waiting, self._running, self._lines):
+            for table in (self._served, self._running, self._queues):
                 table.pop(tenant, None)
 
     def is_here(self, tenant: str) -> bool:
         """Whether any sequence of the tenant waits or runs."""
-        return bool(self._waiting.get(tenant) or self._running.get(tenant))
+        queue = self._queues.get(tenant)
+        return bool((queue is not None and queue.count) or self._running.get(tenant))
 
     def charge(self, tenant: str, token_count: int) -> None:
         """The tenant was served so many tokens."""
@@ -181,14 +163,10 @@ class WaitQueue:
     def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
         """Without a ranking, the policy is `fair`."""
         self._overtake_s = overtake_s
-        self.fair: FairLine | None = None
-        self._line: WaitLine
-        if ranking is None:
-            self._line = self.fair = FairLine()
-        else:
-            self._line = PartedLine(ranking)
-        self._arrivals = PartedLine(by_arrival)
-        self._newcomers = PartedLine(by_arrival)
+        self._by_policy = TenantQueues() if ranking is None else PartedQueue(ranking)
+        self.fair = self._by_policy if isinstance(self._by_policy, TenantQueues) else None
+        self._arrivals = PartedQueue(by_arrival)
+        self._newcomers = PartedQueue(by_arrival)
         """Waiting sequences that never ran."""
         self.shares = Shares()
         self.count = 0
@@ -201,7 +179,7 @@ class WaitQueue:
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait. A preempted one keeps its age."""
-        self._line.add(sequence)
+        self._by_policy.add(sequence)
         self._arrivals.add(sequence)
         if not sequence.has_started:
             self._newcomers.add(sequence)
@@ -212,7 +190,7 @@ class WaitQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence was admitted, or ended."""
-        self._line.remove(sequence)
+        self._by_policy.remove(sequence)
         self._arrivals.remove(sequence)
         if not sequence.has_started:
             self._newcomers.remove(sequence)
@@ -225,21 +203,60 @@ class WaitQueue:
     def rank_again(self, sequence: Sequence) -> None:
         """Sort the sequence again, because its rank has changed."""
         if self.fair is None:
-            self._line.remove(sequence)
-            self._line.add(sequence)
+            self._by_policy.remove(sequence)
+            self._by_policy.add(sequence)
 
     def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
         """Elders by age, then the others by policy, without those of these tenants."""
         elders = []
         for sequence in self._arrivals.ordered(without):
-            if now - sequence.arrived_at <= self._overtake_s:
+            if now - sequence.accepted_at <= self._overtake_s:
                 break
             elders.append(sequence)
         yield from elders
-        for sequence in self._line.ordered(without):
-            if now - sequence.arrived_at <= self._overtake_s:
+        for sequence in self._by_policy.ordered(without):
+            if now - sequence.accepted_at <= self._overtake_s:
                 yield sequence
 
     def oldest_newcomer(self, without: Set[str] = frozenset()) -> Sequence | None:
         """The oldest waiting sequence that never ran, without those of these tenants."""
         return next(self._newcomers.ordered(without), None)
+
+
+def check_room(
+    queue: WaitQueue,
+    sequences: list[Sequence],
+    settings: SchedulerSettings,
+    counters: Counters,
+    retry_s: float,
+) -> None:
+    """Raise QueueFull if there is no room for the sequences of a new request."""
+    _check_share(queue, sequences, counters, retry_s)
+    count = queue.count + len(sequences)
+    token_count = queue.token_count + sum(each.known_count for each in sequences)
+    requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
+    # An empty queue takes any request that fits the model, even above the bounds.
+    if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
+        return
+    counters.add("queue_full")
+    raise QueueFull(
+        f"{queue.count} requests with {queue.token_count} tokens are waiting already "
+        f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
+        retry_s,
+    )
+
+
+def _check_share(
+    queue: WaitQueue, sequences: list[Sequence], counters: Counters, retry_s: float
+) -> None:
+    share, tenant = sequences[0].request.share, sequences[0].request.tenant
+    if share is None or queue.shares.has_room(sequences):
+        return
+    counters.add("share_full")
+    held = queue.shares.held(tenant)
+    raise QueueFull(
+        f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
+        f"are waiting already, and its share of the queue is {share.waiting_max} and "
+        f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
+        retry_s,
+    )

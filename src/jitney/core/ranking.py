@@ -89,7 +89,7 @@ def _reason(error: BaseException) -> str:
 def _candidate(sequence: Sequence) -> Candidate:
     return Candidate(
         request_id=str(sequence.request.id),
-        arrived_at=sequence.arrived_at,
+        arrived_at=sequence.accepted_at,
         priority=sequence.priority,
         tenant=sequence.request.tenant,
         prompt_tokens=sequence.prompt_count,

@@ -83,6 +83,6 @@ class Request:
     request_timeout_s: float | None = None
 
     @property
-    def sharer(self) -> str | None:
+    def limited_tenant(self) -> str | None:
         """The tenant whose share it counts against; None if there is no share."""
         return None if self.share is None else self.tenant

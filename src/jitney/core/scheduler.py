@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample
-from jitney.core.bounds import check_room
-from jitney.core.composition import Composer
+from jitney.core.batch_choice import BatchChoice
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
 from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
+from jitney.core.queue import check_room
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
@@ -28,7 +28,7 @@ from jitney.core.sequences import LiveSequences
 from jitney.core.snapshot import Detail, Snapshot, describe
 from jitney.errors import Draining, InvalidRequest
 
-RETRY_SHARE = 0.25
+RETRY_PART = 0.25
 """A refused caller is asked to try again when this share of the waiting work is done."""
 
 
@@ -53,12 +53,12 @@ class Scheduler:
         self.counters = Counters()
         self._live = LiveSequences(settings, traits, self.counters)
         self._cost = CostModel()
-        self._composer = Composer(settings, self._live, self._cost, traits)
+        self._choice = BatchChoice(settings, self._live, self._cost, traits)
         self._deadlines = Deadlines(settings)
         self._batch_number = 0
         self._returned_number = 0
         self._drains = False
-        self._is_released = False
+        self._ends_waits = False
 
     def submit(self, request: Request, now: float) -> None:
         """Accept a request or raise. An accepted one ends exactly once (invariant 1)."""
@@ -104,7 +104,7 @@ class Scheduler:
         its age. It goes on by itself when its pauses reach PAUSE_S_MAX in all, or when the engine
         drains.
         """
-        if not self._is_released:
+        if not self._ends_waits:
             for sequence in self._live.by_request.get(request_id, ()):
                 self._live.paused.begin(sequence, now)
 
@@ -132,14 +132,14 @@ class Scheduler:
     def drain(self, now: float) -> None:
         """Take no new requests. Accepted ones run to their end, also paused ones."""
         self._drains = True
-        self.release(now)
+        self.end_waits(now)
 
-    def release(self, now: float) -> None:
+    def end_waits(self, now: float) -> None:
         """From now on groups start without waiting to be full, and all pauses end."""
-        self._is_released = True
+        self._ends_waits = True
         self._live.paused.end_all(now)
 
-    def depart(self) -> None:
+    def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
         self._live.stop_gathering()
 
@@ -155,11 +155,11 @@ class Scheduler:
         its share, or junior ones, are preempted.
         """
         self._live.stop_paused(now)
-        self._live.admit(now, drains=self._is_released)
+        self._live.admit(now, drains=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
-        for group in self._composer.groups(self._batch_number):
-            for sequence, span in self._composer.spans(group):
+        for candidates in self._choice.candidates(self._batch_number):
+            for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
                 if sequence.state is SequenceState.RUNNING and self._obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
@@ -211,23 +211,23 @@ class Scheduler:
         self._live.gate.observe(outcome.seconds)
         return events
 
-    def fail(self, message: str, now: float, suspects: tuple[Sequence, ...] = ()) -> list[Event]:
+    def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
 
-        No batch that was planned comes back. The suspects are the sequences of the batch that
-        failed, and each gets a strike. From a number of strikes on, a suspect stands alone in its
-        batch, so that the one that brings the backend down again and again ends alone
-        (invariant 10).
+        No batch that was planned comes back. `failed` are the sequences of the batch that
+        failed. A sequence with several failures in a row is a suspect and is alone in its batch, so
+        that the one that brings the backend down again and again ends alone (invariant 10).
         """
         self.counters.add("backend_failures")
         self._returned_number = self._batch_number
         self._live.lose_memory()
         events = self._live.take_events()
-        for sequence in suspects:
+        for sequence in failed:
             if sequence.state is not SequenceState.WAITING:
                 continue
-            sequence.strikes.add(sequence.known_count)
-            if sequence.strikes.count >= limits.STRIKES_MAX:
+            sequence.history.failed_count += 1
+            sequence.history.failed_known = sequence.known_count
+            if sequence.history.failed_count >= limits.FAILURES_MAX:
                 self.counters.add("struck_out")
                 events.append(self._live.end(sequence, FinishReason.FAILED, now, message))
         return events
@@ -245,7 +245,7 @@ class Scheduler:
     def wake_at(self, now: float) -> float | None:
         """When planning may have a new result though nothing arrives; None if never."""
         live = self._live
-        departure = live.gate.wake_at(live.line())
+        departure = live.gate.wake_at(live.newcomers())
         times = (departure, live.paused.end_at, self._deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
@@ -291,7 +291,7 @@ class Scheduler:
 
     def _retry_s(self) -> float:
         rate = self._cost.tokens_per_s
-        return RETRY_SHARE * self._live.queue.work_count / rate if rate else 1.0
+        return RETRY_PART * self._live.queue.work_count / rate if rate else 1.0
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Get memory for the sequence's span, if needed from others; false if it has to wait."""
@@ -312,8 +312,8 @@ class Scheduler:
         sequence.computed = entry.end
         if live.queue.fair is not None and entry.wants_token:
             live.queue.fair.charge(request.tenant, 1)
-        if sequence.computed > sequence.strikes.known_count:
-            sequence.strikes.count = 0  # it passed the position where the backend failed
+        if sequence.computed > sequence.history.failed_known:
+            sequence.history.failed_count = 0  # it passed the position where the backend failed
         kind = "completion" if entry.start >= sequence.prompt_count else "prompt"
         self.counters.add(f"computed_{kind}_tokens", entry.length)
         if sample.fault is not None or (entry.wants_token and sample.token is None):
@@ -353,11 +353,11 @@ class Scheduler:
         self, sequence: Sequence, entry: Entry, sample: Sample, events: list[Event]
     ) -> None:
         """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
-        start = max(entry.start, 1)
-        fresh = sample.prompt_logprobs[max(0, sequence.prompt_scored - start) :]
+        start, history = max(entry.start, 1), sequence.history
+        fresh = sample.prompt_logprobs[max(0, history.scored_count - start) :]
         if fresh:
-            start = sequence.prompt_scored
-            sequence.prompt_scored += len(fresh)
+            start = history.scored_count
+            history.scored_count += len(fresh)
             events.append(PromptEvent(sequence.request.id, sequence.index, start, fresh))
 
 

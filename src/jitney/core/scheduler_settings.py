@@ -71,7 +71,7 @@ class SchedulerSettings:
     wait_s: float | None = 0.0
     """How long newcomers are gathered before they run; None: until a group is full."""
     window_size: int | None = None
-    """So many newcomers end the window of `continuous` early; None: as many as have a place."""
+    """So many newcomers end the window of `continuous` early; None: as many as may run."""
     min_batch_size: int = 1
     """The smallest group that starts before `wait_s` is over."""
     group_answers: GroupAnswers = GroupAnswers.TOGETHER

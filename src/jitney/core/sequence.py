@@ -48,19 +48,6 @@ _MOVES = {
 
 
 @dataclass(slots=True)
-class Strikes:
-    """Backend failures in a row with this sequence, and its known tokens at the last one."""
-
-    count: int = 0
-    known_count: int = 0
-
-    def add(self, known_count: int) -> None:
-        """The backend failed again."""
-        self.count += 1
-        self.known_count = known_count
-
-
-@dataclass(slots=True)
 class History:
     """What happened to a sequence so far."""
 
@@ -72,6 +59,12 @@ class History:
     """Prompt tokens that were in the cache when it started."""
     preempted_count: int = 0
     paused_s: float = 0.0
+    scored_count: int = 1
+    """Prompt positions whose logprobs were reported, counting position 0, which has none."""
+    failed_count: int = 0
+    """Backend failures in a row with this sequence."""
+    failed_known: int = 0
+    """Known tokens at the last of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +75,7 @@ class Sequence:
     index: int
     sampling: Sampling
     known_max: int
-    arrived_at: float
+    accepted_at: float
     priority: Priority = field(init=False)
     tokens: list[int] = field(init=False)
     order: int = 0
@@ -92,10 +85,7 @@ class Sequence:
     computed: int = 0
     planned: int = 0
     pending: int = 0
-    prompt_scored: int = 1
-    """Prompt positions whose logprobs were reported, counting position 0, which has none."""
     chain: Chain | None = None
-    strikes: Strikes = field(default_factory=Strikes)
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
@@ -142,7 +132,13 @@ class Sequence:
     @property
     def is_suspect(self) -> bool:
         """Whether it may be what makes the backend fail. Suspects run one at a time."""
-        return self.strikes.count >= limits.STRIKES_QUARANTINE
+        return self.history.failed_count >= limits.SUSPECT_FAILURES
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether logprobs of its prompt are still to be reported."""
+        is_scored = self.sampling.prompt_logprobs is not None
+        return is_scored and self.history.scored_count < self.prompt_count
 
     @property
     def has_progressed(self) -> bool:

@@ -21,6 +21,7 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
+from jitney.core.gate import Newcomers, make_gate
 from jitney.core.memory import Memory
 from jitney.core.occupancy import Occupancy, all_but_first
 from jitney.core.pauses import Pauses
@@ -31,11 +32,11 @@ from jitney.core.request import Priority, RequestId
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.shares import paused_max
-from jitney.core.strategy import Line, make_gate
 from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
-"""Waiting sequences to look at for one place. One that waits for a prefix lets others pass."""
+"""Waiting sequences to look at before one is admitted. One that waits for a prefix lets others
+pass."""
 
 _ENDINGS = {
     FinishReason.STOP: "ended_finished",
@@ -89,10 +90,11 @@ class LiveSequences:
         return events
 
     def admit(self, now: float, *, drains: bool) -> None:
-        """Let waiting sequences run, as far as strategy, policy, places and memory allow."""
-        line = self.line()
-        is_gathered = line.oldest is not None and line.oldest.order <= self._gathered_order
-        self.gate.open(now, line, drains=drains or is_gathered)
+        """Let waiting sequences run, as far as strategy, policy, limits and memory allow."""
+        newcomers = self.newcomers()
+        oldest = newcomers.oldest
+        is_gathered = oldest is not None and oldest.order <= self._gathered_order
+        self.gate.open(now, newcomers, drains=drains or is_gathered)
         self._memory_full.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):
@@ -107,12 +109,11 @@ class LiveSequences:
         """Sequences that wait now need not wait for others to join them."""
         self._gathered_order = self._order
 
-    def line(self) -> Line:
-        """The newcomers that could be admitted if there is room, and the free places."""
+    def newcomers(self) -> Newcomers:
+        """The newcomers that could be admitted now, and how many sequences more may run."""
         held_back = self.held_back or frozenset()
-        places = self._settings.max_num_seqs - len(self.running)
         count, oldest = self.queue.newcomer_count(held_back), self.queue.oldest_newcomer(held_back)
-        return Line(count, oldest, places)
+        return Newcomers(count, oldest, self._settings.max_num_seqs - len(self.running))
 
     @property
     def joinable_count(self) -> int:
@@ -234,11 +235,11 @@ class LiveSequences:
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
         assert set(running) == set(self.running), "the list of running sequences is wrong"
         assert len(running) <= self._settings.max_num_seqs, len(running)
-        line = [sequence for sequence in waiting if sequence not in self.paused]
+        queued = [sequence for sequence in waiting if sequence not in self.paused]
         assert set(self.paused) <= set(live), "an ended sequence is paused"
-        assert self.queue.count == len(line), (self.queue.count, len(line))
-        assert self.queue.token_count == sum(s.known_count for s in line), "queue tokens"
-        self.queue.shares.check(line, list(self.paused), running)
+        assert self.queue.count == len(queued), (self.queue.count, len(queued))
+        assert self.queue.token_count == sum(s.known_count for s in queued), "queue tokens"
+        self.queue.shares.check(queued, list(self.paused), running)
         ended = sum(self._counters[name] for name in set(_ENDINGS.values()))
         assert self._counters["accepted"] == ended + len(live), (ended, len(live))
         for sequence in live:
@@ -256,25 +257,25 @@ class LiveSequences:
         without = without | self._memory_full
         if self.queue.shares.waiting_count(without):
             self._counters.add("share_waits")
-        candidates, strangers_count = self._candidates(now, without)
+        candidates, others_count = self._candidates(now, without)
         looked_at = 0
         for sequence in candidates:
-            sharer = sequence.request.sharer
-            if sharer in self._memory_full:
+            tenant = sequence.request.limited_tenant
+            if tenant in self._memory_full:
                 continue
-            self.deferred_count = strangers_count + looked_at
+            self.deferred_count = others_count + looked_at
             if looked_at >= LOOKAHEAD:
                 return False
             looked_at += 1
-            if self._is_quarantined(sequence):
+            if self._waits_for_suspect(sequence):
                 continue
             match = self.memory.find(sequence)
             if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
                 self._counters.add("prefix_waits")
                 continue
-            if sharer is not None and not self.occupancy.has_room(sequence, match, self.running):
+            if tenant is not None and not self.occupancy.has_room(sequence, match, self.running):
                 # The tenant's other sequences wait too. Those of other tenants pass.
-                self._memory_full.add(sharer)
+                self._memory_full.add(tenant)
                 continue
             # Nothing passes the sequence whose turn it is, or a large one would wait for ever.
             return self._admit(sequence, match, now)
@@ -291,8 +292,8 @@ class LiveSequences:
         full = self.queue.shares.full
         if not self.is_tick_full:
             return full
-        prefilling = {s.request.sharer for s in self.running if s.wanted_count > 1}
-        named = {sharer for sharer in prefilling if sharer is not None}
+        prefilling = {s.request.limited_tenant for s in self.running if s.wanted_count > 1}
+        named = {tenant for tenant in prefilling if tenant is not None}
         return full | named if named == prefilling else None
 
     def choose_victim(self, sequence: Sequence) -> Sequence | None:
@@ -303,9 +304,9 @@ class LiveSequences:
         """
         juniors = self.running[self.running.index(sequence) + 1 :]
         over_share = self.occupancy.over_share(self.running)
-        sharer, by_class = sequence.request.sharer, self.by_class
-        if sharer in over_share:
-            own = [each for each in juniors if each.request.sharer == sharer]
+        tenant, by_class = sequence.request.limited_tenant, self.by_class
+        if tenant in over_share:
+            own = [each for each in juniors if each.request.limited_tenant == tenant]
             return choose_for_memory(own, by_class=by_class)
         victims = all_but_first(self.running, over_share)
         victim = choose_for_memory(victims, by_class=by_class)
@@ -355,7 +356,7 @@ class LiveSequences:
         self.queue.shares.count(sequence, running=1)
         if self.queue.fair is not None:
             self.queue.fair.admit(sequence)
-            # Charged now, or one tenant would take all places of this tick.
+            # Charged now, or one tenant would take all room of this tick.
             self.queue.fair.charge(
                 sequence.request.tenant, sequence.known_count - sequence.computed
             )
@@ -363,7 +364,7 @@ class LiveSequences:
             history.started_at = now
             history.cached_count = sequence.computed
             self._counters.add("admitted")
-            waited_s = now - sequence.arrived_at
+            waited_s = now - sequence.accepted_at
             self._events.append(
                 StartEvent(sequence.request.id, sequence.index, now, waited_s, sequence.computed)
             )
@@ -373,7 +374,7 @@ class LiveSequences:
 
     def _preempt_over_share(self, sequence: Sequence, now: float) -> bool:
         """Preempt a sequence of a tenant above its share; false if there is none."""
-        if sequence.request.sharer is None:
+        if sequence.request.limited_tenant is None:
             return False
         victims = all_but_first(self.running, self.occupancy.over_share(self.running))
         victim = choose_for_memory(
@@ -404,7 +405,7 @@ class LiveSequences:
         self.preempt(victim, reason, now, by=sequence, keeps_memory=keeps_memory)
         return True
 
-    def _is_quarantined(self, sequence: Sequence) -> bool:
+    def _waits_for_suspect(self, sequence: Sequence) -> bool:
         """Whether it is a suspect and another suspect runs: they run one at a time."""
         if not sequence.is_suspect:
             return False

@@ -1,4 +1,4 @@
-"""Counts what tenants hold of the queue and of the places, and compares it with their `Share`.
+"""Counts what tenants hold of the queue and of `max_num_seqs`, and compares it with their `Share`.
 
 Only requests with a share are counted. All requests of a tenant have the same share. Called by the
 parts of the scheduler only.
@@ -12,7 +12,7 @@ from jitney.core.sequence import Sequence
 
 
 def paused_max(waiting_max: int) -> int:
-    """How many may be paused, for a queue with so many places."""
+    """How many may be paused, for a queue of this size."""
     return min(max(1, waiting_max // 4), limits.PAUSED_MAX)
 
 

@@ -1,7 +1,7 @@
 """The state of the scheduler at one moment: `Snapshot` in numbers, `Detail` for people.
 
 A snapshot is taken before and after every batch. It uses counts and the running sequences, never
-all slots: a turn must not be slower because many prefixes are cached. The detail (which sequence
+all slots: a tick must not be slower because many prefixes are cached. The detail (which sequence
 holds what, and why others wait) is made on demand, on the thread of the scheduler. Its reasons are
 those that the next admission would find, in the same order.
 """
@@ -34,7 +34,8 @@ class Snapshot:
     """Sequences that their callers paused. They do not count as waiting."""
     waiting_tokens: int
     deferred_count: int
-    """Waiting sequences that wait for a prefix, window, group, trial or share, not for room."""
+    """Waiting sequences that wait for a prefix, a window, a group, another suspect or their
+    tenant's share, not for room."""
     cached_count: int
     """Slots without a running sequence, kept for their prefixes."""
     kv_tokens: int
@@ -69,7 +70,7 @@ class WaitReason(StrEnum):
     """What a waiting sequence waits for."""
 
     SLOT = "slot"
-    """All places are taken."""
+    """As many sequences run as may."""
     MEMORY = "memory"
     """Its known tokens do not fit beside the running sequences."""
     PREFIX = "prefix"
@@ -81,7 +82,7 @@ class WaitReason(StrEnum):
     PAUSED = "paused"
     """Its caller paused it."""
     TRIAL = "trial"
-    """It was in several batches that failed. Such sequences run one at a time."""
+    """It is a suspect, and another suspect runs: they run one at a time."""
     SHARE = "share"
     """Its tenant runs, or holds in memory, as much as it may."""
     BUDGET = "budget"
@@ -107,10 +108,10 @@ class Waiting:
 
     request_id: RequestId
     index: int
-    arrived_at: float
+    accepted_at: float
     token_count: int
     priority: Priority
-    was_preempted: bool
+    ran_before: bool
     reason: WaitReason
 
 
@@ -166,12 +167,12 @@ def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> li
     is_blocked = False
     memory_full: set[str | None] = set()
     for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
-        sharer = sequence.request.sharer
+        tenant = sequence.request.limited_tenant
         reason = everyone or _reason(live, sequence, gathered)
-        if sharer in memory_full and reason in (WaitReason.MEMORY, WaitReason.NEXT):
+        if tenant in memory_full and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             reason = WaitReason.SHARE
-        if sharer is not None and reason is WaitReason.SHARE:
-            memory_full.add(sharer)
+        if tenant is not None and reason is WaitReason.SHARE:
+            memory_full.add(tenant)
         if everyone is None and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             if is_blocked:
                 reason = WaitReason.TURN
@@ -186,7 +187,7 @@ def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:
     return Waiting(
         sequence.request.id,
         sequence.index,
-        sequence.arrived_at,
+        sequence.accepted_at,
         sequence.known_count,
         sequence.priority,
         sequence.has_started,
@@ -205,16 +206,16 @@ def _reason_for_all(live: LiveSequences, settings: SchedulerSettings) -> WaitRea
 def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> WaitReason:
     if not live.gate.may_join(sequence):
         return gathered
-    sharer, held_back = sequence.request.sharer, live.held_back or frozenset()
-    if sharer in live.queue.shares.full:
+    tenant, held_back = sequence.request.limited_tenant, live.held_back or frozenset()
+    if tenant in live.queue.shares.full:
         return WaitReason.SHARE
-    if sharer in held_back:
+    if tenant in held_back:
         return WaitReason.BUDGET
     if sequence.is_suspect and any(other.is_suspect for other in live.running):
         return WaitReason.TRIAL
     match = live.memory.find(sequence)
     if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
         return WaitReason.PREFIX
-    if sharer is not None and not live.occupancy.has_room(sequence, match, live.running):
+    if tenant is not None and not live.occupancy.has_room(sequence, match, live.running):
         return WaitReason.SHARE
     return WaitReason.NEXT if live.has_memory(sequence, match) else WaitReason.MEMORY

@@ -4,7 +4,7 @@ from jitney.errors import InvalidRequest
 
 
 def utf8_bytes(text: str, where: str, parameter: str | None = None) -> bytes:
-    """The text in UTF-8. Raises InvalidRequest with the place of the text."""
+    """The text in UTF-8. Raises InvalidRequest with the name of the text."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:

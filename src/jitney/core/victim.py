@@ -13,7 +13,7 @@ from jitney.core.sequence import Sequence
 
 def seniority(sequence: Sequence, *, by_class: bool) -> tuple[int, float, int]:
     """The smaller, the more senior: class (if the policy uses classes), then age."""
-    return (-sequence.priority if by_class else 0, sequence.arrived_at, sequence.order)
+    return (-sequence.priority if by_class else 0, sequence.accepted_at, sequence.order)
 
 
 def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:
@@ -30,7 +30,7 @@ def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence
             sequence.priority if by_class else 0,
             not sequence.has_progressed,
             sequence.computed,
-            -sequence.arrived_at,
+            -sequence.accepted_at,
             -sequence.order,
         ),
     )
@@ -45,17 +45,17 @@ def choose_for_class(
     their class themselves. So a tenant cannot displace another tenant that would then run fewer
     sequences, unless the victim's class is below normal.
     """
-    counts = Counter(sequence.request.sharer for sequence in running)
-    mine = newcomer.request.sharer
+    counts = Counter(sequence.request.limited_tenant for sequence in running)
+    mine = newcomer.request.limited_tenant
     lower = [
         sequence
         for sequence in running
         if sequence.priority < newcomer.priority
         and sequence.has_progressed
         and not sequence.is_in_flight
-        and now - sequence.arrived_at <= overtake_s
+        and now - sequence.accepted_at <= overtake_s
         and (
-            (theirs := sequence.request.sharer) == mine
+            (theirs := sequence.request.limited_tenant) == mine
             or theirs is None
             or sequence.priority < Priority.NORMAL
             or counts[theirs] - 1 >= counts[mine] + 1
@@ -63,4 +63,4 @@ def choose_for_class(
     ]
     if not lower:
         return None
-    return min(lower, key=lambda s: (s.priority, s.computed, -s.arrived_at, -s.order))
+    return min(lower, key=lambda s: (s.priority, s.computed, -s.accepted_at, -s.order))

@@ -11,6 +11,7 @@ import threading
 import weakref
 from concurrent.futures import Future
 from enum import StrEnum
+from functools import partial
 
 from jitney.core.backend import Backend
 from jitney.core.request import Priority, Request, RequestId
@@ -20,7 +21,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
-from jitney.engine.inbox import Inbox, Stop, Submit, TickCall
+from jitney.engine.inbox import Inbox, Stop, Submit
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
@@ -149,24 +150,24 @@ class Engine:
 
         A handle passes its mailbox, because another live request may have the same id.
         """
-        self._inbox.cancel(request_id, mailbox, TickCall(Tick.cancel, (request_id, mailbox)))
+        self._inbox.cancel(request_id, mailbox, partial(self._tick.cancel, request_id, mailbox))
 
     def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Pause a request until it is resumed. Unknown ids are ignored."""
         key = (request_id, mailbox, "pause")
-        self._inbox.send_last(key, TickCall(Tick.pause, (request_id, mailbox)))
+        self._inbox.send_last(key, partial(self._tick.pause, request_id, mailbox))
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Let a paused request go on. Unknown ids are ignored."""
         key = (request_id, mailbox, "pause")
-        self._inbox.send_last(key, TickCall(Tick.resume, (request_id, mailbox)))
+        self._inbox.send_last(key, partial(self._tick.resume, request_id, mailbox))
 
     def reprioritise(
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
         """Change the class of a request. Unknown ids are ignored."""
         key = (request_id, mailbox, "priority")
-        self._inbox.send_last(key, TickCall(Tick.reprioritise, (request_id, priority, mailbox)))
+        self._inbox.send_last(key, partial(self._tick.reprioritise, request_id, priority, mailbox))
 
     @property
     def stalled_s(self) -> float:
@@ -204,20 +205,20 @@ class Engine:
         The answer comes between ticks. A stuck or stopped engine never answers: bound the wait.
         """
         answer: Future[Detail] = Future()
-        self._inbox.send(TickCall(Tick.look, (answer, characters_max)))
+        self._inbox.send(partial(self._tick.look, answer, characters_max))
         return answer
 
     def drain(self) -> None:
         """Take no new requests from now on. Returns at once."""
-        self._inbox.send(TickCall(Tick.drain))
+        self._inbox.send(self._tick.drain)
 
-    def release(self) -> None:
+    def end_waits(self) -> None:
         """From now on groups start without waiting to be full, and all pauses end."""
-        self._inbox.send(TickCall(Tick.release))
+        self._inbox.send(self._tick.end_waits)
 
-    def depart(self) -> None:
+    def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
-        self._inbox.send(TickCall(Tick.depart))
+        self._inbox.send(self._tick.stop_gathering)
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Finish live requests for at most `drain_s` seconds, cancel the rest, stop. Idempotent."""

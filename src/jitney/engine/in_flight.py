@@ -16,12 +16,12 @@ from jitney.core.sequence import Sequence, SequenceState
 from jitney.errors import BackendCrashed, BackendFailed
 from jitney.records import Member
 
-LEAD_SHARE = 0.15
+LEAD_PART = 0.15
 LEAD_S_MIN = 0.002
 """How long before the end of the first batch the second is planned: a share of the first's time,
 and a minimum. A pass may be faster than the last one, and planning and sending take time."""
 
-LIKE_SHARE = 0.125
+LIKE_PART = 0.125
 """How much the size of a batch may differ from the last one, to estimate its time from that."""
 
 
@@ -39,7 +39,7 @@ class LostBatch:
     """Why there is no outcome, and the sequences of the batch; none if the backend never got it."""
 
     error: Exception
-    suspects: tuple[Sequence, ...] = ()
+    sequences: tuple[Sequence, ...] = ()
 
 
 def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
@@ -69,7 +69,7 @@ class InFlight:
         self._sent: deque[SentBatch] = deque()
         self._last_tokens = 0
         self._last_s = 0.0
-        self._finished_at = 0.0
+        self._returned_at = 0.0
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -87,22 +87,22 @@ class InFlight:
     @property
     def begun_at(self) -> float:
         """When the oldest began: when it was sent, or when the one before it ended."""
-        return max(self._sent[0].sent_at, self._finished_at)
+        return max(self._sent[0].sent_at, self._returned_at)
 
     def spare_s(self, now: float) -> float | None:
         """How long to wait for the batch in flight before another is sent; None: send none."""
         if self._queueing is None or len(self._sent) != 1 or self._sent[0].error is not None:
             return None
         token_count = self._sent[0].planned.batch.token_count
-        if abs(token_count - self._last_tokens) > LIKE_SHARE * token_count:
+        if abs(token_count - self._last_tokens) > LIKE_PART * token_count:
             return None
-        lead_s = max(LEAD_SHARE * self._last_s, LEAD_S_MIN)
+        lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN)
         return max(0.0, self._last_s - lead_s - (now - self.begun_at))
 
     def receive(self, limit_s: float | None = None) -> Outcome | LostBatch | None:
         """The result of the oldest; None if it does not come within the limit.
 
-        It stays the oldest until `finish_oldest`.
+        It stays the oldest until `pop_oldest`.
         """
         planned = self._sent[0].planned
         try:
@@ -115,9 +115,9 @@ class InFlight:
             self._last_tokens, self._last_s = planned.batch.token_count, outcome.seconds
         return outcome
 
-    def finish_oldest(self, now: float) -> PlannedBatch:
+    def pop_oldest(self, now: float) -> PlannedBatch:
         """Remove and return the oldest: its outcome is applied now, and the next one begins."""
-        self._finished_at = now
+        self._returned_at = now
         return self._sent.popleft().planned
 
     def clear(self) -> None:

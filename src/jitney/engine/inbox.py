@@ -2,12 +2,14 @@
 
 It is bounded: when it is full of submissions, the next one is refused at once. Cancels and pauses
 are never refused, and repeating one costs nothing. A command wakes the engine thread if it sleeps.
+
+The engine thread takes submissions, cancels, stops and other calls in the order in which they were
+sent. After them come pauses, resumes and changes of class: for each request only the last one.
 """
 
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any  # Any: whatever a method takes
 
 from jitney.core.request import Request, RequestId
 from jitney.engine.mailbox import Mailbox
@@ -31,25 +33,20 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class TickCall:
-    """Call this method of the tick, between two batches."""
-
-    method: Callable[..., None]
-    arguments: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """Stop the engine: if it `drains`, after the last live request; else at once, with a cancel."""
 
     drains: bool
 
 
-Command = Submit | TickCall | Stop
+Action = Callable[[], None]
+"""To be called by the engine thread, between two batches."""
+
+Command = Submit | Stop | Action
 
 
 class Inbox:
-    """Commands that wait for the engine thread, in order of arrival."""
+    """Commands that wait for the engine thread."""
 
     def __init__(self, submits_max: int) -> None:
         assert submits_max >= 1, submits_max
@@ -58,7 +55,7 @@ class Inbox:
         self._commands: list[Command] = []
         self._submit_count = 0
         self._cancelled: set[tuple[RequestId, Mailbox | None]] = set()
-        self._replaceable: dict[Hashable, TickCall] = {}
+        self._replaceable: dict[Hashable, Action] = {}
         self._closed_by: EngineError | None = None
 
     def submit(self, command: Submit) -> None:
@@ -77,7 +74,7 @@ class Inbox:
             self._cancelled.discard((command.request.id, None))
             self._send(command)
 
-    def cancel(self, request_id: RequestId, mailbox: Mailbox | None, command: TickCall) -> None:
+    def cancel(self, request_id: RequestId, mailbox: Mailbox | None, command: Action) -> None:
         """Any thread. Send a cancel, unless the same one is waiting already."""
         with self._changed:
             is_new = (request_id, mailbox) not in self._cancelled
@@ -85,12 +82,12 @@ class Inbox:
                 self._cancelled.add((request_id, mailbox))
                 self._send(command)
 
-    def send(self, command: TickCall | Stop) -> None:
+    def send(self, command: Action | Stop) -> None:
         """Any thread. No effect when the engine has stopped: everything has ended then."""
         with self._changed:
             self._send(command)
 
-    def send_last(self, key: Hashable, command: TickCall) -> None:
+    def send_last(self, key: Hashable, command: Action) -> None:
         """Any thread. Of all waiting commands with the same key, only the last one is kept. So many
         pauses and resumes of a request take little memory."""
         with self._changed:
@@ -99,12 +96,12 @@ class Inbox:
                 self._changed.notify()
 
     def take(self) -> list[Command]:
-        """Engine thread: everything that arrived, oldest first."""
+        """Engine thread: everything that was sent."""
         if not self._commands and not self._replaceable:
             # Read without the lock: the next call finds what is missed here.
             return []
         with self._changed:
-            # After the submissions, because they may be for those requests.
+            # These come last, because they may be for requests that are submitted here.
             commands, self._commands = [*self._commands, *self._replaceable.values()], []
             self._replaceable.clear()
             self._submit_count = 0

@@ -9,12 +9,11 @@ Tests: tests/unit/engine/test_engine.py.
 
 import logging
 from collections import deque
-from typing import assert_never
 
 from jitney.core.backend import Backend
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.inbox import Command, Inbox, Stop, Submit, TickCall
+from jitney.engine.inbox import Command, Inbox, Stop, Submit
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, JitneyError
 
@@ -44,7 +43,7 @@ class Loop:
         """Run until a stop, until the backend is given up, or until a fault of the engine."""
         reason = EngineStopped("The engine was closed.")
         try:
-            while self._turn():
+            while self._run_once():
                 pass
         except Exception as error:
             _log.exception("The engine stops because of a fault of its own")
@@ -54,8 +53,8 @@ class Loop:
         finally:
             self._end(self._tick.stopped or reason)
 
-    def _turn(self) -> bool:
-        """One turn; false after the last."""
+    def _run_once(self) -> bool:
+        """Take commands, then one tick or a sleep; false after the last."""
         self._take_commands()
         if self._stop is not None and (not self._stop.drains or not self._tick.has_work):
             self._tick.cancel_all()
@@ -97,13 +96,11 @@ class Loop:
                     )
                 except JitneyError as error:
                     command.mailbox.end(Ending(None, error))
-            case TickCall(method, arguments):
-                method(self._tick, *arguments)
             case Stop():
                 self._stop = command
                 self._tick.drain()
-            case _:
-                assert_never(command)
+            case action:
+                action()
 
     def _end(self, reason: EngineError) -> None:
         self._tick.stop(reason)

@@ -19,7 +19,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from enum import Enum
 
 from jitney.core import limits
 from jitney.engine.answer import Delta, Ending
@@ -31,11 +31,11 @@ text."""
 
 
 class Awaited(Enum):
-    """What a reader waits for. The ending satisfies each of them."""
+    """What a reader waits for, and the words for its absence. The ending satisfies each of them."""
 
-    ACCEPTED = auto()
-    DELTA = auto()
-    ENDING = auto()
+    ACCEPTED = "was not accepted"
+    DELTA = "made no text"
+    ENDING = "did not end"
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Mailbox:
             self._claim(awaited)
             try:
                 if not self._changed.wait_for(lambda: self._is_ready(awaited), timeout):
-                    raise TimeoutError(f"The request was not over within {timeout:g} s")
+                    raise TimeoutError(f"The request {awaited.value} within {timeout:g} s")
             finally:
                 self._awaited = None
 

@@ -1,4 +1,4 @@
-"""One turn of the engine: expire, plan, execute, apply, collect, deliver.
+"""One tick of the engine: expire, plan, execute, apply, collect, deliver.
 
 It runs on one thread and waits only for the backend. In production the engine thread calls it; in
 tests, a simulator with a virtual clock. Only this module changes the scheduler and the collectors.
@@ -63,7 +63,7 @@ _log = logging.getLogger("jitney.engine")
 
 
 class Tick:
-    """Runs the turns of one engine."""
+    """Runs the ticks of one engine."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Tick:
         mailbox.accept()
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Cancel a request. Its caller gets the ending in the next turn. An unknown one is ignored.
+        """Cancel a request. Its caller gets the ending in the next tick. An unknown one is ignored.
 
         The ending comes later because many may be cancelled at once, and a measurement is needed
         before. With a mailbox, only the request of that mailbox is cancelled: another request may
@@ -171,16 +171,16 @@ class Tick:
         self.drains = True
         self._scheduler.drain(self._clock.now())
 
-    def release(self) -> None:
+    def end_waits(self) -> None:
         """From now on groups start without waiting to be full, and all pauses end."""
-        self._scheduler.release(self._clock.now())
+        self._scheduler.end_waits(self._clock.now())
 
-    def depart(self) -> None:
+    def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others."""
-        self._scheduler.depart()
+        self._scheduler.stop_gathering()
 
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
-        """One turn; whether a batch ran. `intake` takes new commands. It is called before a batch
+        """One tick; whether a batch ran. `intake` takes new commands. It is called before a batch
         is planned early and before an outcome is applied, so that cancels take effect before tokens
         are given out."""
         self._raise_stopped()
@@ -199,7 +199,7 @@ class Tick:
             self._lose(outcome, now)
             return True
         begun_at = self._in_flight.begun_at
-        planned = self._in_flight.finish_oldest(now)
+        planned = self._in_flight.pop_oldest(now)
         members = members_of(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         turn = Turn(begun_at, now, self._preempted_count, members)
@@ -229,7 +229,7 @@ class Tick:
         answer.set_result(replace(self._scheduler.detail(now), tails=tails))
 
     def wake_at(self, now: float) -> float | None:
-        """When a turn may have something to do though nothing new arrives; None: never."""
+        """When a tick may have something to do though nothing new arrives; None: never."""
         retry_at = self._recovery.retry_at
         scheduled = self._scheduler.wake_at(now)
         if retry_at is None:
@@ -244,7 +244,7 @@ class Tick:
         assert self.statistics.live_count == live_count, "requests were lost or doubled"
 
     def stop(self, error: EngineError) -> None:
-        """End every live request with this error, once. There will be no more turns."""
+        """End every live request with this error, once. There will be no more ticks."""
         if self.stopped is not None:
             return
         self.stopped = error
@@ -296,7 +296,7 @@ class Tick:
         self._in_flight.clear()
         self._recovery.lose(now)
         self._record(BackendLost(at=now, error=message, restarts_failed=0))
-        events = self._scheduler.fail(message, now, lost.suspects)
+        events = self._scheduler.fail(message, now, lost.sequences)
         self._collect(events, now)
         self._measure()
         self._deliver(now)
@@ -367,7 +367,7 @@ class Tick:
         for _ in range(len(self._ended)):
             collector = self._ended[0]
             if holds_answers and collector.is_answered:
-                # Checked again at every turn: the ending is made only when it is given out.
+                # Checked again at every tick: the ending is made only when it is given out.
                 self._held.add(collector.request.id)
                 self._ended.rotate(-1)
                 continue

@@ -107,7 +107,7 @@ class Service:
         self.admission.is_draining = True
         self.bodies.drain()
         # No new request can fill a group now, and no call can resume a paused one.
-        self.engine.release()
+        self.engine.end_waits()
 
     async def stop(self) -> None:
         """End the engine. Callers with running requests get an error."""

@@ -1,7 +1,7 @@
 """Invariant 10: a failure in the backend harms only what it must, and the engine goes on.
 
 A fault of one entry fails that sequence and no other. A lost batch fails nobody, except one that
-was part of STRIKES_MAX of them. The poisoned end with an error; when nothing but poison loses
+was part of FAILURES_MAX of them. The poisoned end with an error; when nothing but poison loses
 batches, nobody else fails at all.
 """
 
@@ -9,7 +9,7 @@ from collections import Counter
 
 from jitney.core.batch import Batch
 from jitney.core.events import FinishEvent, FinishReason
-from jitney.core.limits import STRIKES_MAX
+from jitney.core.limits import FAILURES_MAX
 from tests.simulation.alone import Oracle
 from tests.simulation.seen import (
     Happened,
@@ -82,7 +82,7 @@ class IsolationChecker:
         if event.reason is not FinishReason.FAILED or name == faulty:
             return
         lost = self._lost_count[name]
-        if lost < STRIKES_MAX:
+        if lost < FAILURES_MAX:
             raise Violation(NAME, f"{name} failed after {lost} lost batches: {event.message}")
         if not is_poisoned and not self._by_chance:
             raise Violation(NAME, f"{name} is innocent and failed in place of a poisoned one")

@@ -11,7 +11,7 @@ def sequence(
     name: str = "a",
     prompt: tuple[int, ...] = (1, 2, 3),
     *,
-    arrived_at: float = 0.0,
+    accepted_at: float = 0.0,
     tokens_max: int = 16,
     priority: Priority = Priority.NORMAL,
     tenant: str = "",
@@ -25,7 +25,7 @@ def sequence(
         priority=priority,
         tenant=tenant,
     )
-    made = make_sequences(request, frozenset({EOS}), 100_000, arrived_at)[0]
+    made = make_sequences(request, frozenset({EOS}), 100_000, accepted_at)[0]
     made.order = sum(ord(letter) for letter in name)
     return made
 

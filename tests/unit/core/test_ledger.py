@@ -42,7 +42,7 @@ class LedgerMachine(RuleBasedStateMachine):
         source = data.draw(st.sampled_from(sorted(self.lengths)))
         target = data.draw(st.sampled_from(sorted(set(range(SLOTS)) - set(self.lengths))))
         length = data.draw(st.integers(0, self.lengths[source]))
-        self.ledger.share(source, target, length)
+        self.ledger.copy(source, target, length)
         self.blocks[target] = self.blocks[source][: length // self.block]
         if length % self.block:
             self.blocks[target].append(next(self.fresh))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.core.cost import CostModel
-from jitney.core.mix import PREFILL_MIN, Budget, PrefillWanted, share_budget, within_stall
+from jitney.core.mix import PREFILL_MIN, Budget, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix
 
 
@@ -36,7 +36,7 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
         decode_count = 0  # never both
     budget = Budget(max(1, decode_count + len(wanted)) + spare, chunk, 0.05)
     cost = slow_model() if is_slow else CostModel()
-    share = share_budget(mix, decode_count, wanted, budget, cost)
+    share = split_budget(mix, decode_count, wanted, budget, cost)
     assert share.decode_count + sum(share.spans) <= budget.tokens
     assert 0 <= share.decode_count <= decode_count
     assert len(share.spans) == len(wanted)
@@ -60,7 +60,7 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
 )
 def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...]) -> None:
     """Guards the meaning of each name, at a budget that is not enough for all."""
-    share = share_budget(
+    share = split_budget(
         mix, 6, [PrefillWanted(50), PrefillWanted(50)], Budget(10, 8, 0.05), CostModel()
     )
     assert (share.decode_count, share.spans) == (decodes, spans)
@@ -69,9 +69,9 @@ def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...
 def test_separate_ticks_are_sized_apart() -> None:
     """Guards `prefill_batch_size` and `decode_batch_size`: sequences, whatever their tokens."""
     budget = Budget(100, 8, 0.05, prefill_batch_size=2, decode_batch_size=3)
-    share = share_budget(Mix.SEPARATE, 0, [PrefillWanted(50)] * 4, budget, CostModel())
+    share = split_budget(Mix.SEPARATE, 0, [PrefillWanted(50)] * 4, budget, CostModel())
     assert (share.decode_count, share.spans) == (0, (8, 8, 0, 0))
-    share = share_budget(Mix.SEPARATE, 9, [], budget, CostModel())
+    share = split_budget(Mix.SEPARATE, 9, [], budget, CostModel())
     assert (share.decode_count, share.spans) == (3, ())
 
 
@@ -90,13 +90,13 @@ def test_a_tick_of_prefills_that_others_wait_for_is_bounded() -> None:
 def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:
     """Guards the inter-token time, and the prompt that would miss it by its mere presence."""
     wanted = [PrefillWanted(1000)]
-    share = share_budget(Mix.BOUNDED_STALL, 2, wanted, Budget(512, 512, 0.5), slow_model())
+    share = split_budget(Mix.BOUNDED_STALL, 2, wanted, Budget(512, 512, 0.5), slow_model())
     assert PREFILL_MIN < share.spans[0] < 80
-    share = share_budget(
+    share = split_budget(
         Mix.BOUNDED_STALL, 2, [PrefillWanted(1000)], Budget(512, 512, 0.0001), slow_model()
     )
     assert share.spans == (PREFILL_MIN,)
-    share = share_budget(
+    share = split_budget(
         Mix.BOUNDED_STALL, 0, [PrefillWanted(1000)], Budget(512, 512, 0.0001), slow_model()
     )
     assert share.spans == (512,)
@@ -107,12 +107,12 @@ def test_tenants_share_the_prefill_of_a_tick_alike() -> None:
     long = [PrefillWanted(4000, "a")] * 5
     for short, tokens, expected in ((40, 200, (160, 40)), (400, 200, (100, 100)), (400, 1, (1, 0))):
         wanted = [*long, PrefillWanted(short, "b")]
-        share = share_budget(Mix.DECODE_FIRST, 0, wanted, Budget(tokens, 512, 0.1), CostModel())
+        share = split_budget(Mix.DECODE_FIRST, 0, wanted, Budget(tokens, 512, 0.1), CostModel())
         assert share.spans == (expected[0], 0, 0, 0, 0, expected[1])
 
 
 def test_prefill_goes_on_by_as_much_as_there_are_decodes() -> None:
     """Guards new prompts where decodes alone take all of the time there is."""
     budget = Budget(512, 512, 0.0001)
-    share = share_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, slow_model())
+    share = split_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, slow_model())
     assert share.spans == (40,)

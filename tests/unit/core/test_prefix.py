@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jitney.core import chain
 from jitney.core.chain import Chain
-from jitney.core.limits import PREFIX_CHUNK
+from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import Holding, Match, PrefixIndex
 from tests.unit.core.sequences import sequence
 
@@ -35,7 +35,7 @@ def test_it_finds_what_a_plain_search_finds(held: list[list[int]], tokens: list[
     Fewer holdings than are compared at one depth, so the plain search is the exact answer.
     """
     index = PrefixIndex()
-    base = [0] * PREFIX_CHUNK
+    base = [0] * PREFIX_STRIDE
     for slot, each in enumerate(held):
         holding(index, slot, (*base, *each), len(base) + len(each))
     wanted = base + tokens

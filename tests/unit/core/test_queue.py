@@ -26,8 +26,8 @@ def test_fifo_is_the_order_of_arrival() -> None:
     """Guards the default: neither length nor class matters."""
     queue = filled(
         Policy.FIFO,
-        sequence("a", arrived_at=2.0, priority=Priority.CRITICAL),
-        sequence("b", arrived_at=1.0, tokens_max=900),
+        sequence("a", accepted_at=2.0, priority=Priority.CRITICAL),
+        sequence("b", accepted_at=1.0, tokens_max=900),
     )
     assert names(queue) == ["b", "a"]
 
@@ -36,9 +36,9 @@ def test_priority_goes_by_class_and_then_by_age() -> None:
     """Guards the classes: the higher first, the older first within one."""
     queue = filled(
         Policy.PRIORITY,
-        sequence("a", arrived_at=0.0, priority=Priority.LOW),
-        sequence("b", arrived_at=2.0, priority=Priority.HIGH),
-        sequence("c", arrived_at=1.0, priority=Priority.HIGH),
+        sequence("a", accepted_at=0.0, priority=Priority.LOW),
+        sequence("b", accepted_at=2.0, priority=Priority.HIGH),
+        sequence("c", accepted_at=1.0, priority=Priority.HIGH),
     )
     assert names(queue) == ["c", "b", "a"]
 
@@ -58,9 +58,9 @@ def test_fair_serves_the_tenant_that_had_least() -> None:
     """Guards fairness: many requests of one tenant do not stand before one of another."""
     queue = filled(
         Policy.FAIR,
-        sequence("a", arrived_at=0.0, tenant="many"),
-        sequence("b", arrived_at=1.0, tenant="many"),
-        sequence("c", arrived_at=2.0, tenant="one"),
+        sequence("a", accepted_at=0.0, tenant="many"),
+        sequence("b", accepted_at=1.0, tenant="many"),
+        sequence("c", accepted_at=2.0, tenant="one"),
     )
     assert queue.fair is not None
     queue.fair.charge("many", 100)
@@ -82,9 +82,9 @@ def test_elders_come_first_under_every_policy(policy: Policy) -> None:
     """Guards invariant 8: who waited longer than `overtake_s` is next, the oldest first."""
     queue = filled(
         policy,
-        sequence("new", arrived_at=9.0, tokens_max=1, priority=Priority.CRITICAL, tenant="x"),
-        sequence("older", arrived_at=1.0, tokens_max=800, priority=Priority.LOW, tenant="y"),
-        sequence("oldest", arrived_at=0.0, tokens_max=900, priority=Priority.LOW, tenant="y"),
+        sequence("new", accepted_at=9.0, tokens_max=1, priority=Priority.CRITICAL, tenant="x"),
+        sequence("older", accepted_at=1.0, tokens_max=800, priority=Priority.LOW, tenant="y"),
+        sequence("oldest", accepted_at=0.0, tokens_max=900, priority=Priority.LOW, tenant="y"),
         overtake_s=5.0,
     )
     if queue.fair is not None:

@@ -8,7 +8,7 @@ from jitney.core.backend import Traits
 from jitney.core.batch import Outcome, Sample
 from jitney.core.deadlines import ENDED_KEPT
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
-from jitney.core.limits import STRIKES_MAX
+from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
@@ -80,7 +80,7 @@ def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
         "second": FinishReason.FAILED,
     }
     assert one.counters["struck_out"] == 2
-    assert one.counters["backend_failures"] <= 2 * STRIKES_MAX
+    assert one.counters["backend_failures"] <= 2 * FAILURES_MAX
 
 
 def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
@@ -251,7 +251,7 @@ def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:
     """Guards invariant 10: a process that died while idle is no fault of the next batch."""
     one = scheduler()
     one.submit(request("innocent"), 0.0)
-    for _ in range(STRIKES_MAX + 1):
+    for _ in range(FAILURES_MAX + 1):
         planned(one)
         assert not any(isinstance(e, FinishEvent) for e in one.fail("gone", 0.0))
     assert one.counters["struck_out"] == 0

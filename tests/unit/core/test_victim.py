@@ -81,7 +81,7 @@ def test_nobody_is_left_with_fewer_than_the_one_who_displaces_him() -> None:
 
 def test_seniority_is_class_then_age() -> None:
     """Guards the order that preemption follows, without which it could go round in circles."""
-    young = sequence("a", arrived_at=5.0, priority=Priority.HIGH)
-    old = sequence("b", arrived_at=1.0)
+    young = sequence("a", accepted_at=5.0, priority=Priority.HIGH)
+    old = sequence("b", accepted_at=1.0)
     assert seniority(old, by_class=False) < seniority(young, by_class=False)
     assert seniority(young, by_class=True) < seniority(old, by_class=True)

@@ -6,7 +6,7 @@ import pytest
 
 from jitney.core.batch import Batch, Entry, Outcome, Sample
 from jitney.core.scheduler import PlannedBatch
-from jitney.engine.in_flight import LEAD_S_MIN, LEAD_SHARE, InFlight, LostBatch
+from jitney.engine.in_flight import LEAD_PART, LEAD_S_MIN, InFlight, LostBatch
 from jitney.errors import BackendCrashed, BackendFailed
 from tests.unit.core.sequences import sequence
 
@@ -23,7 +23,7 @@ def received(in_flight: InFlight, now: float = 0.0) -> Outcome:
     """The outcome of the oldest, taken in."""
     outcome = in_flight.receive()
     assert isinstance(outcome, Outcome)
-    in_flight.finish_oldest(now)
+    in_flight.pop_oldest(now)
     return outcome
 
 
@@ -76,13 +76,13 @@ def test_a_second_batch_waits_until_the_first_is_nearly_done() -> None:
     assert in_flight.spare_s(0.0) is None, "how long the first one takes is not known"
     received(in_flight, 1.0)
     in_flight.send(planned(2), 2.0)
-    assert in_flight.spare_s(2.0) == pytest.approx((1 - LEAD_SHARE) * SECONDS)
-    assert in_flight.spare_s(2.0 + SECONDS / 2) == pytest.approx((0.5 - LEAD_SHARE) * SECONDS)
+    assert in_flight.spare_s(2.0) == pytest.approx((1 - LEAD_PART) * SECONDS)
+    assert in_flight.spare_s(2.0 + SECONDS / 2) == pytest.approx((0.5 - LEAD_PART) * SECONDS)
     assert in_flight.spare_s(9.0) == 0.0, "it may be done any moment"
     in_flight.send(planned(3), 2.1)
     assert in_flight.spare_s(2.1) is None, "two are under way"
     received(in_flight, 2.3)
-    assert in_flight.spare_s(2.4) == pytest.approx((0.5 - LEAD_SHARE) * SECONDS), "begun at 2.3"
+    assert in_flight.spare_s(2.4) == pytest.approx((0.5 - LEAD_PART) * SECONDS), "begun at 2.3"
 
 
 def test_the_time_of_a_batch_is_told_from_one_of_about_its_size() -> None:
@@ -137,6 +137,6 @@ def test_a_batch_that_did_not_get_away_is_told_in_its_turn(
     lost = in_flight.receive()
     assert isinstance(lost, LostBatch)
     assert lost.error is fault
-    assert bool(lost.suspects) is was_reached
+    assert bool(lost.sequences) is was_reached
     in_flight.clear()
     assert not in_flight

@@ -180,7 +180,7 @@ class ProcessBackend:
         After any other end, or after several kills, this raises: the question itself may be what
         ends processes, and must not end every next one. Only the engine starts new processes.
         """
-        for attempt in range(limits.STRIKES_MAX):
+        for attempt in range(limits.FAILURES_MAX):
             worker = self._await_ready()
             if not turn.acquire(QUESTION_S_MAX):
                 raise BackendFailed(f"The backend is too busy for {channel}; try again later.")
@@ -188,7 +188,7 @@ class ProcessBackend:
                 where = worker.texts if channel == "texts" else worker.constraints
                 return worker.ask(where, question, expected, QUESTION_S_MAX)
             except BackendCrashed as crash:
-                if crash.signal != signal.SIGKILL or attempt == limits.STRIKES_MAX - 1:
+                if crash.signal != signal.SIGKILL or attempt == limits.FAILURES_MAX - 1:
                     raise
             finally:
                 turn.release()

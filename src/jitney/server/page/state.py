@@ -180,10 +180,10 @@ class PageState:
         return {
             "request": self._name(waiting.request_id, viewer),
             "index": waiting.index,
-            "waited_s": now - waiting.arrived_at,
+            "waited_s": now - waiting.accepted_at,
             "tokens": waiting.token_count,
             "priority": waiting.priority.name.lower(),
-            "preempted": waiting.was_preempted,
+            "preempted": waiting.ran_before,
             "reason": _REASONS[waiting.reason],
         }
 

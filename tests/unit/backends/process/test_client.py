@@ -236,7 +236,7 @@ def test_a_text_that_ends_every_process_is_given_up(
             backend.reset()
         with pytest.raises(BackendCrashed, match="signal 9"):
             answer.result()
-    assert len(set(asked)) == limits.STRIKES_MAX
+    assert len(set(asked)) == limits.FAILURES_MAX
 
 
 def test_a_process_that_died_while_nothing_ran_is_found_dead(backend: ProcessBackend) -> None:

@@ -23,19 +23,22 @@ ticks are slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The newcomers that a gate decides about, and the free places.
+class Newcomers:
+    """The waiting sequences that a gate decides about, and how many sequences more may run.
 
     A newcomer has never run. A sequence that was preempted or paused may join at any time.
     """
 
     count: int
     oldest: Sequence | None
-    places: int
+    room: int
 
 
 class Gate(Protocol):
-    """Lets newcomers join, one by one, as the strategy allows."""
+    """Lets newcomers join, one by one, as the strategy allows.
+
+    What only returns here is for strategies that need it.
+    """
 
     @property
     def is_open(self) -> bool:
@@ -45,35 +48,35 @@ class Gate(Protocol):
     @property
     def holds_answers(self) -> bool:
         """Whether answers are held back now, to be given out with others."""
+        return False
+
+    def open(self, now: float, newcomers: Newcomers, *, drains: bool) -> None:
+        """Decide which newcomers may join in this tick."""
         ...
 
-    def open(self, now: float, line: Line, *, drains: bool) -> None:
-        """Decide which newcomers may join in this tick."""
+    def wake_at(self, newcomers: Newcomers) -> float | None:
+        """When the gate will open if nothing else arrives."""
         ...
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now."""
-        ...
+        return self.is_open or sequence.has_started
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted."""
-        ...
+        return
 
     def close(self) -> None:
         """No other sequence can join in this tick."""
-        ...
+        return
 
     def left(self, sequence: Sequence) -> None:
         """The sequence ended, or was paused."""
-        ...
+        return
 
     def observe(self, seconds: float) -> None:
         """A tick took this long."""
-        ...
-
-    def wake_at(self, line: Line) -> float | None:
-        """When the gate will open if nothing else arrives."""
-        ...
+        return
 
 
 def make_gate(settings: SchedulerSettings, counters: Counters) -> Gate:
@@ -83,7 +86,7 @@ def make_gate(settings: SchedulerSettings, counters: Counters) -> Gate:
     return Groups(settings, counters)
 
 
-class Window:
+class Window(Gate):
     """Newcomers join when the oldest has waited `wait_s`, or when there are enough of them.
 
     With `wait_s` 0 they join at once.
@@ -102,50 +105,30 @@ class Window:
         """Whether newcomers may join."""
         return self._is_open
 
-    @property
-    def holds_answers(self) -> bool:
-        """Never: each is answered when it ends."""
-        return False
-
-    def open(self, now: float, line: Line, *, drains: bool) -> None:
+    def open(self, now: float, newcomers: Newcomers, *, drains: bool) -> None:
         """Let newcomers in when the window is over, or when there are enough of them."""
-        is_over = line.oldest is None or line.oldest.arrived_at + self._wait_s <= now
-        is_enough = line.count >= min(self._size, max(line.places, 1))
+        oldest = newcomers.oldest
+        is_over = oldest is None or oldest.accepted_at + self._wait_s <= now
+        is_enough = newcomers.count >= min(self._size, max(newcomers.room, 1))
         self._is_open = drains or is_over or is_enough
         if not self._is_open:
             self._counters.add("window_waits")
         elif not is_over:
             self._counters.add("windows_filled")
 
-    def may_join(self, sequence: Sequence) -> bool:
-        """Whether this sequence may be admitted now."""
-        return self._is_open or sequence.has_started
-
-    def joined(self, sequence: Sequence) -> None:
-        """A window does not know its members."""
-
-    def close(self) -> None:
-        """Nothing to do: the next tick checks the window again."""
-
-    def left(self, sequence: Sequence) -> None:
-        """A window does not know its members."""
-
-    def observe(self, seconds: float) -> None:
-        """A window does not depend on ticks."""
-
-    def wake_at(self, line: Line) -> float | None:
+    def wake_at(self, newcomers: Newcomers) -> float | None:
         """The end of the window, while a newcomer waits for it."""
-        if self._is_open or line.oldest is None:
+        if self._is_open or newcomers.oldest is None:
             return None
-        return line.oldest.arrived_at + self._wait_s
+        return newcomers.oldest.accepted_at + self._wait_s
 
 
-class Groups:
+class Groups(Gate):
     """A group starts when it is full or its oldest has waited `wait_s`, and runs to its end.
 
-    `static` and `dynamic` groups have `max_num_seqs` places. The size of `adaptive` groups depends
-    on the queue and the time of a tick. A group smaller than `min_batch_size` starts only when the
-    wait is over.
+    `static` and `dynamic` groups have up to `max_num_seqs` members. The size of `adaptive` groups
+    depends on the queue and the time of a tick. A group smaller than `min_batch_size` starts only
+    when the wait is over.
     """
 
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
@@ -153,50 +136,46 @@ class Groups:
         self._counters = counters
         self._size_last = settings.max_num_seqs
         self._latency_s = 0.0
-        self._places = 0
+        self._room = 0
         self._members: set[Sequence] = set()
 
     @property
     def is_open(self) -> bool:
-        """Whether the group that starts has places left."""
-        return self._places > 0
+        """Whether the group that starts has room left."""
+        return self._room > 0
 
     @property
     def holds_answers(self) -> bool:
         """Whether a group runs whose answers are given out when all have ended."""
         return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
 
-    def open(self, now: float, line: Line, *, drains: bool) -> None:
+    def open(self, now: float, newcomers: Newcomers, *, drains: bool) -> None:
         """Start a new group if the last one has ended and this one may start."""
         if self._members:
             return
-        self._places = 0
-        if line.oldest is None:
+        self._room = 0
+        if newcomers.oldest is None:
             return
-        size = self._next_size(line.count)
+        size = self._next_size(newcomers.count)
         least = max(size, self._settings.min_batch_size)
-        if line.count >= least or drains or self._is_over(line.oldest, now):
-            self._places = min(line.count, least)
+        if newcomers.count >= least or drains or self._is_over(newcomers.oldest, now):
+            self._room = min(newcomers.count, least)
             self._size_last = size
             self._counters.add("groups_departed")
-        elif line.count >= size:
+        elif newcomers.count >= size:
             self._counters.add("minimum_waits")
         elif self._settings.wait_s is None:
             self._counters.add("waits_until_full")
 
-    def may_join(self, sequence: Sequence) -> bool:
-        """Whether this sequence may be admitted now."""
-        return self.is_open or sequence.has_started
-
     def joined(self, sequence: Sequence) -> None:
-        """The sequence was admitted. A newcomer takes a place."""
+        """The sequence was admitted. A newcomer takes room."""
         self._members.add(sequence)
         if not sequence.has_started:
-            self._places -= 1
+            self._room -= 1
 
     def close(self) -> None:
-        """No other sequence can join: the places left stay empty."""
-        self._places = 0
+        """No other sequence can join: the room that is left stays empty."""
+        self._room = 0
 
     def left(self, sequence: Sequence) -> None:
         """The sequence ended or was paused. After the last one the next group may start."""
@@ -206,18 +185,18 @@ class Groups:
         """A tick took this long. `adaptive` uses it."""
         self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
 
-    def wake_at(self, line: Line) -> float | None:
+    def wake_at(self, newcomers: Newcomers) -> float | None:
         """When a group will start if nothing else arrives."""
-        if self._members or line.oldest is None or self._settings.wait_s is None:
+        if self._members or newcomers.oldest is None or self._settings.wait_s is None:
             return None
-        return line.oldest.arrived_at + self._settings.wait_s
+        return newcomers.oldest.accepted_at + self._settings.wait_s
 
     def _is_over(self, oldest: Sequence, now: float) -> bool:
         wait_s = self._settings.wait_s
-        return wait_s is not None and oldest.arrived_at + wait_s <= now
+        return wait_s is not None and oldest.accepted_at + wait_s <= now
 
     def _next_size(self, waiting_count: int) -> int:
-        """Places of the next group. It starts at once when so many wait."""
+        """The room of the next group. It starts at once when so many wait."""
         size_max = self._settings.max_num_seqs
         if self._settings.strategy is not Strategy.ADAPTIVE:
             return size_max

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from jitney.core.counters import Counters
+from jitney.core.gate import Gate, Newcomers, make_gate
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence
-from jitney.core.strategy import Gate, Line, make_gate
 from tests.unit.core.sequences import sequence
 
 
@@ -19,34 +19,34 @@ def gate(strategy: Strategy, size: int = 2, wait_s: float | None = 0.25, **other
     return make_gate(settings, Counters())
 
 
-def line(*waiting: Sequence, places: int = 64) -> Line:
-    return Line(len(waiting), waiting[0] if waiting else None, places)
+def newcomers(*waiting: Sequence, room: int = 64) -> Newcomers:
+    return Newcomers(len(waiting), waiting[0] if waiting else None, room)
 
 
-def many(count: int, arrived_at: float = 0.0) -> Line:
-    return line(*(sequence(f"a{number}", arrived_at=arrived_at) for number in range(count)))
+def many(count: int, accepted_at: float = 0.0) -> Newcomers:
+    return newcomers(*(sequence(f"a{number}", accepted_at=accepted_at) for number in range(count)))
 
 
-def opened(one: Gate, now: float, line: Line, *, drains: bool = False) -> bool:
-    """Whether the gate is open for this line."""
-    one.open(now, line, drains=drains)
+def opened(one: Gate, now: float, waiting: Newcomers, *, drains: bool = False) -> bool:
+    """Whether the gate is open for these newcomers."""
+    one.open(now, waiting, drains=drains)
     return one.is_open
 
 
 def test_continuous_without_a_window_is_always_open() -> None:
     """Guards the default: anybody may join at any tick."""
-    one, first = gate(Strategy.CONTINUOUS, wait_s=0.0), sequence(arrived_at=7.0)
-    assert opened(one, 7.0, line(first))
+    one, first = gate(Strategy.CONTINUOUS, wait_s=0.0), sequence(accepted_at=7.0)
+    assert opened(one, 7.0, newcomers(first))
     assert one.may_join(first)
     one.joined(first)
     assert not one.holds_answers
-    assert one.wake_at(line(first)) is None
+    assert one.wake_at(newcomers(first)) is None
 
 
 def test_a_window_gathers_newcomers_for_so_long() -> None:
     """Guards the window: the wait is bounded by the oldest newcomer, and known to the loop."""
     one = gate(Strategy.CONTINUOUS, size=8)
-    waiting = line(sequence("a", arrived_at=1.0), sequence("b", arrived_at=1.2))
+    waiting = newcomers(sequence("a", accepted_at=1.0), sequence("b", accepted_at=1.2))
     assert not opened(one, 1.2, waiting)
     assert one.wake_at(waiting) == 1.25
     assert opened(one, 1.25, waiting)
@@ -64,14 +64,14 @@ def test_a_window_ends_when_enough_are_here(size: int | None, least: int, enough
 def test_a_window_does_not_wait_for_more_than_have_a_place() -> None:
     """Guards newcomers behind a busy engine: whom nobody could join is not waited for."""
     one = gate(Strategy.CONTINUOUS, size=8)
-    assert opened(one, 0.0, line(sequence("a"), sequence("b"), places=2))
+    assert opened(one, 0.0, newcomers(sequence("a"), sequence("b"), room=2))
 
 
 def test_whoever_ran_before_comes_back_through_a_closed_window() -> None:
     """Guards those who run: a preempted sequence is not delayed by newcomers."""
     one, back, fresh = gate(Strategy.CONTINUOUS, size=8), sequence("a"), sequence("b")
     back.history.started_at = 0.0
-    assert not opened(one, 0.0, line(fresh))
+    assert not opened(one, 0.0, newcomers(fresh))
     assert one.may_join(back)
     assert not one.may_join(fresh)
 
@@ -98,7 +98,7 @@ def test_a_static_group_without_a_timer_waits_until_it_is_full() -> None:
 def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
     """Guards the meaning of a group: a preempted member comes back, a stranger waits."""
     one, first, second, third = gate(Strategy.STATIC), *(sequence(name) for name in "abc")
-    assert opened(one, 0.0, line(first, second, third))
+    assert opened(one, 0.0, newcomers(first, second, third))
     for each in (first, second):
         one.joined(each)
         each.history.started_at = 0.0
@@ -106,17 +106,17 @@ def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
     assert not one.may_join(third)
     assert one.may_join(first)
     one.left(first)
-    opened(one, 99.0, line(third))
+    opened(one, 99.0, newcomers(third))
     assert not one.may_join(third)
     one.left(second)
-    opened(one, 99.0, line(third))
+    opened(one, 99.0, newcomers(third))
     assert one.may_join(third)
 
 
 def test_answers_of_a_group_are_handed_out_each_by_choice() -> None:
     """Guards `group_answers`: whoever ends first need not wait for the last."""
     one, first = gate(Strategy.STATIC, group_answers=GroupAnswers.EACH), sequence("a")
-    assert opened(one, 9.0, line(first))
+    assert opened(one, 9.0, newcomers(first))
     one.joined(first)
     assert not one.holds_answers
 
@@ -124,7 +124,7 @@ def test_answers_of_a_group_are_handed_out_each_by_choice() -> None:
 def test_draining_lets_a_part_of_a_group_depart() -> None:
     """Guards closing: nobody else will come to fill the group."""
     one, first = gate(Strategy.STATIC), sequence("a")
-    assert opened(one, 0.0, line(first), drains=True)
+    assert opened(one, 0.0, newcomers(first), drains=True)
     assert one.may_join(first)
 
 

@@ -1,4 +1,4 @@
-"""Chooses which running sequences share the next batch, and the span of tokens of each.
+"""Chooses which running sequences are in the next batch, and the span of tokens of each.
 
 The scheduler checks later whether there is memory for it. Called by the scheduler only.
 
@@ -10,13 +10,13 @@ from dataclasses import replace
 from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.cost import CostModel
-from jitney.core.mix import Budget, PrefillWanted, share_budget, within_stall
+from jitney.core.mix import Budget, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LiveSequences
 
 
-class Composer:
+class BatchChoice:
     """Chooses the running sequences of each tick."""
 
     def __init__(
@@ -36,29 +36,29 @@ class Composer:
             settings.decode_batch_size,
         )
 
-    def groups(self, batch_number: int) -> list[list[Sequence]]:
-        """The groups that may be one batch, in the order in which to try them.
+    def candidates(self, batch_number: int) -> list[list[Sequence]]:
+        """The sequences that may be one batch together, in the order in which to try them.
 
         A suspect is alone in its batch, so that its guilt is certain. The suspect and the others
-        take turns. Under the mix `separate`, prefills and decodes take turns too. A group that
-        cannot run leaves its turn to the next.
+        take turns. Under the mix `separate`, prefills and decodes take turns too. If none
+        of them can run, the next ones are tried.
         """
         running = self._live.running
         suspects = [sequence for sequence in running if sequence.is_suspect]
         if not suspects:
             return self._apart(running, batch_number)
         others = [sequence for sequence in running if not sequence.is_suspect]
-        groups = [suspects, others] if batch_number % 2 else [others, suspects]
+        in_turn = [suspects, others] if batch_number % 2 else [others, suspects]
         # Each of the two gets every second batch.
-        return [part for group in groups for part in self._apart(group, batch_number // 2)]
+        return [part for each in in_turn for part in self._apart(each, batch_number // 2)]
 
-    def spans(self, group: list[Sequence]) -> list[tuple[Sequence, int]]:
+    def spans(self, candidates: list[Sequence]) -> list[tuple[Sequence, int]]:
         """The span that each of these may compute in this tick, in order of seniority."""
-        # Some may have been preempted for another group that found no room in the end.
-        running = [sequence for sequence in group if sequence.state is SequenceState.RUNNING]
+        # Some may have been preempted for other candidates that found no room in the end.
+        running = [sequence for sequence in candidates if sequence.state is SequenceState.RUNNING]
         wanted = [self._wanted(sequence) for sequence in running]
         prefills = [
-            PrefillWanted(want, sequence.request.sharer)
+            PrefillWanted(want, sequence.request.limited_tenant)
             for sequence, want in zip(running, wanted, strict=True)
             if want > 1
         ]
@@ -66,12 +66,12 @@ class Composer:
         budget = self._budget
         if self._settings.mix is Mix.SEPARATE and prefills:
             budget = self._budget_of_prefills()
-        share = share_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
-        # When this tick has no place for every decode, they take turns.
-        left_out = decode_count - share.decode_count
+        split = split_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
+        # When this tick has no room for every decode, they take turns.
+        left_out = decode_count - split.decode_count
         first = self._decode_turn % decode_count if left_out else 0
-        self._decode_turn += share.decode_count
-        spans = iter(share.spans)
+        self._decode_turn += split.decode_count
+        spans = iter(split.spans)
         decodes = 0
         chosen: list[tuple[Sequence, int]] = []
         for sequence, want in zip(running, wanted, strict=True):
@@ -80,17 +80,17 @@ class Composer:
                 if span:
                     chosen.append((sequence, span))
             elif want == 1:
-                if (decodes - first) % decode_count < share.decode_count:
+                if (decodes - first) % decode_count < split.decode_count:
                     chosen.append((sequence, 1))
                 decodes += 1
         return chosen
 
-    def _apart(self, group: list[Sequence], turn: int) -> list[list[Sequence]]:
-        """The whole group; under `separate`, its prefills and its decodes. Whose turn it is, is
+    def _apart(self, sequences: list[Sequence], turn: int) -> list[list[Sequence]]:
+        """All of them; under `separate`, the prefills and the decodes. Whose turn it is, is
         first."""
         if self._settings.mix is not Mix.SEPARATE:
-            return [group]
-        wanted = [(sequence, self._wanted(sequence)) for sequence in group]
+            return [sequences]
+        wanted = [(sequence, self._wanted(sequence)) for sequence in sequences]
         prefills = [sequence for sequence, want in wanted if want > 1]
         decodes = [sequence for sequence, want in wanted if want == 1]
         kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
@@ -112,7 +112,6 @@ class Composer:
         if want > 1 and self._decodes_differ:
             # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))
-        is_scored = sequence.sampling.prompt_logprobs is not None
-        if want > 1 and is_scored and sequence.prompt_scored < sequence.prompt_count:
+        if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
