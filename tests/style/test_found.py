@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import tomllib
 from collections import defaultdict
 from pathlib import Path
@@ -87,4 +88,44 @@ def test_files_that_the_pages_name_are_there() -> None:
             if (ROOT / path).is_file() or any(f"/{each}".endswith(f"/{path}") for each in names):
                 continue
             lost.append(f"{page.name}: {path}")
+    assert not lost, "\n".join(lost)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that links to the headings of a page end with, as GitHub makes them."""
+    found = set[str]()
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+        again = sum(each == name or each.startswith(f"{name}-") for each in found)
+        found |= {name, f"{name}-{again}"}
+    return found
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    """Guards readers of every page: a link has a file at its end, and a heading if it names one."""
+    listed = subprocess.run(
+        ("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pages = [ROOT / name for name in listed.stdout.splitlines()]
+    pages = [page for page in pages if page.is_file()]
+    assert ROOT / "README.md" in pages
+    lost = []
+    for page in pages:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        links = re.findall(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)|(?:src|href)=\"([^\"]+)\"", text)
+        for link in ("".join(each) for each in links):
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path) if path else page
+            is_there = target.exists() and ROOT in (target.resolve(), *target.resolve().parents)
+            if not is_there or (
+                anchor and target.suffix == ".md" and anchor not in anchors(target)
+            ):
+                lost.append(f"{page.relative_to(ROOT)}: {link}")
     assert not lost, "\n".join(lost)

@@ -24,7 +24,7 @@ from jitney.loading.compose import scheduler_settings
 from tests.simulation.plant import catch
 from tests.simulation.planting import Plant
 from tests.simulation.plants import OF_THE_PSEUDO_CODE
-from tests.unit.config.test_words import PRINTED
+from tests.unit.config.test_foreign_names import PRINTED
 
 
 def request(name: str, tokens: int, prompt: tuple[int, ...] | None = None) -> Request:

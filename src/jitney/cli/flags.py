@@ -20,8 +20,8 @@ from jitney.config import (
     nearest,
     resolve,
 )
+from jitney.config.foreign_names import FOREIGN_NAMES, ForeignName
 from jitney.config.forms import Form, Origins, Switch, Words
-from jitney.config.words import WORDS, Word
 from jitney.errors import ConfigError
 
 ARGUMENTS = "Arguments"
@@ -163,8 +163,12 @@ def setting_flags(
         if only is None or setting.name in only
     ]
     names = [flag.name for flag in made]
-    words = [word for word in WORDS if word.setting in names or (only is None and not word.setting)]
-    return [*made, *map(_word_flag, words)]
+    words = [
+        word
+        for word in FOREIGN_NAMES
+        if word.setting in names or (only is None and not word.setting)
+    ]
+    return [*made, *map(_foreign_flag, words)]
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
@@ -215,7 +219,7 @@ def _setting_flag(setting: Setting, short: str | None) -> Flag:
     )
 
 
-def _word_flag(word: Word) -> Flag:
+def _foreign_flag(word: ForeignName) -> Flag:
     """A word of another system: it is on the reference page, not in the help."""
     forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
     form = word.meaning.form if word.meaning else forms[word.setting or ""]

@@ -10,9 +10,9 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
+from jitney.config.foreign_names import other_names
 from jitney.config.forms import Form, Refused, Size, size_text, value_text
 from jitney.config.policies import policy_text
-from jitney.config.words import other_names
 from jitney.core.policy import SchedulingPolicy
 from jitney.errors import ConfigError
 

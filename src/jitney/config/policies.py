@@ -7,8 +7,8 @@ only if PYTHONPATH names it. Called at start-up, from one thread.
 import importlib
 from dataclasses import dataclass
 
+from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import OneOf, Refused
-from jitney.config.words import SYNONYMS
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Policy
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from jitney.config import file as settings_file
 from jitney.config.combinations import find_conflict
 from jitney.config.definitions import variable_name
+from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
 from jitney.config.forms import value_text
 from jitney.config.machine import cache_folder
 from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
-from jitney.config.words import TABLES, WORDS, Word
 from jitney.errors import ConfigError
 
 DEFAULT = "default"
@@ -111,7 +111,9 @@ def _known_names(given_as: str = "flag") -> list[str]:
     """All known names, ours and those of other systems; from Python, the engine's only."""
     served = known_serve_settings() if given_as == "flag" else ()
     settings = [known.name for known in (*known_settings(), *served)]
-    words = [word.name for word in WORDS if word.setting is None or word.setting in settings]
+    words = [
+        word.name for word in FOREIGN_NAMES if word.setting is None or word.setting in settings
+    ]
     return [*settings, *words]
 
 
@@ -188,7 +190,7 @@ def _normalise(key: str) -> str:
 
 def _translate(layer: list[_Given]) -> Iterator[_Given]:
     """The same values under our names; words that set nothing are left out."""
-    words = {word.name: word for word in WORDS}
+    words = {word.name: word for word in FOREIGN_NAMES}
     for given in layer:
         word = words.get(given.name)
         if word is None:
@@ -200,7 +202,7 @@ def _translate(layer: list[_Given]) -> Iterator[_Given]:
             yield replace(given, name=word.setting)
 
 
-def _meaning_of(word: Word, given: _Given) -> Iterator[_Given]:
+def _meaning_of(word: ForeignName, given: _Given) -> Iterator[_Given]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
     assert word.meaning is not None, f"{word.name} has a meaning"
     found = f"{word.name} is {value_text(given.value)} in {given.source}"

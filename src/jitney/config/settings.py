@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from jitney.config.combinations import find_conflict
 from jitney.config.definitions import Group, Setting, check_fields, defined_settings, setting
+from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import (
     Location,
     ModelPlace,
@@ -25,7 +26,6 @@ from jitney.config.forms import (
 )
 from jitney.config.machine import cache_folder, environment
 from jitney.config.policies import PolicyForm
-from jitney.config.words import SYNONYMS
 from jitney.core import limits
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from jitney.config.definitions import Group, variable_name
+from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName, Meaning
 from jitney.config.keyfile import EXAMPLE, FIELDS
 from jitney.config.settings import known_serve_settings, known_settings
-from jitney.config.words import SYNONYMS, TABLES, WORDS, Meaning, Word
 
 _HEAD = """\
 # Settings
@@ -108,10 +108,12 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _other_words() -> list[str]:
     names = [
         (f"`{word.name}`", f"`{word.setting}`", f"`{variable_name(word.name)}`", word.origin)
-        for word in WORDS
+        for word in FOREIGN_NAMES
         if word.meaning is None
     ]
-    meanings = [row for word in WORDS if word.meaning for row in _meaning_rows(word, word.meaning)]
+    meanings = [
+        row for word in FOREIGN_NAMES if word.meaning for row in _meaning_rows(word, word.meaning)
+    ]
     spellings = [
         (f"`{setting}`", f"`{value}`", f"`{ours}`")
         for setting, pairs in SYNONYMS.items()
@@ -131,7 +133,7 @@ def _other_words() -> list[str]:
     ]
 
 
-def _meaning_rows(word: Word, meaning: Meaning) -> list[tuple[str, ...]]:
+def _meaning_rows(word: ForeignName, meaning: Meaning) -> list[tuple[str, ...]]:
     rows = [
         (
             f"`{str(value).lower()}`",

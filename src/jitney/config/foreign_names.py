@@ -25,7 +25,7 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ForeignName:
     """A word of another system. Without a meaning it takes the values of its setting."""
 
     name: str
@@ -42,32 +42,32 @@ LLAMACPP = "llama.cpp"
 VLLM = "vLLM"
 OLDER = "older documents"
 
-WORDS: tuple[Word, ...] = (
-    Word("model_path", "model", LLAMACPPEX),
-    Word("n_gpu_layers", "gpu_layers", f"{LLAMACPPEX}, {LLAMACPP}"),
-    Word("flash_attn", "flash_attention", LLAMACPP),
-    Word(
+FOREIGN_NAMES: tuple[ForeignName, ...] = (
+    ForeignName("model_path", "model", LLAMACPPEX),
+    ForeignName("n_gpu_layers", "gpu_layers", f"{LLAMACPPEX}, {LLAMACPP}"),
+    ForeignName("flash_attn", "flash_attention", LLAMACPP),
+    ForeignName(
         "use_flash_attn",
         "flash_attention",
         THEMISDB,
         # `on` would exclude OpenVINO, which has no such choice.
         Meaning(Switch(), ((True, "auto"), (False, "off"))),
     ),
-    Word("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
-    Word("n_parallel", "max_num_seqs", LLAMACPPEX),
-    Word("parallel", "max_num_seqs", LLAMACPP),
-    Word("max_batch", "max_num_seqs", COURSE),
-    Word("max_inflight", "max_num_seqs", COURSE),
-    Word("n_batch", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
-    Word("batch_size", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
-    Word("chunk_size", "prefill_chunk", LLAMACPPEX),
-    Word("max_sequence_length", "max_model_len", THEMISDB),
-    Word("max_total_tokens", "kv_tokens", THEMISDB),
-    Word("n_ctx", "kv_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
-    Word("ctx_size", "kv_tokens", LLAMACPP),
-    Word("memory_limit_bytes", "memory_limit", ZIGLLAMA),
-    Word("use_kv_cache_reuse", "enable_prefix_caching", THEMISDB),
-    Word(
+    ForeignName("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
+    ForeignName("n_parallel", "max_num_seqs", LLAMACPPEX),
+    ForeignName("parallel", "max_num_seqs", LLAMACPP),
+    ForeignName("max_batch", "max_num_seqs", COURSE),
+    ForeignName("max_inflight", "max_num_seqs", COURSE),
+    ForeignName("n_batch", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
+    ForeignName("batch_size", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
+    ForeignName("chunk_size", "prefill_chunk", LLAMACPPEX),
+    ForeignName("max_sequence_length", "max_model_len", THEMISDB),
+    ForeignName("max_total_tokens", "kv_tokens", THEMISDB),
+    ForeignName("n_ctx", "kv_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
+    ForeignName("ctx_size", "kv_tokens", LLAMACPP),
+    ForeignName("memory_limit_bytes", "memory_limit", ZIGLLAMA),
+    ForeignName("use_kv_cache_reuse", "enable_prefix_caching", THEMISDB),
+    ForeignName(
         "enabled",
         "strategy",
         THEMISDB,
@@ -78,18 +78,18 @@ WORDS: tuple[Word, ...] = (
             "for one request at a time",
         ),
     ),
-    Word("batching_strategy", "strategy", ZIGLLAMA),
-    Word("scheduler_policy", "policy", THEMISDB),
-    Word("scheduling_policy", "policy", VLLM),
-    Word(
+    ForeignName("batching_strategy", "strategy", ZIGLLAMA),
+    ForeignName("scheduler_policy", "policy", THEMISDB),
+    ForeignName("scheduling_policy", "policy", VLLM),
+    ForeignName(
         "enable_priority",
         "policy",
         ZIGLLAMA,
         Meaning(Switch(), ((True, "priority"), (False, "fifo"))),
     ),
-    Word("max_wait_time_ms", "max_wait_ms", ZIGLLAMA),
-    Word("batch_timeout", "max_wait_ms", LLAMACPPEX),
-    Word(
+    ForeignName("max_wait_time_ms", "max_wait_ms", ZIGLLAMA),
+    ForeignName("batch_timeout", "max_wait_ms", LLAMACPPEX),
+    ForeignName(
         "idle_ms",
         None,
         COURSE,
@@ -98,11 +98,11 @@ WORDS: tuple[Word, ...] = (
             advice="an idle engine sleeps until a request comes and polls no queue; leave it out",
         ),
     ),
-    Word("prefill_batch", "prefill_batch_size", COURSE),
-    Word("decode_batch", "decode_batch_size", COURSE),
-    Word("max_queue", "max_num_queued_reqs", LLAMACPPEX),
-    Word("max_queue_size", "max_num_queued_reqs", ZIGLLAMA),
-    Word(
+    ForeignName("prefill_batch", "prefill_batch_size", COURSE),
+    ForeignName("decode_batch", "decode_batch_size", COURSE),
+    ForeignName("max_queue", "max_num_queued_reqs", LLAMACPPEX),
+    ForeignName("max_queue_size", "max_num_queued_reqs", ZIGLLAMA),
+    ForeignName(
         "num_workers",
         None,
         ZIGLLAMA,
@@ -113,7 +113,7 @@ WORDS: tuple[Word, ...] = (
             "a forward pass, or run several servers behind a load balancer",
         ),
     ),
-    Word(
+    ForeignName(
         "enable_metrics",
         None,
         THEMISDB,
@@ -123,9 +123,9 @@ WORDS: tuple[Word, ...] = (
             "metrics are always counted; leave it out",
         ),
     ),
-    Word("cache", "cache_dir", OLDER),
-    Word("alias", "served_model_name", LLAMACPP),
-    Word("max_body_size", "body_limit", OLDER),
+    ForeignName("cache", "cache_dir", OLDER),
+    ForeignName("alias", "served_model_name", LLAMACPP),
+    ForeignName("max_body_size", "body_limit", OLDER),
 )
 
 TABLES = ("llm_plugins", "llamacpp", "optimizations", "continuous_batching")
@@ -143,4 +143,6 @@ SYNONYMS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
 
 def other_names(setting: str) -> tuple[str, ...]:
     """The words that are another name of this setting, with the same values."""
-    return tuple(word.name for word in WORDS if word.setting == setting and word.meaning is None)
+    return tuple(
+        word.name for word in FOREIGN_NAMES if word.setting == setting and word.meaning is None
+    )

@@ -1,19 +1,19 @@
-"""Tests of `jitney.config.words`: a word of another system works or is refused in a sentence."""
+"""Tests of `jitney.config.foreign_names`: each works or is refused in a sentence."""
 
 from pathlib import Path
 
 import pytest
 
 from jitney.config import Resolved, known_serve_settings, known_settings, resolve
+from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName
 from jitney.config.forms import Number, Switch, Whole
-from jitney.config.words import SYNONYMS, TABLES, WORDS, Word
 from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
 KNOWN = {known.name: known for known in (*known_settings(), *known_serve_settings())}
 SERVED = {known.name for known in known_serve_settings()}
-RENAMED = [word for word in WORDS if word.meaning is None]
-PUT_DIFFERENTLY = [word for word in WORDS if word.meaning is not None]
+RENAMED = [word for word in FOREIGN_NAMES if word.meaning is None]
+PUT_DIFFERENTLY = [word for word in FOREIGN_NAMES if word.meaning is not None]
 
 # A value of each setting that has another name, not its default, with what it needs beside it.
 GIVEN: dict[str, object] = {
@@ -65,7 +65,7 @@ llm_plugins:
 """
 
 
-def by_name(word: Word) -> str:
+def by_name(word: ForeignName) -> str:
     return word.name
 
 
@@ -86,14 +86,14 @@ def value_of(resolved: Resolved, name: str) -> object:
 
 def test_no_word_stands_for_two_things() -> None:
     """Guards the table: one that is a setting too, or is there twice, would mean either."""
-    names = [*KNOWN, *TABLES, *(word.name for word in WORDS)]
+    names = [*KNOWN, *TABLES, *(word.name for word in FOREIGN_NAMES)]
     assert len(names) == len(set(names))
-    assert {word.setting for word in WORDS} - {None} <= set(KNOWN)
-    assert all(word.name == word.name.lower() for word in WORDS)
+    assert {word.setting for word in FOREIGN_NAMES} - {None} <= set(KNOWN)
+    assert all(word.name == word.name.lower() for word in FOREIGN_NAMES)
 
 
 @pytest.mark.parametrize("word", RENAMED, ids=by_name)
-def test_another_name_is_its_setting_in_every_source(word: Word, tmp_path: Path) -> None:
+def test_another_name_is_its_setting_in_every_source(word: ForeignName, tmp_path: Path) -> None:
     """Guards each row of the table: in a file in any case, in the environment, as a flag."""
     assert word.setting is not None
     value = GIVEN[word.setting]
@@ -115,7 +115,7 @@ def test_another_name_is_its_setting_in_every_source(word: Word, tmp_path: Path)
 
 @pytest.mark.parametrize("word", PUT_DIFFERENTLY, ids=by_name)
 def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
-    word: Word, tmp_path: Path
+    word: ForeignName, tmp_path: Path
 ) -> None:
     """Guards the rest of the table: each value means something or is refused; none is ignored."""
     meaning = word.meaning
