@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from jitney.cli.help import cli_reference
-from jitney.config import config_reference
 from scripts.api_page import api_reference
+from scripts.cli_page import cli_reference
+from scripts.config_page import config_reference
 from scripts.records_page import records_reference
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,6 +1,6 @@
-"""Makes the help of every command as plain text, and the reference page from it.
+"""Makes the help of every command as plain text.
 
-This module writes it, not click, so that the page and the terminal say the same and no name is cut.
+This module writes it, not click, so that no name is cut. The reference page has the same text.
 Pure; any thread; imports nothing heavy.
 """
 
@@ -9,20 +9,7 @@ import textwrap
 from jitney.cli.flags import ARGUMENTS, Flag, Verb, verb_flags
 from jitney.cli.verbs import ABOUT, EXAMPLES, VERBS
 
-WIDTH = 100
-"""The width of the reference page; a terminal has its own."""
-
 NAMES_WIDTH = 28
-
-_PAGE_HEAD = """\
-# Command line
-
-This page is what `jitney --help` and the help of each command say. The settings are explained in
-[config.md](config.md). It is made from the source by `make docs`.
-
-Exit codes: 0, all went well; 1, it could not be done; 2, the command line or a setting is wrong;
-130, interrupted; 141, the reader of the output is gone.
-"""
 
 
 def top_help(width: int, group: tuple[str, ...] = ()) -> str:
@@ -62,18 +49,6 @@ def verb_help(verb: Verb, width: int) -> str:
         for flag in flags:
             lines += _entry(_names(flag), flag.help, width)
     return "\n".join(lines) + "\n"
-
-
-def cli_reference() -> str:
-    """The whole page, in Markdown."""
-    parts = [_PAGE_HEAD, "## jitney\n", _block(top_help(WIDTH))]
-    for verb in VERBS:
-        parts += [f"## jitney {' '.join(verb.path)}\n", _block(verb_help(verb, WIDTH))]
-    return "\n".join(parts)
-
-
-def _block(text: str) -> str:
-    return f"```text\n{text}```\n"
 
 
 def _names(flag: Flag) -> str:

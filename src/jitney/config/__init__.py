@@ -15,7 +15,6 @@ from jitney.config.settings import (
     known_serve_settings,
     known_settings,
 )
-from jitney.config.settings_page import config_reference
 
 __all__ = [
     "KV_TOKENS_DEFAULT",
@@ -26,7 +25,6 @@ __all__ = [
     "Settings",
     "cache_folder",
     "check_distinct",
-    "config_reference",
     "environment",
     "known_serve_settings",
     "known_settings",

@@ -2,8 +2,6 @@
 
 `setting` defines one as a field of a frozen dataclass; `defined_settings` lists them. Pure; any
 thread.
-
-Tests: tests/unit/config/test_settings_page.py.
 """
 
 from dataclasses import MISSING, Field, dataclass, field, fields

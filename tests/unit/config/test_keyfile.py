@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config import config_reference, load_keys
+from jitney.config import load_keys
 from jitney.config.keyfile import EXAMPLE, FIELDS
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
+from scripts.config_page import config_reference
 
 
 def keys_in(tmp_path: Path, text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Makes the reference page of the settings from their definitions. Pure; any thread."""
+"""The reference page of the settings, made from their definitions. Pure."""
 
 from collections.abc import Iterable
 
