@@ -20,7 +20,7 @@ from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import GivenPrompt
 from jitney.api.submission import GivenPriority
 from jitney.config import resolve
-from jitney.config.forms import Form, Switch, Whole
+from jitney.config.forms import SWITCH, Form, whole_number
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
@@ -66,11 +66,11 @@ class RequestPriority(IntEnum):
 
 
 _FORMS: dict[str, Form] = {
-    "max_batch_size": Whole(1, 4096),
-    "min_batch_size": Whole(1, 4096),
-    "max_queue_size": Whole(1, 1_000_000),
-    "num_workers": Whole(1, 4096),
-    "enable_priority": Switch(),
+    "max_batch_size": whole_number(1, 4096),
+    "min_batch_size": whole_number(1, 4096),
+    "max_queue_size": whole_number(1, 1_000_000),
+    "num_workers": whole_number(1, 4096),
+    "enable_priority": SWITCH,
 }
 """How the fields of a `BatchConfig` are read: as settings are."""
 

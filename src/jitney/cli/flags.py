@@ -21,7 +21,7 @@ from jitney.config import (
     resolve,
 )
 from jitney.config.foreign_names import FOREIGN_NAMES, ForeignName
-from jitney.config.forms import Form, Origins, Switch, Words
+from jitney.config.forms import SWITCH, Form
 from jitney.errors import ConfigError
 
 ARGUMENTS = "Arguments"
@@ -230,10 +230,10 @@ def _parameter(
     name: str, form: Form, metavar: str | None = None, short: str | None = None
 ) -> click.Option:
     flag = name.replace("_", "-")
-    spelled = f"--{flag}/--no-{flag}" if isinstance(form, Switch) else f"--{flag}"
+    spelled = f"--{flag}/--no-{flag}" if form is SWITCH else f"--{flag}"
     return click.Option(
         [spelled, name] if short is None else [short, spelled, name],
         metavar=metavar,
         default=None,
-        multiple=isinstance(form, Words | Origins),
+        multiple=form.is_list,
     )

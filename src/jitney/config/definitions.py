@@ -9,9 +9,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from jitney.config.foreign_names import other_names
-from jitney.config.forms import Form, Refused, Size, size_text, value_text
-from jitney.config.policies import policy_text
-from jitney.core.policy import SchedulingPolicy
+from jitney.config.forms import Form, Refused, value_text
 from jitney.errors import ConfigError
 
 
@@ -79,13 +77,7 @@ class Setting:
         """A value as a person would write it."""
         if isinstance(value, bool) or value is None:
             return str(value).lower()
-        if isinstance(value, tuple):
-            return ", ".join(value)
-        if isinstance(self.form, Size) and isinstance(value, int):
-            return size_text(value)
-        if isinstance(value, SchedulingPolicy):
-            return policy_text(value)
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return self.form.show(value)
 
     def read(self, value: object, where: str = "") -> object:
         """The value, checked and converted. Raises a ConfigError that names the place."""

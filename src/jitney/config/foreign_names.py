@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jitney.config.forms import Form, Number, Switch, Whole
+from jitney.config.forms import SWITCH, Form, number, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "flash_attention",
         THEMISDB,
         # `on` would exclude OpenVINO, which has no such choice.
-        Meaning(Switch(), ((True, "auto"), (False, "off"))),
+        Meaning(SWITCH, ((True, "auto"), (False, "off"))),
     ),
     ForeignName("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
     ForeignName("n_parallel", "max_num_seqs", LLAMACPPEX),
@@ -72,7 +72,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "strategy",
         THEMISDB,
         Meaning(
-            Switch(),
+            SWITCH,
             ((True, "continuous"),),
             "requests always share forward passes here; leave it out, and set max_num_seqs to 1 "
             "for one request at a time",
@@ -85,7 +85,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "enable_priority",
         "policy",
         ZIGLLAMA,
-        Meaning(Switch(), ((True, "priority"), (False, "fifo"))),
+        Meaning(SWITCH, ((True, "priority"), (False, "fifo"))),
     ),
     ForeignName("max_wait_time_ms", "max_wait_ms", ZIGLLAMA),
     ForeignName("batch_timeout", "max_wait_ms", LLAMACPPEX),
@@ -94,7 +94,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         None,
         COURSE,
         Meaning(
-            Number(0.0, 86_400_000.0),
+            number(0.0, 86_400_000.0),
             advice="an idle engine sleeps until a request comes and polls no queue; leave it out",
         ),
     ),
@@ -107,7 +107,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         None,
         ZIGLLAMA,
         Meaning(
-            Whole(1, 4096),
+            whole_number(1, 4096),
             ((1, None),),
             "an engine is one process with one batch; leave it out, set threads for the cores of "
             "a forward pass, or run several servers behind a load balancer",
@@ -118,7 +118,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         None,
         THEMISDB,
         Meaning(
-            Switch(),
+            SWITCH,
             ((True, None),),
             "metrics are always counted; leave it out",
         ),

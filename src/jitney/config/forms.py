@@ -1,16 +1,17 @@
 """The forms of values: each reads a value from a file, the environment, a flag or Python.
 
-Each form says in words what it expects. It reads a value or raises ValueError, and never clamps or
-guesses. Pure; any thread.
+A function makes the form of each kind of value. A form reads a value or raises ValueError, and
+never clamps or guesses. Pure; any thread.
 """
 
 import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any
 
 NUMBER_CHARACTERS_MAX = 40
 WORD_CHARACTERS_MAX = 80
@@ -39,86 +40,58 @@ class Refused(ValueError):
     """A value of the right form that cannot be used. Its message is a clause: why, what to do."""
 
 
-class Form(Protocol):
-    """How one setting is written."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How the value of one setting is written."""
 
-    @property
-    def expected(self) -> str:
-        """What a value looks like, in words that complete 'expected ...'."""
-        ...
-
-    @property
-    def placeholder(self) -> str | None:
-        """The placeholder of a value in the help; None for a flag without a value."""
-        ...
-
-    def read(self, value: object) -> object:
-        """The checked value. Raises ValueError for another form."""
-        ...
+    read: Callable[[object], Any]  # Any: of the setting's type
+    """The checked value. Raises ValueError for another form."""
+    expected: str
+    """What a value looks like, in words that complete 'expected ...'."""
+    placeholder: str | None
+    """The placeholder of a value in the help; None for a flag without a value."""
+    show: Callable[[Any], str] = str  # Any: as above
+    """A value as a person would write it."""
+    is_list: bool = False
+    """Whether a flag may be given several times."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number within bounds."""
+def whole_number(lowest: int, highest: int) -> Form:
+    """A number within bounds, or its digits, with or without underscores between them."""
 
-    lowest: int
-    highest: int
-    placeholder: ClassVar[str] = "N"
+    def read(value: object) -> int:
+        return _within(_whole(value) if isinstance(value, str) else value, lowest, highest)
 
-    @property
-    def expected(self) -> str:
-        """The bounds, in words."""
-        return f"a whole number from {self.lowest} to {self.highest}"
-
-    def read(self, value: object) -> int:
-        """A number, or its digits, with or without underscores between them."""
-        return _within(_whole(value) if isinstance(value, str) else value, self)
+    expected = f"a whole number from {lowest} to {highest}"
+    return Form(read=read, expected=expected, placeholder="N")
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+def number(lowest: float, highest: float, *, above: bool = False) -> Form:
     """A finite number within bounds; with `above`, the lower bound itself is not allowed."""
 
-    lowest: float
-    highest: float
-    above: bool = False
-    placeholder: ClassVar[str] = "X"
-
-    @property
-    def expected(self) -> str:
-        """The bounds, in words."""
-        if self.above:
-            return f"a number above {self.lowest:g} and at most {self.highest:g}"
-        return f"a number from {self.lowest:g} to {self.highest:g}"
-
-    def read(self, value: object) -> float:
-        """A number or its digits."""
+    def read(value: object) -> float:
         if isinstance(value, str) and len(value) <= NUMBER_CHARACTERS_MAX:
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(value)
-        if not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
+        if not lowest <= value <= highest or (above and value == lowest):
             raise ValueError(value)
         assert math.isfinite(value), "The bounds are finite"
         return float(value)
 
+    expected = f"a number from {lowest:g} to {highest:g}"
+    if above:
+        expected = f"a number above {lowest:g} and at most {highest:g}"
+    return Form(read=read, expected=expected, placeholder="X", show="{:g}".format)
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A number of bytes, plain or with a unit."""
 
-    lowest: int
-    highest: int
-    placeholder: ClassVar[str] = "BYTES"
+def byte_size(lowest: int, highest: int) -> Form:
+    """A number of bytes, plain or with a unit, in any case.
 
-    @property
-    def expected(self) -> str:
-        """The spelling and the bounds, in words."""
-        bounds = f"{size_text(self.lowest)} to {size_text(self.highest)}"
-        return f"a number of bytes such as 512MB, 2GiB or 1073741824, from {bounds}"
+    KB, MB, GB, TB are powers of 1000 and KiB, MiB, GiB, TiB of 1024.
+    """
 
-    def read(self, value: object) -> int:
-        """Bytes; KB, MB, GB, TB are powers of 1000 and KiB, MiB, GiB, TiB of 1024, in any case."""
+    def read(value: object) -> int:
         if isinstance(value, str) and len(value) <= NUMBER_CHARACTERS_MAX:
             matched = _SIZE.fullmatch(value.strip())
             if matched is None:
@@ -127,167 +100,129 @@ class Size:
                 raise ValueError(value)
             else:
                 value = int(float(matched[1]) * _UNITS[matched[2].lower()])
-        return _within(value, self)
+        return _within(value, lowest, highest)
+
+    bounds = f"{size_text(lowest)} to {size_text(highest)}"
+    expected = f"a number of bytes such as 512MB, 2GiB or 1073741824, from {bounds}"
+    return Form(read=read, expected=expected, placeholder="BYTES", show=size_text)
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+def one_of(
+    words: Iterable[str],
+    kind: Callable[[str], str] = str,
+    synonyms: tuple[tuple[str, str], ...] = (),
+) -> Form:
     """One word of a fixed list; `kind` converts it to the type that the code uses.
 
     Case, - and _ do not matter: bounded-stall is also BoundedStall and bounded_stall. `synonyms`
     are pairs of another system's word and ours.
     """
+    spellings = {_letters(word): str(word) for word in words}
+    known = tuple(spellings.values())
+    spellings |= {_letters(word): ours for word, ours in synonyms}
 
-    words: tuple[str, ...]
-    kind: Callable[[str], str] = str
-    synonyms: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def expected(self) -> str:
-        """The list."""
-        return "one of " + ", ".join(self.words)
-
-    @property
-    def placeholder(self) -> str:
-        """The list."""
-        return "|".join(self.words)
-
-    def read(self, value: object) -> str:
-        """The word. YAML reads an unquoted on or off as a truth value: convert that back."""
+    def read(value: object) -> str:
+        # YAML reads an unquoted on or off as a truth value: convert that back.
         if isinstance(value, bool):
             value = "on" if value else "off"
         if not isinstance(value, str) or len(value) > WORD_CHARACTERS_MAX:
             raise ValueError(value)
-        spellings = {_letters(word): word for word in self.words}
-        spellings |= {_letters(word): ours for word, ours in self.synonyms}
-        ours = spellings.get(_letters(value))
-        if ours is None:
+        if _letters(value) not in spellings:
             raise ValueError(value)
-        return self.kind(ours)
+        return kind(spellings[_letters(value)])
+
+    expected = f"one of {', '.join(known)}"
+    return Form(read=read, expected=expected, placeholder="|".join(known))
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """On or off."""
+def text_line(lowest: int, highest: int) -> Form:
+    """A line of text within a number of characters, without space around it."""
 
-    expected: ClassVar[str] = "true or false"
-    placeholder: ClassVar[str | None] = None
-
-    def read(self, value: object) -> bool:
-        """A truth value, or one of the usual words and digits for it."""
-        if isinstance(value, bool):
-            return value
-        word = value.strip().lower() if isinstance(value, str) else ""
-        if word not in _TRUE | _FALSE:
-            raise ValueError(value)
-        return word in _TRUE
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A path; a leading ~ is the home folder. The file need not exist."""
-
-    expected: ClassVar[str] = "a path"
-    placeholder: ClassVar[str] = "PATH"
-
-    def read(self, value: object) -> Path:
-        """The path, not made absolute."""
-        if not isinstance(value, str | os.PathLike):
-            raise ValueError(value)
-        text = os.fspath(value)
-        if not isinstance(text, str) or not text.strip() or "\0" in text:
-            raise ValueError(value)
-        try:
-            return Path(text).expanduser()
-        except RuntimeError as error:  # ~name of a user that does not exist
-            raise ValueError(value) from error
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPlace:
-    """The path of a model, or its name on the hub. The loader decides which of them it is."""
-
-    expected: ClassVar[str] = "a path, or a name such as owner/name:quant"
-    placeholder: ClassVar[str] = "MODEL"
-
-    def read(self, value: object) -> Path:
-        """The path or the name, as a `Path`. A value that begins with ./ can only be a path."""
-        path = Location().read(value)
-        begins = value.strip() if isinstance(value, str) else ""
-        return path.absolute() if begins.startswith("./") else path
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A line of text within a number of characters."""
-
-    lowest: int
-    highest: int
-    placeholder: ClassVar[str] = "VALUE"
-
-    @property
-    def expected(self) -> str:
-        """The bounds, in words."""
-        return f"a text of {self.lowest} to {self.highest} characters"
-
-    def read(self, value: object) -> str:
-        """The text, without space around it."""
+    def read(value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
-        if not self.lowest <= len(text) <= self.highest or not text.isprintable():
+        if not lowest <= len(text) <= highest or not text.isprintable():
             raise ValueError(value)
         return text
 
+    expected = f"a text of {lowest} to {highest} characters"
+    return Form(read=read, expected=expected, placeholder="VALUE")
 
-@dataclass(frozen=True, slots=True)
-class Words:
+
+def word_list(highest: int) -> Form:
     """Several words, separated by commas or as a list; each of at most `highest` characters."""
-
-    highest: int
-    placeholder: ClassVar[str] = "NAME,..."
-
-    @property
-    def expected(self) -> str:
-        """The spelling, in words."""
-        return f"words of up to {self.highest} characters, with commas between them"
-
-    def read(self, value: object) -> tuple[str, ...]:
-        """The words, in their order."""
-        given = [value] if isinstance(value, str) else value
-        if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-            raise ValueError(value)
-        words = tuple(word.strip() for each in given for word in each.split(","))
-        if not all(0 < len(word) <= self.highest and word.isprintable() for word in words):
-            raise ValueError(value)
-        return words
+    expected = f"words of up to {highest} characters, with commas between them"
+    return Form(
+        read=partial(_read_words, highest=highest),
+        expected=expected,
+        placeholder="NAME,...",
+        show=", ".join,
+        is_list=True,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+def origin_list(highest: int) -> Form:
     """Origins as browsers send them, with commas between them or as a list; `*` is any.
 
     A browser sends lower case, without a path and without the scheme's own port. Another spelling
     would never match.
     """
 
-    highest: int
-    placeholder: ClassVar[str] = "ORIGIN,..."
-
-    @property
-    def expected(self) -> str:
-        """The spelling, in words."""
-        return (
-            "origins as browsers send them, such as https://app.example or http://127.0.0.1:3000, "
-            "in lower case and without a path, with commas between them; or *"
-        )
-
-    def read(self, value: object) -> tuple[str, ...]:
-        """The origins, in their order."""
-        origins = Words(self.highest).read(value)
+    def read(value: object) -> tuple[str, ...]:
+        origins = _read_words(value, highest)
         for origin in origins:
             matched = _ORIGIN.fullmatch(origin)
             if origin != "*" and (matched is None or not _is_sent(matched[1], matched[2])):
                 raise ValueError(value)
         return origins
+
+    expected = (
+        "origins as browsers send them, such as https://app.example or http://127.0.0.1:3000, "
+        "in lower case and without a path, with commas between them; or *"
+    )
+    form = word_list(highest)
+    return replace(form, read=read, expected=expected, placeholder="ORIGIN,...")
+
+
+def _read_switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in _TRUE | _FALSE:
+        raise ValueError(value)
+    return word in _TRUE
+
+
+def _read_path(value: object) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(value)
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ValueError(value)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~name of a user that does not exist
+        raise ValueError(value) from error
+
+
+def _read_model(value: object) -> Path:
+    path = _read_path(value)
+    begins = value.strip() if isinstance(value, str) else ""
+    return path.absolute() if begins.startswith("./") else path
+
+
+SWITCH = Form(read=_read_switch, expected="true or false", placeholder=None)
+"""On or off: a truth value, or one of the usual words and digits for it."""
+
+PATH = Form(read=_read_path, expected="a path", placeholder="PATH")
+"""A path, not made absolute; a leading ~ is the home folder. The file need not exist."""
+
+MODEL = Form(
+    read=_read_model,
+    expected="a path, or a name such as owner/name:quant",
+    placeholder="MODEL",
+)
+"""The path of a model, or its name on the hub, as a `Path`. The loader decides which of them it is.
+A value that begins with ./ can only be a path."""
 
 
 def value_text(value: object) -> str:
@@ -319,10 +254,20 @@ def _is_sent(scheme: str, port: str | None) -> bool:
     return port is None or (0 < int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
 
 
-def _within(value: object, form: Whole | Size) -> int:
+def _read_words(value: object, highest: int) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise ValueError(value)
+    words = tuple(word.strip() for each in given for word in each.split(","))
+    if not all(0 < len(word) <= highest and word.isprintable() for word in words):
+        raise ValueError(value)
+    return words
+
+
+def _within(value: object, lowest: int, highest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(value)
-    if not form.lowest <= value <= form.highest:
+    if not lowest <= value <= highest:
         raise ValueError(value)
     return value
 

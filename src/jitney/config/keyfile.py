@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jitney.config import file as settings_file
-from jitney.config.forms import Form, Number, OneOf, Text
+from jitney.config.forms import Form, number, one_of, text_line
 from jitney.config.resolve import nearest
 from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Priority
@@ -32,11 +32,11 @@ RATE_MIN = 60 / RETRY_AFTER_S_MAX
 RATE_MAX = 1e12
 SECRET_CHARACTERS_MIN = 8
 TEXT_CHARACTERS_MAX = 256
-_TEXT = Text(1, TEXT_CHARACTERS_MAX)
-_SECRET = Text(SECRET_CHARACTERS_MIN, TEXT_CHARACTERS_MAX)
-_RATE = Number(RATE_MIN, RATE_MAX)
-_SHARE = Number(0.0, 1.0, above=True)
-_PRIORITY = OneOf(tuple(each.name.lower() for each in Priority))
+_TEXT = text_line(1, TEXT_CHARACTERS_MAX)
+_SECRET = text_line(SECRET_CHARACTERS_MIN, TEXT_CHARACTERS_MAX)
+_RATE = number(RATE_MIN, RATE_MAX)
+_SHARE = number(0.0, 1.0, above=True)
+_PRIORITY = one_of(tuple(each.name.lower() for each in Priority))
 
 FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
     {
@@ -160,6 +160,6 @@ def _read_field(name: str, value: object, where: str) -> object:
         return form.read(value)
     except ValueError:
         # The message does not repeat the value: it may be a secret.
-        quoted = isinstance(form, Text) and not isinstance(value, str)
+        quoted = form in (_TEXT, _SECRET) and not isinstance(value, str)
         hint = "; put a value that looks like a number or a date in quotes" if quoted else ""
         raise ConfigError(f"{where}: {name} must be {form.expected}{hint}.") from None

@@ -5,44 +5,13 @@ only if PYTHONPATH names it. Called at start-up, from one thread.
 """
 
 import importlib
-from dataclasses import dataclass
 
 from jitney.config.foreign_names import SYNONYMS
-from jitney.config.forms import OneOf, Refused
+from jitney.config.forms import Form, Refused, one_of
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Policy
 
 REASON_CHARACTERS_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyForm:
-    """A word, `package.module:Name`, or in Python an object with `rank`, or its class."""
-
-    words: tuple[str, ...] = tuple(Policy)
-
-    @property
-    def expected(self) -> str:
-        """The words and the other forms."""
-        return (
-            f"one of {', '.join(self.words)}, or one of your own: package.module:Name, or in "
-            "Python an object with rank(candidate)"
-        )
-
-    @property
-    def placeholder(self) -> str:
-        """The words and the form of an import path."""
-        return "|".join((*self.words, "MODULE:NAME"))
-
-    def read(self, value: object) -> Policy | SchedulingPolicy:
-        """The policy. A class is called without arguments."""
-        if isinstance(value, str) and ":" in value:
-            return _make_policy(_import_object(value.strip()))
-        if isinstance(value, str):
-            return Policy(OneOf(self.words, str, SYNONYMS["policy"]).read(value))
-        if not isinstance(value, SchedulingPolicy):
-            raise ValueError(value)
-        return _make_policy(value)
 
 
 def policy_text(policy: Policy | SchedulingPolicy) -> str:
@@ -50,6 +19,16 @@ def policy_text(policy: Policy | SchedulingPolicy) -> str:
     if isinstance(policy, Policy):
         return str(policy)
     return f"{type(policy).__module__}:{type(policy).__qualname__}"
+
+
+def _read_policy(value: object) -> Policy | SchedulingPolicy:
+    if isinstance(value, str) and ":" in value:
+        return _make_policy(_import_object(value.strip()))
+    if isinstance(value, str):
+        return Policy(_WORD.read(value))
+    if not isinstance(value, SchedulingPolicy):
+        raise ValueError(value)
+    return _make_policy(value)
 
 
 def _import_object(path: str) -> object:
@@ -98,3 +77,15 @@ def _make_policy(found: object) -> SchedulingPolicy:
 def _reason(error: BaseException) -> str:
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text[:REASON_CHARACTERS_MAX]
+
+
+_WORD = one_of(Policy, synonyms=SYNONYMS["policy"])
+POLICY = Form(
+    read=_read_policy,
+    expected=f"{_WORD.expected}, or one of your own: package.module:Name, or in Python an object "
+    "with rank(candidate)",
+    placeholder=f"{_WORD.placeholder}|MODULE:NAME",
+    show=policy_text,
+)
+"""A word, `package.module:Name`, or in Python an object with `rank`, or its class, which is called
+without arguments."""

@@ -13,19 +13,20 @@ from jitney.config.combinations import find_conflict
 from jitney.config.definitions import Group, Setting, check_fields, defined_settings, setting
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import (
-    Location,
-    ModelPlace,
-    Number,
-    OneOf,
-    Origins,
-    Size,
-    Switch,
-    Text,
-    Whole,
-    Words,
+    MODEL,
+    PATH,
+    SWITCH,
+    Form,
+    byte_size,
+    number,
+    one_of,
+    origin_list,
+    text_line,
+    whole_number,
+    word_list,
 )
 from jitney.config.machine import cache_folder, environment
-from jitney.config.policies import PolicyForm
+from jitney.config.policies import POLICY
 from jitney.core import limits
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
@@ -55,8 +56,8 @@ _other = partial(setting, Group.OTHER)
 _server = partial(setting, Group.SERVER)
 
 
-def _tokens(lowest: int = 1) -> Whole:
-    return Whole(lowest, limits.TOKENS_MAX)
+def _tokens(lowest: int = 1) -> Form:
+    return whole_number(lowest, limits.TOKENS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,63 +65,65 @@ class Settings:
     """All settings of the engine. The help of a field says what None means."""
 
     model: Path | None = _model(
-        ModelPlace(),
+        MODEL,
         "The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or the folder of "
         "one exported for OpenVINO.",
         default_text="the embedded model",
     )
     backend: BackendName = _model(
-        OneOf(get_args(BackendName)),
+        one_of(get_args(BackendName)),
         "What runs the model. auto is OpenVINO if it knows the model, else llama.cpp. fake has no "
         "model: its next token is a hash.",
         default="auto",
     )
     dtype: Dtype = _model(
-        OneOf(get_args(Dtype)),
+        one_of(get_args(Dtype)),
         "The number type that OpenVINO computes with. auto is bfloat16 if the processor has it and "
         "there are two threads or more, else float32 with rounded activations.",
         default="auto",
     )
     kv_cache_dtype: KvCacheDtype = _model(
-        OneOf(get_args(KvCacheDtype)),
+        one_of(get_args(KvCacheDtype)),
         "The number type of OpenVINO's keys and values; auto is that of dtype.",
         default="auto",
     )
     backend_process: bool = _model(
-        Switch(),
+        SWITCH,
         "Run the backend in its own process, which is restarted when it crashes.",
         default_text="true for jitney serve, else false",
         default=False,
     )
     threads: int | None = _model(
-        Whole(1, 1024), "Threads of the forward pass.", default_text="the usable cores"
+        whole_number(1, 1024), "Threads of the forward pass.", default_text="the usable cores"
     )
     gpu_layers: int = _model(
-        Whole(-1, 10_000),
+        whole_number(-1, 10_000),
         "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.",
         default=0,
     )
     flash_attention: FlashAttention = _model(
-        OneOf(get_args(FlashAttention)),
+        one_of(get_args(FlashAttention)),
         "Fused attention kernels; auto takes the faster choice.",
         default="auto",
     )
     batch_invariant: BatchInvariant = _model(
-        OneOf(get_args(BatchInvariant)),
+        one_of(get_args(BatchInvariant)),
         "The same request gives the same text, whatever else is in the batch; auto is on if the "
         "backend can do it here.",
         default="auto",
     )
     max_num_seqs: int = _batch(
-        Whole(1, 4096), "Sequences that run at the same time: the number of slots.", default=16
+        whole_number(1, 4096),
+        "Sequences that run at the same time: the number of slots.",
+        default=16,
     )
     max_num_batched_tokens: int = _batch(
-        Whole(1, 1_048_576),
+        whole_number(1, 1_048_576),
         "The most tokens that one forward pass computes, over all sequences.",
         default=2048,
     )
     prefill_chunk: int = _batch(
-        Whole(1, 1_048_576),
+        whole_number(1, 1_048_576),
         "The most prompt tokens of one sequence that one forward pass computes.",
         default_text="512, or max_num_batched_tokens if that is smaller",
         default=512,
@@ -137,11 +140,11 @@ class Settings:
         f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
     )
     memory_limit: int | None = _memory(
-        Size(2**20, BYTES_MAX),
+        byte_size(2**20, BYTES_MAX),
         "The memory budget in bytes of keys and values, in place of kv_tokens.",
     )
     enable_prefix_caching: bool = _memory(
-        Switch(),
+        SWITCH,
         "Keep finished sequences as prefixes for later requests while there is room.",
         default=True,
     )
@@ -151,97 +154,97 @@ class Settings:
         default_text="all free memory",
     )
     max_per_sequence: PerSequence = _memory(
-        OneOf(get_args(PerSequence)),
+        one_of(get_args(PerSequence)),
         "How long a sequence may become. overcommit allows max_model_len and preempts when memory "
         "runs out. even allows kv_tokens / max_num_seqs, so that memory never runs out.",
         default="overcommit",
     )
     watermark: float = _memory(
-        Number(0.0, 0.5),
+        number(0.0, 0.5),
         "The share of the memory that stays free for running sequences to grow.",
         default=0.02,
     )
     saved_limit: int = _memory(
-        Size(0, BYTES_MAX),
+        byte_size(0, BYTES_MAX),
         "Bytes of RAM for the memory of preempted sequences; the others are recomputed.",
         default=2**30,
     )
     strategy: Strategy = _scheduling(
-        OneOf(tuple(Strategy), Strategy, SYNONYMS["strategy"]),
+        one_of(Strategy, Strategy, SYNONYMS["strategy"]),
         "When requests may join: at every tick, or in groups.",
         default=Strategy.CONTINUOUS,
     )
     policy: Policy | SchedulingPolicy = _scheduling(
-        PolicyForm(),
+        POLICY,
         "Which request is next: the oldest, the highest class, the shortest, a fair share per "
         "tenant, or the choice of your own SchedulingPolicy.",
         default=Policy.FIFO,
     )
     mix: Mix = _scheduling(
-        OneOf(tuple(Mix), Mix),
+        one_of(Mix, Mix),
         "How the tokens of a tick are split between running sequences and new prompts.",
         default=Mix.BOUNDED_STALL,
     )
     enable_preemption: bool = _scheduling(
-        Switch(),
+        SWITCH,
         "Under the policy priority, let a request of a higher class take the place of a running "
         "one. When memory runs out, sequences are preempted in any case.",
         default=True,
     )
     max_wait_ms: float | None = _scheduling(
-        Number(0.0, 60_000.0),
+        number(0.0, 60_000.0),
         "How long new requests are collected before they join, or a group waits to fill up.",
         default_text="0 under continuous, 50 under dynamic and adaptive, 1000 under static",
     )
     window_size: int | None = _scheduling(
-        Whole(1, 4096),
+        whole_number(1, 4096),
         "Under continuous, the number of new requests that ends the wait of max_wait_ms early.",
         default_text="the number of free places",
     )
     min_batch_size: int = _scheduling(
-        Whole(1, 4096),
+        whole_number(1, 4096),
         "The fewest requests that start together before max_wait_ms has passed; for adaptive, and "
         "for continuous with a window_size.",
         default=1,
     )
     wait_until_full: bool = _scheduling(
-        Switch(),
+        SWITCH,
         "Let a static group wait for exactly max_num_seqs requests, without a time limit. Requests "
         "that a key's share holds back count too.",
         default=False,
     )
     group_answers: GroupAnswers = _scheduling(
-        OneOf(tuple(GroupAnswers), GroupAnswers),
+        one_of(GroupAnswers, GroupAnswers),
         "Give the answers of a group together when its last one ends, or each when it ends.",
         default=GroupAnswers.TOGETHER,
     )
     prefill_batch_size: int | None = _scheduling(
-        Whole(1, 4096),
+        whole_number(1, 4096),
         "Under the mix separate, the most prompts that one tick computes.",
         default_text="as many as fit max_num_batched_tokens",
     )
     decode_batch_size: int | None = _scheduling(
-        Whole(1, 4096),
+        whole_number(1, 4096),
         "Under the mix separate, the most sequences that one tick generates for.",
         default_text="all",
     )
     target_stall_ms: float = _scheduling(
-        Number(0.0, 60_000.0, above=True),
+        number(0.0, 60_000.0, above=True),
         "The longest time between tokens that the mixes bounded-stall and separate allow.",
         default=100.0,
     )
     target_tick_ms: float = _scheduling(
-        Number(0.0, 60_000.0, above=True),
+        number(0.0, 60_000.0, above=True),
         "When a tick takes longer, the strategy adaptive makes its groups smaller.",
         default=100.0,
     )
     overtake_s: float = _scheduling(
-        Number(0.0, DAY_S),
+        number(0.0, DAY_S),
         "Under every policy, a request that came more than this later does not overtake.",
         default=30.0,
     )
     max_num_queued_reqs: int = _queue(
-        Whole(1, 1_000_000),
+        whole_number(1, 1_000_000),
         "Requests that may wait; a further one is refused with the time to try again.",
         default=1024,
     )
@@ -249,25 +252,25 @@ class Settings:
         _tokens(2), "Prompt tokens that may wait, over all requests.", default=1_000_000
     )
     queue_timeout_s: float | None = _queue(
-        Number(0.0, DAY_S, above=True),
+        number(0.0, DAY_S, above=True),
         "How long a request may wait for its first tick.",
         default_text="no limit",
     )
     request_timeout_s: float | None = _queue(
-        Number(0.0, DAY_S, above=True),
+        number(0.0, DAY_S, above=True),
         "How long a request may take from arrival to its end.",
         default_text="no limit",
     )
     seed: int | None = _other(
-        Whole(0, limits.SEED_MAX),
+        whole_number(0, limits.SEED_MAX),
         "The source of seeds for requests without their own.",
         default_text="a new one at each start",
     )
     log_batch_composition: bool = _other(
-        Switch(), "Log the content of each batch, one line per tick.", default=False
+        SWITCH, "Log the content of each batch, one line per tick.", default=False
     )
     cache_dir: Path = _other(
-        Location(),
+        PATH,
         "The folder for converted models.",
         default_text="jitney in $XDG_CACHE_HOME, or in ~/.cache",
         default_factory=lambda: cache_folder(environment()),
@@ -290,71 +293,71 @@ class ServeSettings:
     """All settings of the server. `resolve` checks them."""
 
     host: str = _server(
-        Text(1, NAME_MAX),
+        text_line(1, NAME_MAX),
         "The address to listen on; 0.0.0.0 is every address of this machine.",
         default="127.0.0.1",
     )
     port: int = _server(
-        Whole(0, 65_535), "The port to listen on; 0 takes a free one.", default=8000
+        whole_number(0, 65_535), "The port to listen on; 0 takes a free one.", default=8000
     )
     served_model_name: tuple[str, ...] = _server(
-        Words(NAME_MAX),
+        word_list(NAME_MAX),
         "The names of the model for callers; replies have the first one.",
         default_text="the name of its file",
         default=(),
     )
     api_key: tuple[str, ...] = _server(
-        Words(NAME_MAX),
+        word_list(NAME_MAX),
         "Keys; a caller must send one of them.",
         default_text="none: everyone may call",
         is_secret=True,
         default=(),
     )
     api_key_file: Path | None = _server(
-        Location(),
+        PATH,
         "A YAML file of keys with names, rates, priorities and cache scopes; "
         "docs/reference/config.md shows one.",
     )
     allowed_host: tuple[str, ...] = _server(
-        Words(NAME_MAX),
+        word_list(NAME_MAX),
         "Names that the Host header may have; `*` is any. Without keys, a server on a loopback "
         "address always accepts the names of this machine.",
         default_text="any; without keys on a loopback address, those of this machine",
         default=(),
     )
     cors_origin: tuple[str, ...] = _server(
-        Origins(NAME_MAX),
+        origin_list(NAME_MAX),
         "Origins whose pages may call from a browser, such as https://app.example; `*` is any.",
         default_text="none",
         default=(),
     )
     shutdown_timeout: float = _server(
-        Number(0.0, 86_400.0),
+        number(0.0, 86_400.0),
         "Seconds that running requests have to finish when the server stops.",
         default=30.0,
     )
     body_limit: int | None = _server(
-        Size(1024, 2**30),
+        byte_size(1024, 2**30),
         "The largest body of a request.",
         default_text="32 bytes for each token of the model's length, and at least 2MiB",
     )
     stall_timeout: float = _server(
-        Number(0.0, 86_400.0, above=True),
+        number(0.0, 86_400.0, above=True),
         "Seconds without a forward pass, while requests wait, until /health reports it.",
         default=10.0,
     )
     read_timeout: float = _server(
-        Number(0.0, 86_400.0, above=True),
+        number(0.0, 86_400.0, above=True),
         "Seconds that a client may read nothing, with full buffers, before it is cut off.",
         default=30.0,
     )
     sse_ping_interval: float = _server(
-        Number(0.0, 3600.0, above=True),
+        number(0.0, 3600.0, above=True),
         "Seconds between comments on a stream that waits, so that proxies keep it open.",
         default=15.0,
     )
     otlp_endpoint: str | None = _server(
-        Text(1, 2048), "Where to send OpenTelemetry spans; needs the extra `otel`."
+        text_line(1, 2048), "Where to send OpenTelemetry spans; needs the extra `otel`."
     )
 
 

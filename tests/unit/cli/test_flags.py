@@ -7,7 +7,7 @@ import pytest
 from jitney.cli.flags import Given, parse, resolved, setting_flags, verb_flags
 from jitney.cli.verbs import RUN_TOKENS_MAX, VERBS
 from jitney.config import Setting, known_settings
-from jitney.config.forms import Switch
+from jitney.config.forms import SWITCH
 from jitney.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def test_every_setting_is_a_flag_with_its_help(known: Setting) -> None:
     """Guards the one definition: a setting added to the config must reach the command line."""
     flags = {flag.name: flag for flag in setting_flags()}
     assert known.flag in flags[known.name].spelled
-    if isinstance(known.form, Switch):
+    if known.form is SWITCH:
         assert known.flag.replace("--", "--no-", 1) in flags[known.name].spelled
     assert known.help in flags[known.name].help
     for alias in known.aliases:

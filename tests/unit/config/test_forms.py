@@ -5,21 +5,21 @@ from pathlib import Path
 import pytest
 
 from jitney.config.forms import (
+    MODEL,
+    PATH,
+    SWITCH,
     Form,
-    Location,
-    ModelPlace,
-    Number,
-    OneOf,
-    Size,
-    Switch,
-    Whole,
+    byte_size,
+    number,
+    one_of,
     size_text,
+    whole_number,
 )
 
-WHOLE = Whole(-1, 10_000)
-NUMBER = Number(0.0, 1.0)
-ABOVE = Number(0.0, 1.0, above=True)
-SIZE = Size(0, 2**50)
+WHOLE = whole_number(-1, 10_000)
+NUMBER = number(0.0, 1.0)
+ABOVE = number(0.0, 1.0, above=True)
+SIZE = byte_size(0, 2**50)
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ SIZE = Size(0, 2**50)
         (SIZE, "2GiB", 2**31),
         (SIZE, "512 mb", 512_000_000),
         (SIZE, "1.5KiB", 1536),
-        (OneOf(("auto", "on")), "auto", "auto"),
-        (OneOf(("auto", "on")), True, "on"),
-        (OneOf(("auto", "on")), "AUTO ", "auto"),
-        (OneOf(("bounded-stall",)), "Bounded_Stall", "bounded-stall"),
-        (OneOf(("bounded-stall",)), "BoundedStall", "bounded-stall"),
-        (Switch(), "Yes", True),
-        (Switch(), "0", False),
-        (Switch(), False, False),
-        (Location(), "a/b.gguf", Path("a/b.gguf")),
-        (Location(), Path("a"), Path("a")),
-        (ModelPlace(), "owner/name:Q8_0", Path("owner/name:Q8_0")),
-        (ModelPlace(), "./owner/name", Path("owner/name").absolute()),
+        (one_of(("auto", "on")), "auto", "auto"),
+        (one_of(("auto", "on")), True, "on"),
+        (one_of(("auto", "on")), "AUTO ", "auto"),
+        (one_of(("bounded-stall",)), "Bounded_Stall", "bounded-stall"),
+        (one_of(("bounded-stall",)), "BoundedStall", "bounded-stall"),
+        (SWITCH, "Yes", True),
+        (SWITCH, "0", False),
+        (SWITCH, False, False),
+        (PATH, "a/b.gguf", Path("a/b.gguf")),
+        (PATH, Path("a"), Path("a")),
+        (MODEL, "owner/name:Q8_0", Path("owner/name:Q8_0")),
+        (MODEL, "./owner/name", Path("owner/name").absolute()),
     ],
 )
 def test_a_form_reads_what_people_write(form: Form, given: object, value: object) -> None:
@@ -82,15 +82,15 @@ def test_a_form_reads_what_people_write(form: Form, given: object, value: object
         (SIZE, "1e9"),
         (SIZE, 1.5),
         (SIZE, "9999999TiB"),
-        (OneOf(("auto", "on")), False),
-        (OneOf(("auto", "on")), "a uto"),
-        (OneOf(("auto", "on")), ["auto"]),
-        (Switch(), 1),
-        (Switch(), "maybe"),
-        (Location(), ""),
-        (Location(), 5),
-        (Location(), "a\0b"),
-        (Location(), "~nobody-has-this-name/x"),
+        (one_of(("auto", "on")), False),
+        (one_of(("auto", "on")), "a uto"),
+        (one_of(("auto", "on")), ["auto"]),
+        (SWITCH, 1),
+        (SWITCH, "maybe"),
+        (PATH, ""),
+        (PATH, 5),
+        (PATH, "a\0b"),
+        (PATH, "~nobody-has-this-name/x"),
     ],
 )
 def test_a_form_refuses_what_it_would_have_to_guess(form: Form, given: object) -> None:
