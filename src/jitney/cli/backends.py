@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from jitney.backends.kinds import all_kinds, kind_of
-from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
-from jitney.config import Settings
+from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
 from jitney.loading import (
     backend_state,
@@ -53,9 +52,9 @@ class Overview:
     """The number type it would compute with, if there is a choice."""
 
 
-def call(options: BackendsOptions, given: Given) -> int:
+def call(options: BackendsOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
-    settings = resolved(given.with_model(options.named)).settings
+    settings = resolved.settings
     show_log(every_tick=False)
     if options.add is not None:
         _add(options.add, settings)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.cli.failures import sentence_of
-from jitney.cli.flags import Given
 from jitney.cli.opening import has_template, model_title, opened
 from jitney.cli.result_lines import engine_lines, turn_line
 from jitney.cli.sampling import choose_temperature
 from jitney.cli.terminal import AnswerWriter, Wrapper, columns, printable
 from jitney.cli.verbs import ChatOptions
+from jitney.config import Resolved
 from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.engine.handle import Handle
@@ -56,13 +56,13 @@ HELP = (
 )
 
 
-def call(options: ChatOptions, given: Given) -> int:
+def call(options: ChatOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
     params = SamplingParams(
         max_tokens=options.max_tokens,
         temperature=choose_temperature(options.temperature, options.greedy),
     )
-    with opened(given) as llm:
+    with opened(resolved) as llm:
         if not has_template(llm):
             raise ModelError(
                 "The model has no chat template, so it cannot chat; use jitney run --raw."

@@ -9,11 +9,11 @@ from statistics import median
 from rich.console import Console
 
 from jitney.api.llm import LLM
-from jitney.cli.flags import Given
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.result_lines import rate
 from jitney.cli.verbs import DemoOptions
 from jitney.cli.watch import Question, Watched, watch
+from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 
@@ -35,10 +35,10 @@ TOP_P = 0.9
 REPETITION_PENALTY = 1.1
 
 
-def call(options: DemoOptions, given: Given) -> int:
+def call(options: DemoOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
     console = Console(file=sys.stdout, highlight=False)
-    with opened(given) as llm:
+    with opened(resolved) as llm:
         clock = SystemClock()
         started_at = clock.now()
         watched = watch(llm, _questions(llm, options), console, leaves=True)

@@ -4,10 +4,11 @@ A command's own options are the fields of a dataclass, each defined by `option` 
 Every setting of `jitney.config` is a flag as well. Imports nothing heavy.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self  # Any: options are of every type
+from typing import Any, get_args, get_origin, get_type_hints  # Any: options are of every type
 
 import click
 
@@ -26,6 +27,11 @@ from jitney.errors import ConfigError
 
 ARGUMENTS = "Arguments"
 COMMAND = "Command"
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+"""The placeholders of values of each type in the help."""
+
+MODEL_ARGUMENT = "model_argument"
+"""The option of a command that takes a model by position too. It is the same as --model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,61 +61,71 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One command. `settings` names those that it uses; None is all of the engine's.
+    """One command. The docstring of its `options` is its help.
 
-    `call` is the function of `module` that runs it. With `serves` it also takes the settings of the
-    server. `shorts` are short flags that another system has for a setting. `is_default` marks the
-    command that a group's name alone means.
+    `call` is the function of `module` that runs it. `settings` names those that it uses; None is
+    all of the engine's. With `serves` it also takes the settings of the server. `shorts` are short
+    flags that another system has for a setting. `is_default` marks the command that a group's name
+    alone means.
     """
 
     path: tuple[str, ...]
     module: str
     call: str = "call"
     options: type[Any]
-    about: str
     examples: tuple[str, ...]
     settings: tuple[str, ...] | None = None
     serves: bool = False
     shorts: tuple[tuple[str, str], ...] = ()
     is_default: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Settings from the command line, for `resolve`; None means not given."""
-
-    flags: Mapping[str, object]
-    config: Path | None
-
-    def with_model(self, model: str | None) -> Self:
-        """The same, with the model that was given without a flag, if any."""
-        if model is None:
-            return self
-        if self.flags.get("model") is not None:
-            raise ConfigError("The model is given twice, with --model and without; leave one out.")
-        return replace(self, flags={**self.flags, "model": model})
+    @property
+    def about(self) -> str:
+        """Its help."""
+        return inspect.getdoc(self.options) or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What followed a command: its own options, and settings."""
+    """What followed a command: its own options, and settings as flags; None means not given."""
 
     options: Any
-    given: Given
-    wants_help: bool
+    flags: Mapping[str, object]
+    config: Path | None = None
+    wants_help: bool = False
+
+    def resolved(self) -> Resolved:
+        """The settings in force. Raises ConfigError."""
+        flags, model = self.flags, getattr(self.options, MODEL_ARGUMENT, None)
+        if model is not None:
+            if flags["model"] is not None:
+                raise ConfigError(
+                    "The model is given twice, with --model and without; leave one out."
+                )
+            flags = {**flags, "model": model}
+        return resolve(flags, self.config, environment())
 
 
-def option(panel: str, help: str, default: object = None, **how: Any) -> Any:
-    """A field of a command's options that is a flag; `how` goes to click.
+def option(
+    panel: str,
+    help: str,
+    default: object = None,
+    *,
+    spelled: tuple[str, ...] = (),
+    metavar: str | None = None,
+) -> Any:
+    """A field of a command's options that is a flag.
 
-    `spelled` is its spelling, if that is not the name of the field.
+    `spelled` is its spelling, if that is not the name of the field, and `metavar` its placeholder,
+    if that is not the one of its type. A tuple may be given several times.
     """
-    return field(default=default, metadata={"panel": panel, "help": help, **how})
+    about = {"panel": panel, "help": help, "spelled": spelled, "metavar": metavar}
+    return field(default=default, metadata=about)
 
 
-def argument(metavar: str, help: str, default: object = None, **how: Any) -> Any:
-    """A field of a command's options that is an argument by position; `how` goes to click."""
-    return option(ARGUMENTS, help, default, metavar=metavar, required=False, **how)
+def argument(metavar: str, help: str, default: object = None) -> Any:
+    """A field of a command's options that is an argument by position."""
+    return option(ARGUMENTS, help, default, metavar=metavar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,35 +135,34 @@ class CommonOptions:
     config: Path | None = option(
         COMMAND,
         "A YAML or TOML file with settings; the environment and flags are stronger.",
-        metavar="FILE",
-        type=Path,
     )
     debug: bool = option(COMMAND, "Show the traceback of a failure.", False)
     help: bool = option(COMMAND, "Show this help and exit.", False)
 
 
-def resolved(given: Given) -> Resolved:
-    """The settings in force. Raises ConfigError."""
-    return resolve(given.flags, given.config, environment())
-
-
 def own_flags(kind: type[Any]) -> list[Flag]:
     """One flag for each field of a command's options."""
-    made = []
-    for each in fields(kind):
-        how = {**each.metadata, "default": each.default}
-        panel, help = how.pop("panel"), how.pop("help")
-        spelled = how.pop("spelled", ("--" + each.name.replace("_", "-"),))
-        parameter: click.Parameter
-        if panel == ARGUMENTS:
-            parameter = click.Argument([each.name], **how)
-        else:
-            is_flag = isinstance(each.default, bool)
-            parameter = click.Option([*spelled, each.name], is_flag=is_flag or None, **how)
-        if isinstance(each.default, int) and not isinstance(each.default, bool):
-            help = f"{help} Default: {each.default}."
-        made.append(Flag(parameter, panel, help))
-    return made
+    hints = get_type_hints(kind)
+    return [_own_flag(each, hints[each.name]) for each in fields(kind)]
+
+
+def _own_flag(defined: Field[Any], hint: Any) -> Flag:
+    about, default = defined.metadata, defined.default
+    # The type of a value, in an annotation such as `int | None` or `tuple[str, ...]`.
+    kind = get_args(hint)[0] if get_args(hint) else hint
+    is_list = get_origin(hint) is tuple
+    how = {"metavar": about["metavar"] or METAVARS.get(kind), "default": default}
+    parameter: click.Parameter
+    if about["panel"] == ARGUMENTS:
+        nargs = -1 if is_list else 1
+        parameter = click.Argument([defined.name], nargs=nargs, required=False, **how)
+    else:
+        spelled = about["spelled"] or ("--" + defined.name.replace("_", "-"),)
+        how |= {"type": None if kind is bool else kind, "multiple": is_list}
+        is_flag = isinstance(default, bool) or None
+        parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
+    shown = f" Default: {default}." if type(default) is int else ""
+    return Flag(parameter, about["panel"], about["help"] + shown)
 
 
 def setting_flags(
@@ -193,14 +208,16 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
             f"{place} does not take {extra} as well; {place} --help says what it takes."
         )
     values = {flag.name: context.params[flag.name] for flag in flags}
-    options = verb.options(**{each.name: values.pop(each.name) for each in fields(verb.options)})
-    common = CommonOptions(**{each.name: values.pop(each.name) for each in fields(CommonOptions)})
+    options, common = (
+        kind(**{each.name: values.pop(each.name) for each in fields(kind)})
+        for kind in (verb.options, CommonOptions)
+    )
     # Click gives an empty tuple for a repeatable option that was not given.
     given = {
         name: (list(value) or None) if isinstance(value, tuple) else value
         for name, value in values.items()
     }
-    return Parsed(options, Given(given, common.config), common.help)
+    return Parsed(options, given, common.config, common.help)
 
 
 def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:

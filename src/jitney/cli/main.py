@@ -10,7 +10,7 @@ import shutil
 import sys
 
 from jitney.cli.failures import USAGE, report
-from jitney.cli.flags import Verb, no_option, parse, resolved
+from jitney.cli.flags import Verb, no_option, parse
 from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import VERBS
 from jitney.config import nearest
@@ -82,9 +82,9 @@ def _call(verb: Verb, words: list[str]) -> int:
         sys.stdout.write(verb_help(verb, _help_width()))
         return 0
     # Report a mistake in a setting before anything heavy is loaded.
-    resolved(parsed.given)
+    resolved = parsed.resolved()
     call = getattr(importlib.import_module(f"jitney.cli.{verb.module}"), verb.call)
-    code = call(parsed.options, parsed.given)
+    code = call(parsed.options, resolved)
     assert isinstance(code, int), f"{verb.module} returns an exit code"
     return code
 

@@ -16,10 +16,9 @@ from rich.text import Text
 
 from jitney.backends.kinds import all_kinds
 from jitney.backends.trials.remembered import forget
-from jitney.cli.flags import Given, resolved
 from jitney.cli.terminal import printable
 from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
-from jitney.config import nearest
+from jitney.config import Resolved, nearest
 from jitney.errors import ConfigError, ModelError
 from jitney.models import inventory
 from jitney.models.files import disk_errors
@@ -28,9 +27,9 @@ from jitney.models.inventory import HUB, StoredModel, stored_models
 NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 
 
-def call(options: ModelsOptions, given: Given) -> int:
+def call(options: ModelsOptions, resolved: Resolved) -> int:
     """Run `jitney models list`; the exit code."""
-    found = stored_models(resolved(given).settings.cache_dir)
+    found = stored_models(resolved.settings.cache_dir)
     if options.json:
         sys.stdout.write(models_json(found) + "\n")
     elif not found:
@@ -44,9 +43,9 @@ def call(options: ModelsOptions, given: Given) -> int:
     return 0
 
 
-def remove(options: RemoveOptions, given: Given) -> int:
+def remove(options: RemoveOptions, resolved: Resolved) -> int:
     """Run `jitney models rm`. All names are looked up before anything is removed."""
-    cache = resolved(given).settings.cache_dir
+    cache = resolved.settings.cache_dir
     if not options.names:
         raise ConfigError("No model is named; jitney models lists all models here.")
     here = stored_models(cache)
@@ -64,10 +63,9 @@ def remove(options: RemoveOptions, given: Given) -> int:
     return 0
 
 
-def prune(options: PruneOptions, given: Given) -> int:
+def prune(options: PruneOptions, resolved: Resolved) -> int:
     """Run `jitney models prune`; the exit code."""
-    del options
-    cache = resolved(given).settings.cache_dir
+    cache = resolved.settings.cache_dir
     with disk_errors(f"{cache} could not be pruned"):
         read = [name for kind in all_kinds() for name in kind.conversions]
         freed = inventory.prune(cache, read) + forget(cache)

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from jitney.api.llm import LLM
 from jitney.api.prompts import Prompt
-from jitney.cli.flags import Given, resolved
 from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
 from jitney.loading import takes_model
@@ -22,14 +21,13 @@ from jitney.models.hub_reference import reference_of
 
 
 @contextmanager
-def opened(given: Given) -> Iterator[LLM]:
+def opened(resolved: Resolved) -> Iterator[LLM]:
     """The loaded model; released at the end. Raises a SetupError that says what to change."""
-    found = resolved(given)
-    settings = found.settings
+    settings = resolved.settings
     show_log(every_tick=settings.log_batch_composition)
     fetch_model(settings)
     with loading(settings):
-        llm = LLM(**_arguments(found))
+        llm = LLM(**_arguments(resolved))
     with llm:
         yield llm
 
@@ -67,6 +65,6 @@ def loading(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _arguments(found: Resolved) -> dict[str, Any]:  # Any: of every setting's type
+def _arguments(resolved: Resolved) -> dict[str, Any]:  # Any: of every setting's type
     """The given settings by name. None becomes the word none, so that no weaker source wins."""
-    return {name: "none" if value is None else value for name, value in found.given().items()}
+    return {name: "none" if value is None else value for name, value in resolved.given().items()}

@@ -12,9 +12,8 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import PullOptions
-from jitney.config import Settings
+from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
 from jitney.loading import located, ready_model, takes_model
 from jitney.models import embedded
@@ -24,9 +23,9 @@ from jitney.models.parts import size_of
 MIB = 2**20
 
 
-def call(options: PullOptions, given: Given) -> int:
+def call(options: PullOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
-    settings = resolved(given).settings
+    settings = resolved.settings
     show_log(every_tick=False)
     if options.named is not None:
         return _pull_named(options.named, settings)

@@ -16,7 +16,6 @@ from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import Prompt
 from jitney.cli.asking import ask_all
 from jitney.cli.failures import FAILED, say, say_at_sigterm, sentence_of
-from jitney.cli.flags import Given
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.result_lines import answer_line, error_line, run_lines
@@ -24,6 +23,7 @@ from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, printable, write
 from jitney.cli.verbs import RunOptions
 from jitney.cli.watch import Question, watch
+from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.errors import InvalidRequest, JitneyError, ModelError
@@ -32,7 +32,7 @@ WATCHED_MAX = 8
 HEADING_CHARACTERS = 72
 
 
-def call(options: RunOptions, given: Given) -> int:
+def call(options: RunOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
     texts = read_prompts(
         options.prompts,
@@ -42,7 +42,7 @@ def call(options: RunOptions, given: Given) -> int:
     )
     params = sampling(options)
     clock = SystemClock()
-    with say_at_sigterm(), opened(given) as llm:
+    with say_at_sigterm(), opened(resolved) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
         report = _Report(texts)

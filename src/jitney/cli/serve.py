@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from jitney.cli.flags import Given, resolved
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
@@ -39,10 +38,9 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 QUESTION = "Why is the sky blue?"
 
 
-def call(options: ServeOptions, given: Given) -> int:
+def call(options: ServeOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
-    found = resolved(given.with_model(options.served))
-    settings, serving = _for_serving(found), found.serving
+    settings, serving = _for_serving(resolved), resolved.serving
     log = show_log()
     try:
         keys = read_keys(serving)
@@ -181,11 +179,11 @@ def show_log() -> LogWriter:
     return log
 
 
-def _for_serving(found: Resolved) -> Settings:
+def _for_serving(resolved: Resolved) -> Settings:
     """Run the backend in its own process by default: a crash of native code must not end us."""
-    if found.sources["backend_process"] == DEFAULT:
-        return replace(found.settings, backend_process=True)
-    return found.settings
+    if resolved.sources["backend_process"] == DEFAULT:
+        return replace(resolved.settings, backend_process=True)
+    return resolved.settings
 
 
 def _is_local(host: str) -> bool:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jitney.cli.flags import Given, resolved
 from jitney.cli.verbs import ShowOptions
 from jitney.config import Resolved, Setting, known_serve_settings, known_settings
 from jitney.config.policies import policy_text
@@ -26,43 +25,42 @@ SERVER_HEADING = "of the server"
 NOT_SHOWN = "not shown"
 
 
-def call(options: ShowOptions, given: Given) -> int:
+def call(options: ShowOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
-    found = resolved(given)
     if options.json:
-        sys.stdout.write(settings_json(found) + "\n")
+        sys.stdout.write(settings_json(resolved) + "\n")
         return 0
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
-    console.print(_table(found))
+    console.print(_table(resolved))
     return 0
 
 
-def settings_json(found: Resolved) -> str:
+def settings_json(resolved: Resolved) -> str:
     """A JSON object with value and source for each setting."""
     values = {
-        setting.name: {"value": _plain(setting, value), "source": found.sources[setting.name]}
-        for setting, value in _values(found)
+        setting.name: {"value": _plain(setting, value), "source": resolved.sources[setting.name]}
+        for setting, value in _values(resolved)
     }
     return json.dumps(values, indent=2)
 
 
-def _values(found: Resolved) -> Iterator[tuple[Setting, object]]:
+def _values(resolved: Resolved) -> Iterator[tuple[Setting, object]]:
     """Every setting with its value; the server's come last."""
     for each in known_settings():
-        yield each, getattr(found.settings, each.name)
+        yield each, getattr(resolved.settings, each.name)
     for each in known_serve_settings():
-        yield each, getattr(found.serving, each.name)
+        yield each, getattr(resolved.serving, each.name)
 
 
-def _table(found: Resolved) -> Table:
+def _table(resolved: Resolved) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("setting", "value", "from"):
         table.add_column(heading, overflow="fold")
     first_served = known_serve_settings()[0]
-    for setting, value in _values(found):
+    for setting, value in _values(resolved):
         if setting == first_served:
             table.add_row(Text(SERVER_HEADING, style="bold"))
-        source = found.sources[setting.name]
+        source = resolved.sources[setting.name]
         style = "dim" if source == DEFAULT else "green"
         table.add_row(setting.name, Text(value_text(setting, value)), Text(source, style=style))
     return table

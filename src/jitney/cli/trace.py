@@ -12,15 +12,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from jitney.cli.failures import say
-from jitney.cli.flags import Given
 from jitney.cli.verbs import TraceOptions
+from jitney.config import Resolved
 from jitney.errors import ConfigError, SetupError
 
 TIMEOUT_S = 60.0
 PIPE = Path("-")
 
 
-def call(options: TraceOptions, given: Given) -> int:
+def call(options: TraceOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
     content = fetch_trace(options.url, options.api_key)
     count = count_events(content, options.url)

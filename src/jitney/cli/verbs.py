@@ -1,4 +1,4 @@
-"""The commands and their options, one frozen dataclass each.
+"""The commands and their options, one frozen dataclass each. Its docstring is the help.
 
 Only definitions. The module of a command does the work, and is loaded when the command is called.
 Imports nothing heavy.
@@ -24,22 +24,25 @@ OUTPUT = "Output"
 ABOUT = "Serves language models to many callers at once, with shared forward passes."
 EXAMPLES = ("jitney serve", 'jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
 
-SYSTEM = option(COMMAND, "The system message that a chat begins with.", metavar="TEXT")
+SYSTEM = option(COMMAND, "The system message that a chat begins with.")
 TEMPERATURE_OPTION = option(
-    SAMPLING,
-    f"How random the choice of tokens is; 0 is greedy. Default: {TEMPERATURE:g}.",
-    metavar="X",
-    type=float,
+    SAMPLING, f"How random the choice of tokens is; 0 is greedy. Default: {TEMPERATURE:g}."
 )
 GREEDY = option(SAMPLING, "Always take the most likely token; the same as --temperature 0.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """`jitney run`."""
+    """Answer prompts; several are batched and computed together.
+
+    Answers go to standard output, everything else to standard error. Several answers have their
+    prompts above them; with --json there is one object for each instead. Without a prompt, standard
+    input is the prompt. Without --model, the embedded model answers; it is fetched first if it is
+    not here.
+    """
 
     prompts: tuple[str, ...] = argument(
-        "[PROMPT]...", "What to answer; a single - means standard input.", (), nargs=-1
+        "[PROMPT]...", "What to answer; a single - means standard input.", ()
     )
     lines: bool = option(COMMAND, "Take every line of standard input as a separate prompt.", False)
     chat: bool | None = option(
@@ -49,34 +52,22 @@ class RunOptions:
         spelled=("--chat/--raw",),
     )
     system: str | None = SYSTEM
-    max_tokens: int = option(SAMPLING, "The most tokens of an answer.", RUN_TOKENS_MAX, metavar="N")
+    max_tokens: int = option(SAMPLING, "The most tokens of an answer.", RUN_TOKENS_MAX)
     temperature: float | None = TEMPERATURE_OPTION
     greedy: bool = GREEDY
     top_p: float | None = option(
         SAMPLING,
         "Choose from the most likely tokens that have this share together; 1 is all of them.",
         metavar="SHARE",
-        type=float,
     )
-    top_k: int | None = option(
-        SAMPLING, "Choose from the N most likely tokens; 0 is all.", metavar="N", type=int
-    )
+    top_k: int | None = option(SAMPLING, "Choose from the N most likely tokens; 0 is all.")
     stop: tuple[str, ...] = option(
-        SAMPLING,
-        "End the answer before this text; may be given several times.",
-        (),
-        metavar="TEXT",
-        multiple=True,
+        SAMPLING, "End the answer before this text; may be given several times.", ()
     )
     json_schema: Path | None = option(
-        SAMPLING,
-        "The answer is JSON that matches the schema in this file.",
-        metavar="FILE",
-        type=Path,
+        SAMPLING, "The answer is JSON that matches the schema in this file."
     )
-    regex: str | None = option(
-        SAMPLING, "The answer matches this regular expression.", metavar="TEXT"
-    )
+    regex: str | None = option(SAMPLING, "The answer matches this regular expression.")
     json: bool = option(
         OUTPUT,
         "One JSON object per prompt and line: text, tokens, finish reason, usage, times.",
@@ -87,35 +78,49 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """`jitney chat`."""
+    """Talk with a model in the terminal.
+
+    Ctrl-C stops an answer, Ctrl-D leaves, and /help lists all commands.
+    """
 
     system: str | None = SYSTEM
-    max_tokens: int = option(
-        SAMPLING, "The most tokens of one answer.", CHAT_TOKENS_MAX, metavar="N"
-    )
+    max_tokens: int = option(SAMPLING, "The most tokens of one answer.", CHAT_TOKENS_MAX)
     temperature: float | None = TEMPERATURE_OPTION
     greedy: bool = GREEDY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """`jitney demo`."""
+    """Watch eight prompts being answered side by side.
 
-    max_tokens: int = option(
-        SAMPLING, "The most tokens of each answer.", DEMO_TOKENS_MAX, metavar="N"
-    )
+    Slots, batch, memory and speed are below them. It ends by itself.
+    """
+
+    max_tokens: int = option(SAMPLING, "The most tokens of each answer.", DEMO_TOKENS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """`jitney serve`."""
+    """Serve a model to many callers at once, through OpenAI's HTTP interface.
 
-    served: str | None = argument("[MODEL]", "The model to serve; the same as --model.")
+    It listens on this machine only, unless --host says otherwise. The backend runs in its own
+    process, which is started again when it crashes; --no-backend-process keeps it in the server's.
+    SIGTERM, Ctrl-C and the end of its terminal let running requests finish; a second SIGTERM or
+    Ctrl-C does not.
+    """
+
+    model_argument: str | None = argument("[MODEL]", "The model to serve; the same as --model.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
-    """`jitney pull`."""
+    """Fetch a model by its name on the hub, or the embedded one.
+
+    A model of the hub goes into the cache that other tools share; HF_HOME, HF_TOKEN, HF_ENDPOINT
+    and HF_HUB_OFFLINE mean what they mean elsewhere. Without a quant it is Q4_K_M, then Q8_0, then
+    the only one there is. An interrupted download continues where it stopped. The embedded model,
+    SmolLM2-135M-Instruct, is also converted for its backend.
+    """
 
     named: str | None = argument(
         "[MODEL]",
@@ -126,29 +131,47 @@ class PullOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsOptions:
-    """`jitney models list`."""
+    """List the models that are here, with their sizes and when they were last used.
+
+    These are the embedded one, the GGUF files of the hub's cache, and all converted models. `jitney
+    models` alone does the same.
+    """
 
     json: bool = option(COMMAND, "A JSON list instead of a table.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveOptions:
-    """`jitney models rm`."""
+    """Remove models, by the names that jitney models lists.
 
-    names: tuple[str, ...] = argument("NAME...", "Names that jitney models lists.", (), nargs=-1)
+    Other tools share the hub's cache, so it asks before it removes anything there, and removes only
+    the files of that model.
+    """
+
+    names: tuple[str, ...] = argument("NAME...", "Names that jitney models lists.", ())
     yes: bool = option(COMMAND, "Do not ask.", False, spelled=("--yes", "-y"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOptions:
-    """`jitney models prune`."""
+    """Remove files that are no longer useful, and say how many bytes that frees.
+
+    These are conversions of models that are gone or have changed, conversions of an earlier jitney
+    in another form, the rests of interrupted downloads and conversions, and stored results about
+    libraries and models that are gone. Files that another process is making stay.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendsOptions:
-    """`jitney backends`."""
+    """List the backends: what is installed, what works here, and which would be chosen.
 
-    named: str | None = argument(
+    Each installed one is tried once, with a tiny model in its own process. The choice is for the
+    given model, or the embedded one, under the settings in force, with its reason. Nothing is
+    fetched, converted or measured without --add or --measure.
+    """
+
+    model_argument: str | None = argument(
         "[MODEL]", "The model to choose a backend for; the same as --model."
     )
     measure: bool = option(
@@ -167,7 +190,11 @@ class BackendsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """`jitney trace`."""
+    """Save the last ticks and requests of a running server as a trace.
+
+    The file is in Chrome's trace format: a lane for each slot, ticks with their batches, memory and
+    queue, and a row for each request that says why it took its time.
+    """
 
     url: str = option(COMMAND, "Where the server is.", SERVER_URL, metavar="URL")
     output: Path = option(
@@ -175,15 +202,17 @@ class TraceOptions:
         f"The file to write; - is standard output. Default: {TRACE_FILE}.",
         Path(TRACE_FILE),
         spelled=("--output", "-o"),
-        metavar="FILE",
-        type=Path,
     )
-    api_key: str | None = option(COMMAND, "A key of the server.", metavar="TEXT")
+    api_key: str | None = option(COMMAND, "A key of the server.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
-    """`jitney config show`."""
+    """Show every setting that is in force, and where it came from.
+
+    It takes the same settings as run, chat, demo and serve, so that you can try a command line.
+    Those of the server come last. Keys are not shown.
+    """
 
     json: bool = option(COMMAND, "One JSON object instead of a table.", False)
 
@@ -203,12 +232,6 @@ VERBS = (
         path=("run",),
         module="run",
         options=RunOptions,
-        about="""Answer prompts; several are batched and computed together.
-
-        Answers go to standard output, everything else to standard error. Several answers have their
-        prompts above them; with --json there is one object for each instead. Without a prompt,
-        standard input is the prompt. Without --model, the embedded model answers; it is fetched
-        first if it is not here.""",
         examples=(
             'jitney run "Why is the sky blue?"',
             'jitney run --model model.gguf --greedy "One." "Two." "Three."',
@@ -221,12 +244,6 @@ VERBS = (
         path=("serve",),
         module="serve",
         options=ServeOptions,
-        about="""Serve a model to many callers at once, through OpenAI's HTTP interface.
-
-        It listens on this machine only, unless --host says otherwise. The backend runs in its own
-        process, which is started again when it crashes; --no-backend-process keeps it in the
-        server's. SIGTERM, Ctrl-C and the end of its terminal let running requests finish; a second
-        SIGTERM or Ctrl-C does not.""",
         examples=(
             "jitney serve",
             "jitney serve model.gguf --port 8080 --max-num-seqs 32",
@@ -240,9 +257,6 @@ VERBS = (
         path=("chat",),
         module="chat",
         options=ChatOptions,
-        about="""Talk with a model in the terminal.
-
-        Ctrl-C stops an answer, Ctrl-D leaves, and /help lists all commands.""",
         examples=('jitney chat --model model.gguf --system "You are brief."',),
         shorts=SHORTS,
     ),
@@ -250,21 +264,12 @@ VERBS = (
         path=("demo",),
         module="demo",
         options=DemoOptions,
-        about="""Watch eight prompts being answered side by side.
-
-        Slots, batch, memory and speed are below them. It ends by itself.""",
         examples=("jitney demo", "jitney demo --backend fake"),
     ),
     Verb(
         path=("pull",),
         module="pull",
         options=PullOptions,
-        about="""Fetch a model by its name on the hub, or the embedded one.
-
-        A model of the hub goes into the cache that other tools share; HF_HOME, HF_TOKEN,
-        HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean elsewhere. Without a quant it is Q4_K_M,
-        then Q8_0, then the only one there is. An interrupted download continues where it stopped.
-        The embedded model, SmolLM2-135M-Instruct, is also converted for its backend.""",
         examples=("jitney pull", "jitney pull Qwen/Qwen3-0.6B-GGUF:Q8_0"),
         settings=("cache_dir",),
     ),
@@ -272,10 +277,6 @@ VERBS = (
         path=("models", "list"),
         module="models",
         options=ModelsOptions,
-        about="""List the models that are here, with their sizes and when they were last used.
-
-        These are the embedded one, the GGUF files of the hub's cache, and all converted models.
-        `jitney models` alone does the same.""",
         examples=("jitney models", "jitney models list --json"),
         settings=("cache_dir",),
         is_default=True,
@@ -285,10 +286,6 @@ VERBS = (
         module="models",
         call="remove",
         options=RemoveOptions,
-        about="""Remove models, by the names that jitney models lists.
-
-        Other tools share the hub's cache, so it asks before it removes anything there, and removes
-        only the files of that model.""",
         examples=("jitney models rm Qwen/Qwen3-0.6B-GGUF:Q8_0",),
         settings=("cache_dir",),
     ),
@@ -297,12 +294,6 @@ VERBS = (
         module="models",
         call="prune",
         options=PruneOptions,
-        about="""Remove files that are no longer useful, and say how many bytes that frees.
-
-        These are conversions of models that are gone or have changed, conversions of an earlier
-        jitney in another form, the rests of interrupted downloads and conversions, and stored
-        results about libraries and models that are gone. Files that another process is making
-        stay.""",
         examples=("jitney models prune",),
         settings=("cache_dir",),
     ),
@@ -310,11 +301,6 @@ VERBS = (
         path=("backends",),
         module="backends",
         options=BackendsOptions,
-        about="""List the backends: what is installed, what works here, and which would be chosen.
-
-        Each installed one is tried once, with a tiny model in its own process. The choice is for
-        the given model, or the embedded one, under the settings in force, with its reason. Nothing
-        is fetched, converted or measured without --add or --measure.""",
         examples=(
             "jitney backends",
             "jitney backends --add llamacpp",
@@ -330,10 +316,6 @@ VERBS = (
         path=("trace",),
         module="trace",
         options=TraceOptions,
-        about="""Save the last ticks and requests of a running server as a trace.
-
-        The file is in Chrome's trace format: a lane for each slot, ticks with their batches, memory
-        and queue, and a row for each request that says why it took its time.""",
         examples=("jitney trace", "jitney trace --url http://127.0.0.1:8080 -o slow.json"),
         settings=(),
     ),
@@ -341,10 +323,6 @@ VERBS = (
         path=("config", "show"),
         module="show",
         options=ShowOptions,
-        about="""Show every setting that is in force, and where it came from.
-
-        It takes the same settings as run, chat, demo and serve, so that you can try a command line.
-        Those of the server come last. Keys are not shown.""",
         examples=("jitney config show --config jitney.yaml --max-num-seqs 32",),
         serves=True,
     ),

@@ -6,7 +6,7 @@ Pure; any thread.
 Tests: tests/unit/config/test_resolve.py.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,47 +42,55 @@ def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> C
 
     No value is lowered, raised or ignored silently.
     """
-    return (
-        _find_useless(values, given)
-        or _find_pair(values)
-        or _find_out_of_bounds(values)
-        or _find_useless_minimum(values)
-    )
+    return next(_find_conflicts(values, given), None)
 
 
-def _find_pair(values: Mapping[str, Any]) -> Conflict | None:
-    """Two settings that contradict each other."""
+# Any: of every setting's type
+def _find_conflicts(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
+    yield from _find_useless(values, given)
+    yield from _find_pairs(values)
+    yield from _find_out_of_bounds(values)
+    if values["min_batch_size"] > 1 and not _has_small_groups(values):
+        yield Conflict(
+            f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
+            "a group starts when it is full or when max_wait_ms has passed; leave it out, or set "
+            "strategy to adaptive, or to continuous with a window_size.",
+            ("min_batch_size", "strategy"),
+        )
+
+
+def _find_pairs(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Settings that contradict each other."""
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:
-        return Conflict(
+        yield Conflict(
             "kv_tokens and memory_limit set the same budget; give one of them.",
             ("kv_tokens", "memory_limit"),
         )
     if values["cache_tokens"] is not None and not values["enable_prefix_caching"]:
-        return Conflict(
+        yield Conflict(
             "cache_tokens is given but enable_prefix_caching is off; leave one of them out.",
             ("cache_tokens", "enable_prefix_caching"),
         )
     if values["wait_until_full"] and values["max_wait_ms"] is not None:
-        return Conflict(
+        yield Conflict(
             "max_wait_ms is given but wait_until_full has no timer; leave one of them out.",
             ("max_wait_ms", "wait_until_full"),
         )
     if values["window_size"] is not None and not values["max_wait_ms"]:
-        return Conflict(
+        yield Conflict(
             "window_size is given but there is no window; set max_wait_ms above 0.",
             ("window_size", "max_wait_ms"),
         )
     if values["wait_until_full"] and values["max_num_queued_reqs"] < values["max_num_seqs"]:
-        return Conflict(
+        yield Conflict(
             f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) waiting requests, and "
             f"max_num_queued_reqs ({values['max_num_queued_reqs']}) allows fewer; raise the second "
             "or lower the first.",
             ("wait_until_full", "max_num_seqs", "max_num_queued_reqs"),
         )
-    return None
 
 
-def _find_out_of_bounds(values: Mapping[str, Any]) -> Conflict | None:
+def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[Conflict]:
     """A setting that is above the bound that another one sets."""
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
@@ -98,23 +106,11 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Conflict | None:
     for smaller, larger, why in bounded:
         low, high = values[smaller], values[larger]
         if low is not None and high is not None and low > high:
-            return Conflict(
+            yield Conflict(
                 f"{smaller} ({low}) is above {larger} ({high}), and {why}; "
                 "lower the first or raise the second.",
                 (smaller, larger),
             )
-    return None
-
-
-def _find_useless_minimum(values: Mapping[str, Any]) -> Conflict | None:
-    if values["min_batch_size"] > 1 and not _has_small_groups(values):
-        return Conflict(
-            f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
-            "a group starts when it is full or when max_wait_ms has passed; leave it out, or set "
-            "strategy to adaptive, or to continuous with a window_size.",
-            ("min_batch_size", "strategy"),
-        )
-    return None
 
 
 def _has_small_groups(values: Mapping[str, Any]) -> bool:
@@ -123,14 +119,13 @@ def _has_small_groups(values: Mapping[str, Any]) -> bool:
     return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
-def _find_useless(values: Mapping[str, Any], given: Set[str]) -> Conflict | None:
+def _find_useless(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
         is_asked = name in given and values[name] not in HARMLESS
         if is_asked and chosen not in choices:
-            return Conflict(
+            yield Conflict(
                 f"{name} is given but has no effect where {chooser} is {chosen}; leave it out, or "
                 f"set {chooser} to {' or '.join(choices)}.",
                 (name, chooser),
             )
-    return None

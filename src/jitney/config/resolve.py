@@ -44,7 +44,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _GivenValue:
     """A value as it was written, before it is checked."""
 
     name: str
@@ -73,7 +73,7 @@ def resolve(
     values: dict[str, Any] = {}  # Any: of every setting's type
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
-        found: dict[str, tuple[_Given, object]] = {}
+        found: dict[str, tuple[_GivenValue, object]] = {}
         for given in _translate(layer):
             value = known[given.name].read(given.value, f" in {given.source}")
             first, other = found.setdefault(given.name, (given, value))
@@ -117,13 +117,13 @@ def _known_names(given_as: str = "flag") -> list[str]:
     return [*settings, *words]
 
 
-def _from_file(file: Path) -> list[_Given]:
+def _from_file(file: Path) -> list[_GivenValue]:
     return list(_from_table(settings_file.load(file), f"file {file}", (), TABLES))
 
 
 def _from_table(
     table: Mapping[str, object], source: str, path: tuple[str, ...], inner: tuple[str, ...]
-) -> Iterator[_Given]:
+) -> Iterator[_GivenValue]:
     """The values in a table of a file, and in the tables inside it."""
     for key, value in table.items():
         within = (*path, str(key))
@@ -131,7 +131,7 @@ def _from_table(
         name = _normalise(str(key))
         if name not in inner:
             name = _known_name(name, spelled, source, tables=TABLES)
-            yield _Given(name, value, source if spelled == name else f"{source}: {spelled}")
+            yield _GivenValue(name, value, source if spelled == name else f"{source}: {spelled}")
         elif isinstance(value, dict | None):
             yield from _from_table(value or {}, source, within, inner[inner.index(name) + 1 :])
         else:
@@ -140,7 +140,7 @@ def _from_table(
             )
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[_Given]:
+def _from_environment(environ: Mapping[str, str]) -> list[_GivenValue]:
     spellings = {variable_name(each): each for each in _known_names()}
     found = []
     for variable, value in sorted(environ.items()):
@@ -150,17 +150,17 @@ def _from_environment(environ: Mapping[str, str]) -> list[_Given]:
             close = nearest(variable.removeprefix("JITNEY_"), _known_names())
             hint = _hint(None if close is None else variable_name(close))
             raise ConfigError(f"Unknown setting {variable} in the environment; {hint}.")
-        found.append(_Given(spellings[variable], value, f"environment {variable}"))
+        found.append(_GivenValue(spellings[variable], value, f"environment {variable}"))
     return found
 
 
-def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_Given]:
+def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_GivenValue]:
     found = []
     for key, value in flags.items():
         if value is not None:
             spelled = "--" + key.replace("_", "-") if given_as == "flag" else key
             name = _known_name(_normalise(key), spelled, f"the {given_as}s", given_as)
-            found.append(_Given(name, value, f"{given_as} {spelled}"))
+            found.append(_GivenValue(name, value, f"{given_as} {spelled}"))
     return found
 
 
@@ -188,7 +188,7 @@ def _normalise(key: str) -> str:
     return key.lower().replace("-", "_")
 
 
-def _translate(layer: list[_Given]) -> Iterator[_Given]:
+def _translate(layer: list[_GivenValue]) -> Iterator[_GivenValue]:
     """The same values under our names; words that set nothing are left out."""
     words = {word.name: word for word in FOREIGN_NAMES}
     for given in layer:
@@ -202,7 +202,7 @@ def _translate(layer: list[_Given]) -> Iterator[_Given]:
             yield replace(given, name=word.setting)
 
 
-def _meaning_of(word: ForeignName, given: _Given) -> Iterator[_Given]:
+def _meaning_of(word: ForeignName, given: _GivenValue) -> Iterator[_GivenValue]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
     assert word.meaning is not None, f"{word.name} has a meaning"
     found = f"{word.name} is {value_text(given.value)} in {given.source}"
@@ -214,10 +214,10 @@ def _meaning_of(word: ForeignName, given: _Given) -> Iterator[_Given]:
     if value not in values:
         raise ConfigError(f"{found}, and {word.meaning.advice}.")
     if word.setting is not None:
-        yield _Given(word.setting, values[value], given.source, is_meaning=True)
+        yield _GivenValue(word.setting, values[value], given.source, is_meaning=True)
 
 
-def _refuse_twice(first: _Given, second: _Given, *, is_equal: bool) -> None:
+def _refuse_twice(first: _GivenValue, second: _GivenValue, *, is_equal: bool) -> None:
     """Refuse one setting under two names, unless another system's word means the same value."""
     places = " and ".join(dict.fromkeys((first.source, second.source)))
     if not first.is_meaning and not second.is_meaning:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cli.flags import Given, parse, resolved, setting_flags, verb_flags
+from jitney.cli.flags import Parsed, parse, setting_flags, verb_flags
 from jitney.cli.verbs import RUN_TOKENS_MAX, VERBS
 from jitney.config import Setting, known_settings
 from jitney.config.forms import SWITCH
@@ -52,10 +52,10 @@ def test_a_command_gets_its_options_and_the_settings_apart() -> None:
     assert parsed.options.stop == ("-",)
     assert parsed.options.max_tokens == RUN_TOKENS_MAX
     assert not parsed.options.lines
-    assert parsed.given.flags["kv_tokens"] == "64"
-    assert parsed.given.flags["backend_process"] is False
-    assert parsed.given.flags["max_num_seqs"] is None
-    assert parsed.given.config == Path("x.yaml")
+    assert parsed.flags["kv_tokens"] == "64"
+    assert parsed.flags["backend_process"] is False
+    assert parsed.flags["max_num_seqs"] is None
+    assert parsed.config == Path("x.yaml")
     assert not parsed.wants_help
     assert parse(VERBS[0], ["--help"]).wants_help
 
@@ -64,19 +64,19 @@ def test_a_setting_may_come_several_times_or_not_at_all() -> None:
     """Guards lists: an empty one would count as given and hide what the environment says."""
     serve = next(verb for verb in VERBS if verb.path == ("serve",))
     words = ["--served-model-name", "a,b", "--served-model-name", "c"]
-    assert parse(serve, words).given.flags["served_model_name"] == ["a,b", "c"]
-    assert parse(serve, []).given.flags["served_model_name"] is None
+    assert parse(serve, words).flags["served_model_name"] == ["a,b", "c"]
+    assert parse(serve, []).flags["served_model_name"] is None
 
 
 def test_flags_are_read_by_the_config() -> None:
     """Guards the values: what is wrong is said by the setting's own form, naming the flag."""
-    given = Given({"max_num_seqs": "3", "backend_process": True, "seed": None}, None)
-    found = resolved(given)
+    flags = {"max_num_seqs": "3", "backend_process": True, "seed": None}
+    found = Parsed(None, flags).resolved()
     assert found.settings.max_num_seqs == 3
     assert found.settings.backend_process is True
     assert found.sources["max_num_seqs"] == "flag --max-num-seqs"
     with pytest.raises(ConfigError, match="--max-num-seqs"):
-        resolved(Given({"max_num_seqs": "many"}, None))
+        Parsed(None, {"max_num_seqs": "many"}).resolved()
 
 
 def test_the_help_of_serve_does_not_contradict_itself() -> None:
@@ -84,3 +84,13 @@ def test_the_help_of_serve_does_not_contradict_itself() -> None:
     serve = next(verb for verb in VERBS if verb.path == ("serve",))
     flag = next(each for each in verb_flags(serve) if each.name == "backend_process")
     assert "Default: true for jitney serve" in flag.help
+
+
+def test_a_model_by_position_is_the_setting() -> None:
+    """Guards `jitney serve a.gguf`, and against one of two models being dropped in silence."""
+    serve = next(verb for verb in VERBS if verb.path == ("serve",))
+    found = parse(serve, ["a.gguf"]).resolved()
+    assert found.settings.model == Path("a.gguf")
+    assert found.sources["model"] == "flag --model"
+    with pytest.raises(ConfigError, match="The model is given twice"):
+        parse(serve, ["a.gguf", "--model", "b.gguf"]).resolved()

@@ -35,7 +35,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 def test_every_verb_has_a_module(verb: Verb) -> None:
     """Guards the table of verbs: a module is found by name only when its verb is called."""
     call = getattr(importlib.import_module(f"jitney.cli.{verb.module}"), verb.call)
-    assert list(inspect.signature(call).parameters) == ["options", "given"]
+    assert list(inspect.signature(call).parameters) == ["options", "resolved"]
 
 
 def test_a_mistake_in_a_setting_is_told_before_anything_is_loaded(
