@@ -61,13 +61,12 @@ def call(options: BackendsOptions, resolved: Resolved) -> int:
     found = overview(settings, measures=options.measure)
     if options.json:
         sys.stdout.write(overview_json(found) + "\n")
-        return 0
-    if sys.stdout.isatty():
+    elif sys.stdout.isatty():
         Console(highlight=False).print(_table(found))
-        return 0
-    # For a program, lines are not broken.
-    for row in _rows(found):
-        sys.stdout.write(f"{row.label:<{LABELS_WIDTH}}{row.text}".rstrip() + "\n")
+    else:
+        # For a program, lines are not broken.
+        for label, text, _ in _rows(found):
+            sys.stdout.write(f"{label:<{LABELS_WIDTH}}{text}".rstrip() + "\n")
     return 0
 
 
@@ -79,12 +78,13 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         here = located_if_fetched(settings)
     known = replace(settings, model=None) if here is None else here
     listed = tuple(backend_state(kind, known) for kind in all_kinds())
+    selection, reason = None, NOT_FETCHED
     try:
-        selection = None if here is None else _selection(here, measures=measures)
-        reason = NOT_FETCHED if here is None else NOT_MEASURED
-        reason = reason if selection is None else selection.reason
+        if here is not None:
+            selection = _selection(here, measures=measures)
+            reason = NOT_MEASURED if selection is None else selection.reason
     except (ConfigError, MissingDependency) as error:
-        selection, reason = None, str(error).rstrip(".")
+        reason = str(error).rstrip(".")
     chosen = None if selection is None else selection.name
     return Overview(
         model=_model_text(settings, is_here=here is not None),
@@ -154,12 +154,7 @@ def overview_json(found: Overview) -> str:
         }
         for each in found.listed
     ]
-    choice = {
-        "model": found.model,
-        "chosen": found.chosen,
-        "reason": found.reason,
-        "numbers": found.numbers,
-    }
+    choice = {name: getattr(found, name) for name in ("model", "chosen", "reason", "numbers")}
     return json.dumps({"backends": backends, **choice}, indent=2)
 
 
@@ -182,47 +177,35 @@ def _obstacle(chosen: str | None, listed: tuple[BackendState, ...]) -> str:
     return f"; but it cannot run the model: {each.refusal}" if each.refusal else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One line of the output. The label of a heading has no indent."""
-
-    label: str
-    text: str
-    style: str = ""
-
-
-def _rows(found: Overview) -> list[_Row]:
+def _rows(found: Overview) -> list[tuple[str, str, str]]:
+    """Lines of the output: label, text and style. The label of a heading has no indent."""
     rows = []
     for each in found.listed:
         kind = each.kind
         rows += [
-            _Row(kind.name, state(each), "green" if works(each) else "yellow"),
-            _Row("  models", kind.models),
-            _Row("  runs on", kind.runs_on),
-            _Row("  memory", kind.memory),
-            _Row("  texts", kind.texts),
+            (kind.name, state(each), "green" if works(each) else "yellow"),
+            ("  models", kind.models, ""),
+            ("  runs on", kind.runs_on, ""),
+            ("  memory", kind.memory, ""),
+            ("  texts", kind.texts, ""),
         ]
         if each.refusal is not None:
-            rows.append(_Row("  refuses", f"this model: {printable(each.refusal)}"))
-        rows.append(_Row("", ""))
-    name = found.chosen or (
-        "not known yet" if found.reason in (NOT_MEASURED, NOT_FETCHED) else "none"
-    )
+            rows.append(("  refuses", f"this model: {printable(each.refusal)}", ""))
+        rows.append(("", "", ""))
+    is_known = found.reason not in (NOT_MEASURED, NOT_FETCHED)
     rows += [
-        _Row("model", printable(found.model)),
-        _Row("chosen", name, "bold"),
-        _Row("  because", printable(found.reason)),
+        ("model", printable(found.model), ""),
+        ("chosen", found.chosen or ("none" if is_known else "not known yet"), "bold"),
+        ("  because", printable(found.reason), ""),
     ]
-    if found.numbers is not None:
-        rows.append(_Row("  with", found.numbers))
-    return rows
+    return rows if found.numbers is None else [*rows, ("  with", found.numbers, "")]
 
 
 def _table(found: Overview) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=0)
     table.add_column(width=LABELS_WIDTH)
     table.add_column(overflow="fold")
-    for row in _rows(found):
-        style = "dim" if row.label.startswith(" ") else "bold"
-        table.add_row(Text(row.label, style=style), Text(row.text, style=row.style))
+    for label, text, style in _rows(found):
+        label_style = "dim" if label.startswith(" ") else "bold"
+        table.add_row(Text(label, style=label_style), Text(text, style=style))
     return table

@@ -6,7 +6,6 @@ Tests: tests/e2e/test_cli.py.
 """
 
 import sys
-from dataclasses import dataclass, field
 
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
@@ -71,57 +70,31 @@ def call(options: ChatOptions, resolved: Resolved) -> int:
     return 0
 
 
-class LineReader:
-    """Standard input, line by line: typed, with editing and history, or from a pipe."""
-
-    def __init__(self) -> None:
-        self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-
-    def read(self) -> str | None:
-        """The next line, or None at the end. Raises KeyboardInterrupt and InvalidRequest."""
-        if self.is_terminal:
-            return self._typed()
-        content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
-        if len(content) > LINE_BYTES_MAX:
-            raise InvalidRequest("A line of standard input is too long.", "prompt")
-        if not content:
-            return None
-        try:
-            return content.decode("utf-8")
-        except UnicodeDecodeError:
-            raise InvalidRequest("Standard input is not text in UTF-8.", "prompt") from None
-
-    def _typed(self) -> str | None:
-        try:
-            return input(PROMPT if EDITS else PLAIN_PROMPT)
-        except EOFError:
-            sys.stdout.write("\n")
-            return None
-        except KeyboardInterrupt:
-            sys.stdout.write("\n")
-            raise
-        except UnicodeDecodeError:
-            raise InvalidRequest("What was typed is not text in UTF-8.", "prompt") from None
+def read_line(*, is_terminal: bool) -> str | None:
+    """The next line, typed or from a pipe; None at the end. Raises InvalidRequest."""
+    if is_terminal:
+        return _read_typed()
+    content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
+    if len(content) > LINE_BYTES_MAX:
+        raise InvalidRequest("A line of standard input is too long.", "prompt")
+    try:
+        return content.decode("utf-8") or None
+    except UnicodeDecodeError:
+        raise InvalidRequest("Standard input is not text in UTF-8.", "prompt") from None
 
 
-@dataclass(slots=True)
-class Conversation:
-    """The messages so far, and the system message before them."""
-
-    system: str | None = None
-    turns: list[dict[str, str]] = field(default_factory=list)
-
-    def with_question(self, text: str) -> list[dict[str, str]]:
-        """All messages, with a new question at the end."""
-        head = [{"role": "system", "content": self.system}] if self.system else []
-        return [*head, *self.turns, {"role": "user", "content": text}]
-
-    def add(self, question: str, answer: str) -> None:
-        """Keep a question and its answer."""
-        self.turns += [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": answer},
-        ]
+def _read_typed() -> str | None:
+    """A line with editing and history. Raises KeyboardInterrupt too."""
+    try:
+        return input(PROMPT if EDITS else PLAIN_PROMPT)
+    except EOFError:
+        sys.stdout.write("\n")
+        return None
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+        raise
+    except UnicodeDecodeError:
+        raise InvalidRequest("What was typed is not text in UTF-8.", "prompt") from None
 
 
 class Chat:
@@ -130,9 +103,10 @@ class Chat:
     def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
         self._llm = llm
         self._params = params
-        self._conversation = Conversation(system)
+        self._system = system
+        self._turns: list[dict[str, str]] = []
         self._context_max = llm.engine.settings.model_len_max
-        self._lines = LineReader()
+        self._is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 
     def run(self) -> None:
         """Run until the end of the input, /quit, or Ctrl-C twice at the prompt."""
@@ -143,13 +117,13 @@ class Chat:
             return
 
     def _loop(self) -> None:
-        greets, was_interrupted = self._lines.is_terminal, False
+        greets, was_interrupted = self._is_terminal, False
         while True:
             try:
                 if greets:
                     greets = False
                     self._greet()
-                line = self._lines.read()
+                line = read_line(is_terminal=self._is_terminal)
                 was_interrupted = False
                 if line is None or line.strip() in ("/quit", "/exit"):
                     return
@@ -172,30 +146,30 @@ class Chat:
         word, _, rest = line.partition(" ")
         match word:
             case "/reset":
-                self._conversation.turns.clear()
+                self._turns.clear()
                 note("The conversation begins again.")
             case "/system":
                 self._set_system(rest.strip())
             case "/stats":
-                for each in engine_lines(self._llm.stats()):
-                    note(each)
+                note(*engine_lines(self._llm.stats()))
             case "/help":
-                for each in HELP:
-                    note(each)
+                note(*HELP)
             case _:
                 note(f"There is no command {word}; /help lists all commands.")
 
     def _set_system(self, text: str) -> None:
         if text:
-            self._conversation.system = text
+            self._system = text
             note("The system message is set; the conversation so far is kept.")
             return
-        system = self._conversation.system
+        system = self._system
         note(f"System message: {system}" if system else "There is no system message.")
 
     def _answer(self, question: str) -> None:
+        head = [{"role": "system", "content": self._system}] if self._system else []
+        asked = {"role": "user", "content": question}
         try:
-            prompt = self._llm.chat_prompt(self._conversation.with_question(question))
+            prompt = self._llm.chat_prompt([*head, *self._turns, asked])
             handle = self._llm.submit(prompt, self._params)
             answer = self._stream(handle)
         except ContextLengthExceeded:
@@ -209,7 +183,7 @@ class Chat:
         except JitneyError as error:
             note(sentence_of(error))
             return
-        self._conversation.add(question, answer.outputs[0].text)
+        self._turns += [asked, {"role": "assistant", "content": answer.outputs[0].text}]
         self._note_end(answer)
 
     def _stream(self, handle: Handle[RequestOutput]) -> RequestOutput:
@@ -237,16 +211,16 @@ class Chat:
             note(f"The answer was cut at {self._params.max_tokens} tokens; see --max-tokens.")
         elif reason == "abort":
             note("Stopped; the answer so far is kept.")
-        if self._lines.is_terminal:
+        if self._is_terminal:
             note("")
 
 
-def note(text: str) -> None:
-    """Write a line to standard error, dim on a terminal."""
-    line = printable(text)
-    if sys.stderr.isatty() and line:
-        wrapper = Wrapper(columns())
-        line = f"\x1b[2m{wrapper.feed(line)}{wrapper.end()}\x1b[0m"
+def note(*lines: str) -> None:
+    """Write lines to standard error, dim on a terminal."""
     sys.stdout.flush()
-    sys.stderr.write(line + "\n")
+    for line in map(printable, lines):
+        if sys.stderr.isatty() and line:
+            wrapper = Wrapper(columns())
+            line = f"\x1b[2m{wrapper.feed(line)}{wrapper.end()}\x1b[0m"
+        sys.stderr.write(line + "\n")
     sys.stderr.flush()
