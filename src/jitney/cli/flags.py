@@ -21,6 +21,7 @@ from jitney.config import (
     nearest,
     resolve,
 )
+from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES, ForeignName
 from jitney.config.forms import SWITCH, Form
 from jitney.errors import ConfigError
@@ -151,13 +152,13 @@ def _own_flag(defined: Field[Any], hint: Any) -> Flag:
     # The type of a value, in an annotation such as `int | None` or `tuple[str, ...]`.
     kind = get_args(hint)[0] if get_args(hint) else hint
     is_list = get_origin(hint) is tuple
-    how = {"metavar": about["metavar"] or METAVARS.get(kind), "default": default}
+    how: dict[str, Any] = {"metavar": about["metavar"] or METAVARS.get(kind), "default": default}
     parameter: click.Parameter
     if about["panel"] == ARGUMENTS:
         nargs = -1 if is_list else 1
         parameter = click.Argument([defined.name], nargs=nargs, required=False, **how)
     else:
-        spelled = about["spelled"] or ("--" + defined.name.replace("_", "-"),)
+        spelled = about["spelled"] or (flag_name(defined.name),)
         how |= {"type": None if kind is bool else kind, "multiple": is_list}
         is_flag = isinstance(default, bool) or None
         parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
@@ -246,8 +247,7 @@ def _foreign_flag(word: ForeignName) -> Flag:
 def _parameter(
     name: str, form: Form, metavar: str | None = None, short: str | None = None
 ) -> click.Option:
-    flag = name.replace("_", "-")
-    spelled = f"--{flag}/--no-{flag}" if form is SWITCH else f"--{flag}"
+    spelled = flag_name(name) + (f"/{flag_name('no_' + name)}" if form is SWITCH else "")
     return click.Option(
         [spelled, name] if short is None else [short, spelled, name],
         metavar=metavar,

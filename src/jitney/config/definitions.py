@@ -8,7 +8,6 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from jitney.config.foreign_names import other_names
 from jitney.config.forms import Form, Refused, value_text
 from jitney.errors import ConfigError
 
@@ -33,7 +32,7 @@ class Defined(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting, with all its names."""
+    """One setting."""
 
     name: str
     group: Group
@@ -47,21 +46,6 @@ class Setting:
     """The default in words, if it is computed later."""
     is_secret: bool = False
     """Whether its value is never shown."""
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """Its names in other systems."""
-        return other_names(self.name)
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return variable_name(self.name)
 
     @property
     def expected(self) -> str:
@@ -125,6 +109,11 @@ def defined_settings(kind: type[Defined] | Defined) -> tuple[Setting, ...]:
         )
         for each in fields(kind)
     )
+
+
+def flag_name(name: str) -> str:
+    """The flag of a setting or of an alias."""
+    return "--" + name.replace("_", "-")
 
 
 def variable_name(name: str) -> str:

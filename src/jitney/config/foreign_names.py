@@ -139,10 +139,3 @@ SYNONYMS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     }
 )
 """Values of a setting in other spellings, each with ours."""
-
-
-def other_names(setting: str) -> tuple[str, ...]:
-    """The words that are another name of this setting, with the same values."""
-    return tuple(
-        word.name for word in FOREIGN_NAMES if word.setting == setting and word.meaning is None
-    )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from jitney.config import file as settings_file
 from jitney.config.combinations import find_conflict
-from jitney.config.definitions import variable_name
+from jitney.config.definitions import flag_name, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
 from jitney.config.forms import value_text
 from jitney.config.machine import cache_folder
@@ -158,7 +158,7 @@ def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_GivenValue]
     found = []
     for key, value in flags.items():
         if value is not None:
-            spelled = "--" + key.replace("_", "-") if given_as == "flag" else key
+            spelled = flag_name(key) if given_as == "flag" else key
             name = _known_name(_normalise(key), spelled, f"the {given_as}s", given_as)
             found.append(_GivenValue(name, value, f"{given_as} {spelled}"))
     return found
@@ -173,7 +173,7 @@ def _known_name(
         return key
     close = nearest(key, [*names, *tables])
     if spelled.startswith("--") and close is not None:
-        close = "--" + close.replace("_", "-")
+        close = flag_name(close)
     raise ConfigError(f"Unknown setting {spelled[:SPELLED_MAX]} in {place}; {_hint(close)}.")
 
 

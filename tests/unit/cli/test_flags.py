@@ -7,6 +7,8 @@ import pytest
 from jitney.cli.flags import Parsed, parse, setting_flags, verb_flags
 from jitney.cli.verbs import RUN_TOKENS_MAX, VERBS
 from jitney.config import Setting, known_settings
+from jitney.config.definitions import flag_name
+from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.forms import SWITCH
 from jitney.errors import ConfigError
 
@@ -15,12 +17,13 @@ from jitney.errors import ConfigError
 def test_every_setting_is_a_flag_with_its_help(known: Setting) -> None:
     """Guards the one definition: a setting added to the config must reach the command line."""
     flags = {flag.name: flag for flag in setting_flags()}
-    assert known.flag in flags[known.name].spelled
+    assert flag_name(known.name) in flags[known.name].spelled
     if known.form is SWITCH:
-        assert known.flag.replace("--", "--no-", 1) in flags[known.name].spelled
+        assert f"--no-{flag_name(known.name)[2:]}" in flags[known.name].spelled
     assert known.help in flags[known.name].help
-    for alias in known.aliases:
-        assert flags[alias].help == ""
+    for foreign in FOREIGN_NAMES:
+        if foreign.setting == known.name:
+            assert flags[foreign.name].help == ""
 
 
 def test_run_serve_chat_demo_and_show_take_all_settings() -> None:

@@ -6,6 +6,8 @@ from jitney.cli.flags import Verb
 from jitney.cli.help import NAMES_WIDTH, top_help, verb_help
 from jitney.cli.verbs import VERBS
 from jitney.config import known_settings
+from jitney.config.definitions import flag_name
+from jitney.config.foreign_names import FOREIGN_NAMES
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
@@ -24,7 +26,7 @@ def test_no_name_is_cut_short_and_no_line_is_too_long(width: int) -> None:
     """Guards narrow terminals: a name that is cut cannot be typed."""
     text = verb_help(VERBS[0], width)
     for known in known_settings():
-        assert f"{known.flag}" in text
+        assert flag_name(known.name) in text
     long = [line for line in text.splitlines() if len(line) > max(width, NAMES_WIDTH + 24)]
     # Only names and examples, which cannot be broken, stand out.
     assert all(line.startswith(("  -", "  jitney", "  git")) for line in long), long
@@ -32,6 +34,5 @@ def test_no_name_is_cut_short_and_no_line_is_too_long(width: int) -> None:
 
 def test_other_names_are_not_in_the_help() -> None:
     """Guards brevity: names of other systems are understood, and listed in the reference only."""
-    aliases = {alias for known in known_settings() for alias in known.aliases}
     words = set(verb_help(VERBS[0], 100).split())
-    assert not words & {"--" + alias.replace("_", "-") for alias in aliases}
+    assert not words & {flag_name(foreign.name) for foreign in FOREIGN_NAMES}

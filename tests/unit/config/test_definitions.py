@@ -6,6 +6,8 @@ import pytest
 
 from jitney.backends.kinds import NAMES
 from jitney.config import Setting, Settings, known_settings
+from jitney.config.definitions import flag_name, variable_name
+from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.settings import BackendName
 
 
@@ -15,8 +17,8 @@ def test_every_setting_is_described_and_its_default_is_valid(known: Setting) -> 
     assert known.help.endswith(".")
     assert "\n" not in known.help
     assert known.form.expected
-    assert known.flag == "--" + known.name.replace("_", "-")
-    assert known.variable == "JITNEY_" + known.name.upper()
+    assert flag_name(known.name) == "--" + known.name.replace("_", "-")
+    assert variable_name(known.name) == "JITNEY_" + known.name.upper()
     value = getattr(Settings(), known.name)
     if value is not None:
         assert known.form.read(value) == value
@@ -24,7 +26,7 @@ def test_every_setting_is_described_and_its_default_is_valid(known: Setting) -> 
 
 def test_no_two_settings_share_a_name() -> None:
     """Guards aliases: one that stands for two settings would mean either."""
-    names = [name for known in known_settings() for name in (known.name, *known.aliases)]
+    names = [*(known.name for known in known_settings()), *(each.name for each in FOREIGN_NAMES)]
     assert len(names) == len(set(names))
 
 
