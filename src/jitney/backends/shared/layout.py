@@ -1,8 +1,8 @@
 """Checks the entries of a batch and numbers their rows of logits, before the forward pass.
 
 Called by backends on the thread that runs batches. A `TokenSampler` chooses tokens: `HostSampler`
-does it with numpy, and a device can have its own. An entry whose token only the device knows is
-laid out without it.
+does it with numpy, and a device has a `DeviceSampler`. An entry whose token only the device knows
+is laid out without it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,9 @@
 """`ModelBackend`: makes a backend from a model that computes logits and a sampler.
 
-All such backends share this code: memory operations, checks, sampling, constraints. `execute` and
-`reset` run on the engine thread; `encode` and `prepare` on any. Every violated precondition raises
+All such backends share this code: memory operations, checks, sampling, constraints. Where a device
+chooses the tokens, and takes a second batch while the first one runs, a backend extends
+`DeviceBackend` of `jitney.backends.shared.device_backend` instead. One thread runs batches and
+calls `reset`; any thread may call `encode` and `prepare`. Every violated precondition raises
 BackendFailed before the model sees it. A row that cannot be sampled gets a fault of its own.
 
 Tests: tests/conformance.
@@ -107,13 +109,9 @@ class ModelBackend(Generic[SavedCells, Logits]):
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. After BackendFailed the caller must reset the memory."""
         started = perf_counter()
-        self.check()
-        self._compiler.begin_batch()
-        for operation in batch.operations:
-            self._memory.operate(operation)
-            self._sampler.operate(operation)
-        samples = self._run(batch) if batch.entries else []
-        return Outcome(batch.number, tuple(samples), perf_counter() - started)
+        laid_out = self._lay_out(batch)
+        samples = self._sampler.sample(laid_out, self._forward(laid_out)) if laid_out else []
+        return Outcome(batch.number, in_order(laid_out, samples), perf_counter() - started)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -149,15 +147,28 @@ class ModelBackend(Generic[SavedCells, Logits]):
             self._compiler.close()
             self._model.close()
 
-    def _run(self, batch: Batch) -> list[Sample]:
-        """The forward pass, and a sample for each entry."""
-        laid_out = lay_out(
+    def _lay_out(self, batch: Batch) -> list[EntryRows]:
+        """Carry out the operations of a batch, and lay out its entries."""
+        self.check()
+        self._compiler.begin_batch()
+        for operation in batch.operations:
+            self._memory.operate(operation)
+            self._sampler.operate(operation)
+        return lay_out(
             batch, self._memory, self._sampler, self._limits, by_slot=self._model.wants_slot_order
         )
+
+    def _forward(self, laid_out: Sequence[EntryRows]) -> Logits:
+        """The forward pass. Afterwards the slots hold what was fed."""
         logits = self._model.forward(laid_out, self._memory)
         for each in laid_out:
             each.contents.append(each.tokens, each.entry.end)
-        samples = [Sample()] * len(laid_out)
-        for each, sample in zip(laid_out, self._sampler.sample(laid_out, logits), strict=True):
-            samples[each.index] = sample
-        return samples
+        return logits
+
+
+def in_order(laid_out: Sequence[EntryRows], samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """The samples in the order of the batch's entries."""
+    ordered = [Sample()] * len(laid_out)
+    for each, sample in zip(laid_out, samples, strict=True):
+        ordered[each.index] = sample
+    return tuple(ordered)

@@ -1,6 +1,6 @@
 """What each slot of a model's memory holds: the tokens beside the native cells, and saved copies.
 
-Called by backends on the engine thread only. Each memory operation is checked against the tokens
+Called by backends on the thread that runs batches. Each memory operation is checked against the tokens
 before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
 answer. Knows nothing of sampling: a `layout.TokenSampler` gets the same operations.
 
@@ -57,8 +57,8 @@ class SlotContents:
     """What one slot holds, and what it was opened with."""
 
     tokens: list[int] = field(default_factory=list)
-    """The known tokens. A device that continues from its own token is ahead of them, until it
-    returns the token."""
+    """The known tokens, from position 0 on. A device that continues from its own tokens is ahead of
+    them, until it returns those."""
     length: int = 0
     """Positions whose keys and values are in the cells."""
     sampling: Sampling | None = None
@@ -70,8 +70,14 @@ class SlotContents:
 
     def append(self, tokens: Sequence[int], end: int) -> None:
         """Note that the cells now hold these tokens too, and `end` tokens in all."""
+        assert not tokens or len(self.tokens) == self.length, "Known tokens after unknown ones"
         self.tokens += tokens
         self.length = end
+
+    def learn(self, position: int, token: int) -> None:
+        """Note the token at a position, which a device chose, if the slot continued from it."""
+        if position == len(self.tokens) < self.length:
+            self.tokens.append(token)
 
 
 class SlotMemory(Generic[SavedCells]):
@@ -95,6 +101,8 @@ class SlotMemory(Generic[SavedCells]):
 
     def operate(self, operation: MemoryOperation) -> None:
         """Carry out one operation of a batch. Raises BackendFailed where it does not fit."""
+        if self.keeps_unknown(operation):
+            raise BackendFailed("A device has not returned all tokens that are to be kept.")
         match operation:
             case Open():
                 self.contents(operation.slot).sampling = operation.sampling
@@ -113,6 +121,17 @@ class SlotMemory(Generic[SavedCells]):
                 self._take_ticket(operation.ticket)
             case _:
                 assert_never(operation)
+
+    def keeps_unknown(self, operation: MemoryOperation) -> bool:
+        """Whether the operation keeps tokens that a device has not returned yet."""
+        match operation:
+            case Copy(source=slot, length=length) | Truncate(slot=slot, length=length):
+                contents = self.contents(slot)
+                return len(contents.tokens) < length <= contents.length
+            case Save(slot=slot):
+                contents = self.contents(slot)
+                return len(contents.tokens) < contents.length
+        return False
 
     def contents(self, slot: int) -> SlotContents:
         """What a slot that exists holds."""
@@ -181,5 +200,5 @@ class SlotMemory(Generic[SavedCells]):
             return
         if not self._cells.truncate(slot, length):
             raise BackendFailed(f"Slot {slot} could not be cut back to {length} tokens.")
-        del contents.tokens[length:]
-        contents.length = length
+        # New contents: the old ones may still learn tokens of batches that are under way.
+        self._slots[slot] = SlotContents(contents.tokens[:length], length, contents.sampling)

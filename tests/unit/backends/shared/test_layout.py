@@ -63,7 +63,9 @@ def test_an_entry_continues_from_a_token_that_only_the_device_knows(
         assert (ahead.tokens, len(ahead.rows)) == ((), 1)
     contents = memory.contents(2)
     assert (contents.length, contents.tokens) == (5, [*PROMPT])
-    contents.tokens += [8, 9]  # The device told them.
+    for position, token in ((3, 8), (4, 9), (5, 7)):
+        contents.learn(position, token)
+    assert contents.tokens == [*PROMPT, 8, 9], "the slot has not continued from the last"
     with pytest.raises(BackendFailed, match="starts at 4"):
         feed(memory, Entry(2, 4, (1,), wants_token=True))
 
@@ -74,7 +76,7 @@ def test_memory_counts_what_the_device_is_ahead(memory: SlotMemory[list[int]]) -
     memory.contents(0).append((), 4)
     with pytest.raises(BackendFailed, match="Copy of 5 tokens"):
         memory.operate(Copy(0, 1, 5))
-    memory.contents(0).tokens.append(9)
+    memory.contents(0).learn(3, 9)
     memory._cells.append(0, (5, 6, 7, 9), 0)  # type: ignore[attr-defined]
     memory.operate(Truncate(0, 2))
     assert (memory.contents(0).length, memory.contents(0).tokens) == (2, [5, 6])
