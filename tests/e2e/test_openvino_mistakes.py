@@ -26,6 +26,7 @@ from jitney.backends.openvino.convert import write_model
 from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.loading import backend_failure, ready_model
+from jitney.loading.values import accepted_source
 from jitney.models.conversions import RECORD_NAME
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -51,7 +52,8 @@ def ready(source: Path, cache: Path) -> Path:
     if backend_failure("openvino", settings) is None:
         return ready_model(settings)
     # Nobody gets so far where it cannot run, but what follows is the same.
-    return kind_of("openvino").ready(source, settings)
+    kind = kind_of("openvino")
+    return kind.ready(accepted_source(kind, settings), settings)
 
 
 def refusal(source: Path, cache: Path) -> str:

@@ -3,9 +3,12 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from jitney.backends.kinds import NAMES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "jitney"
@@ -53,6 +56,14 @@ def test_the_contracts_in_pyproject_hold() -> None:
     """Guards the order of the layers: an import upwards would tie everything to everything."""
     done = run(str(Path(sys.executable).parent / "lint-imports"), "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_contract_of_the_backends_names_them_all() -> None:
+    """Guards a new backend, which could import another one unseen."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (modules,) = [each["modules"] for each in contracts if each["type"] == "independence"]
+    assert modules == [f"jitney.backends.{name}" for name in NAMES]
 
 
 def test_the_core_comes_alone() -> None:

@@ -6,8 +6,9 @@ jitney looks for two modules in the package:
 
 - `backend.py` has a frozen dataclass of settings, and a function that makes a backend from them.
   Where the model computes logits and the host samples, the backend is a `ModelBackend` of
-  `jitney.backends.shared.model_backend`; else any `jitney.core.backend.Backend`. Settings are plain
-  values, because they may go to another process. They must include `slots`, `kv_tokens` and
+  `jitney.backends.shared.model_backend`; where a device samples, it is a `DeviceBackend` of
+  `jitney.backends.shared.device_backend`; else any `jitney.core.backend.Backend`. Settings are
+  plain values, because they may go to another process. They must include `slots`, `kv_tokens` and
   `max_num_batched_tokens`: trials and the conformance tests set these.
 - `kind.py` has `KIND`, a `Kind`. It is read on machines without the library, so it must not import
   the library, nor anything that does.
@@ -74,6 +75,10 @@ class Kind:
     """The values to run a tiny GGUF, for its trial and for the tests. The arguments are the file, a
     folder for converted files, and the values to try. The caller adds the sizes."""
 
+    failure: Callable[[Settings], str | None]
+    """Why it does not work on this machine, as a clause; None when it works.
+    `jitney.backends.trials.selftest` tries it in a child process, and remembers the result."""
+
     takes_model: bool = True
     is_automatic: bool = True
     """Whether jitney may choose it where the user names no backend."""
@@ -97,9 +102,6 @@ class Kind:
     """Settings of other backends. They are errors where the user chose this backend."""
     check: Callable[[Settings], None] = lambda settings: None
     """Refuses other settings that have no meaning here. Raises ConfigError."""
-    failure: Callable[[Settings], str | None] = lambda settings: None
-    """Why it does not work on this machine, as a clause; None when it works.
-    `jitney.backends.trials.selftest` tries it in a child process, and remembers the result."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None
     """Why it cannot run this model, with sequences of this length; None when it can."""
     ready: Callable[[Path, Settings], Path] = lambda source, settings: source

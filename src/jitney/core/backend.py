@@ -31,7 +31,7 @@ class Traits:
     """Memory is taken in multiples of this many tokens."""
     can_save: bool = True
     kv_bytes_per_token: int = 0
-    batch_invariant: bool = True
+    batch_invariant: bool
     """Whether the text of a sequence does not depend on the rest of the batch."""
     decodes_differ: bool = False
     """Whether a token that is computed alone is rounded differently from one in a span. Generated

@@ -13,7 +13,7 @@ from jitney.core.backend import Backend
 from jitney.loading.model_source import located, located_if_fetched, source_of, takes_model
 from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
 from jitney.loading.speed import SpeedTrial
-from jitney.loading.values import check_settings, values_of
+from jitney.loading.values import accepted_source, check_settings, values_of
 from jitney.models import embedded, notes
 
 __all__ = [
@@ -93,7 +93,7 @@ def backend_failure(name: str, settings: Settings) -> str | None:
 def ready_model(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
     """The path that the backend reads; fetches and converts the model first if necessary."""
     kind = kind_of(select_backend(settings, progress).name)
-    return kind.ready(source_of(settings, progress), settings)
+    return kind.ready(accepted_source(kind, settings, progress), settings)
 
 
 def _candidates(settings: Settings) -> list[BackendState]:

@@ -36,6 +36,7 @@ class SpeedTrial:
             ],
             distributions=tuple(name for kind in kinds for name in kind.distributions()),
             keeps=is_settled,
+            measures=True,
             model=source,
         )
 

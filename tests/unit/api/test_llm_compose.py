@@ -19,7 +19,7 @@ from tests.e2e.server.processes import children, is_alive
 
 def traits(**changed: Any) -> Traits:  # Any: of each field's type
     values = {"name": "fake", "slots_max": 32, "kv_tokens": 16_384, "model_len_max": 4096}
-    return Traits(**{**values, **changed})
+    return Traits(**{**values, "batch_invariant": True, **changed})
 
 
 def test_what_people_set_reaches_the_scheduler() -> None:

@@ -16,7 +16,7 @@ from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.core.sequences import LOOKAHEAD
 from jitney.errors import Draining, QueueFull
 
-TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100)
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100, batch_invariant=True)
 
 
 def scheduler(max_num_queued_reqs: int = 100) -> Scheduler:
@@ -136,7 +136,7 @@ def test_nothing_is_planned_ahead_while_anyone_waits() -> None:
 
 def test_planning_ahead_needs_memory_for_everyone() -> None:
     """Guards against a sequence that is left out again and again, because nobody can be moved."""
-    traits = Traits(name="none", slots_max=8, kv_tokens=16, model_len_max=100)
+    traits = Traits(name="none", slots_max=8, kv_tokens=16, model_len_max=100, batch_invariant=True)
     one = Scheduler(SchedulerSettings(model_len_max=16, max_num_seqs=8), traits, (9,))
     batch = running(one, 2)
     steady = []
@@ -224,7 +224,9 @@ def test_a_crash_takes_nobodys_fair_share() -> None:
 
 def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
     """Guards the budget: a sequence takes a chunk of a tick, however much it still wants."""
-    traits = Traits(name="none", slots_max=8, kv_tokens=2000, model_len_max=1000)
+    traits = Traits(
+        name="none", slots_max=8, kv_tokens=2000, model_len_max=1000, batch_invariant=True
+    )
     settings = SchedulerSettings(
         model_len_max=1000, max_num_seqs=8, max_num_batched_tokens=64, prefill_chunk=16
     )

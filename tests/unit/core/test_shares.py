@@ -16,7 +16,7 @@ from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 
 SHARE = Share(waiting_max=512, waiting_tokens_max=100_000, running_max=3)
-TRAITS = Traits(name="none", slots_max=8, kv_tokens=4000, model_len_max=100)
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=4000, model_len_max=100, batch_invariant=True)
 
 
 def scheduler(

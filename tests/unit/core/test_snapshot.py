@@ -11,7 +11,9 @@ from jitney.core.snapshot import SlotState, WaitReason
 
 def make(kv_tokens: int = 400, **settings: int | str | float) -> Scheduler:
     given = {"model_len_max": 200, "max_num_seqs": 4, "max_num_batched_tokens": 64, **settings}
-    traits = Traits(name="none", slots_max=8, kv_tokens=kv_tokens, model_len_max=200)
+    traits = Traits(
+        name="none", slots_max=8, kv_tokens=kv_tokens, model_len_max=200, batch_invariant=True
+    )
     return Scheduler(SchedulerSettings(**given), traits, ())  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strat
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 
-TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100)
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100, batch_invariant=True)
 A, B, C = (RequestId(name) for name in "abc")
 
 
@@ -283,7 +283,7 @@ def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
 def test_under_separate_those_who_were_sent_back_have_no_turn() -> None:
     """Guards the engine: a prefill sent a decode back, found no room all the same, and then the
     decodes had one among them that was none any more."""
-    traits = Traits(name="none", slots_max=8, kv_tokens=38, model_len_max=38)
+    traits = Traits(name="none", slots_max=8, kv_tokens=38, model_len_max=38, batch_invariant=True)
     settings = SchedulerSettings(
         model_len_max=38,
         max_num_seqs=8,

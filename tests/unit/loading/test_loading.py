@@ -1,5 +1,6 @@
 """From settings to a backend: what is refused before anything heavy is done."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 
 pytest.importorskip("gguf", reason="needs the gguf package")
 
+from jitney.backends.kinds import kind_of
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
 from jitney.loading import load_backend, select_backend, select_backend_if_known
+from jitney.loading.values import check_settings
 from tests.children_for_tests import MODULES, install, refuses, stand_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -176,6 +179,25 @@ def test_a_folder_that_is_no_model_is_a_sentence(
     if backend == "auto":
         # What the file says comes first, where it has a say in the choice.
         assert children.names == []
+
+
+def test_a_model_that_the_named_backend_refuses_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against what native code says of a folder, which names no way out."""
+    stand_in(tmp_path, monkeypatch)
+    told = refused(tmp_path, ModelError, backend="llamacpp", model=exported(tmp_path))
+    assert "cannot be run by llama.cpp: it reads GGUF files" in told
+    assert told.endswith("use the OpenVINO backend.")
+
+
+def test_a_setting_that_no_backend_has_is_refused_without_advice_for_another(
+    tmp_path: Path,
+) -> None:
+    """Guards the sentence: "use the  backend" names nobody."""
+    kind = replace(kind_of("fake"), refused_settings=("threads",))
+    with pytest.raises(ConfigError, match=r"leave it out\.$"):
+        check_settings(kind, Settings(cache_dir=tmp_path, threads=2))
 
 
 def test_a_family_that_openvino_does_not_know_is_refused_with_a_way_out(

@@ -2,8 +2,8 @@
 
 It stores tokens by slot and position, and its next token is a hash of the stored tokens
 (`jitney.backends.fake.oracle`). It obeys every sampling parameter. For tests, demonstrations, and
-load tests of everything above it. `execute` and `reset` run on the engine thread; `encode` and
-`prepare` on any. Raises BackendFailed for every violated precondition.
+load tests of everything above it. `execute` and `reset` run on the thread that runs batches;
+`encode` and `prepare` on any. Raises BackendFailed for every violated precondition.
 """
 
 import threading

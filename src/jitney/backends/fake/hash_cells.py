@@ -1,7 +1,7 @@
 """The cells of the fake backend: hashes in place of keys and values.
 
-Called by `jitney.backends.fake.backend` on the engine thread only. `jitney.backends.shared.paging`
-counts blocks, as for a backend with real ones.
+Called by `jitney.backends.fake.backend` on the thread that runs batches.
+`jitney.backends.shared.paging` counts blocks, as for a backend with real ones.
 
 Tests: tests/unit/backends/fake/test_backend.py.
 """

@@ -58,6 +58,7 @@ KIND = Kind(
     is_automatic=False,
     refused_settings=("dtype", "kv_cache_dtype"),
     check=check,
+    failure=lambda settings: None,
     values=values,
     trial_values=trial_values,
 )

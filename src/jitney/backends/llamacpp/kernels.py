@@ -9,8 +9,15 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+from jitney.backends.llamacpp import library
 from jitney.backends.trials.remembered import Trial, TrialResults
-from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, TrialResult, ask
+from jitney.backends.trials.trial_process import (
+    EXIT_NO_ROOM,
+    EXIT_REFUSED,
+    NO_END,
+    TrialResult,
+    ask,
+)
 from jitney.errors import ModelError
 from jitney.models.parts import size_of
 
@@ -37,11 +44,10 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
     trial = Trial(
         cache=cache,
         names=(_NAME,),
-        facts=[str(model.resolve()), status.st_size, status.st_mtime_ns],
+        facts=[[str(model.resolve()), status.st_size, status.st_mtime_ns], library.stamps()],
         distributions=distributions,
         keeps=lambda answers: isinstance(answers[_NAME].found.get(_NAME), bool),
         model=model,
-        lock="probe.lock",
     )
     found = trial.results(lambda: _tried(model, START_S_MAX + size / BYTES_PER_S_MIN))[_NAME]
     if found.failure is not None:
@@ -64,9 +70,10 @@ def _tried(model: Path, limit_s: float) -> TrialResults:
 def _sentence(model: Path, found: TrialResult) -> str:
     if found.status in (EXIT_REFUSED, EXIT_NO_ROOM):
         return f"{found.failure}."
-    advice = (
-        "the file is damaged or its kind of model is not supported"
-        if found.would_repeat
-        else "take a smaller model or free some memory"
-    )
+    if found.would_repeat:
+        advice = "the file is damaged or its kind of model is not supported"
+    elif found.status in (-signal.SIGKILL, NO_END):
+        advice = "take a smaller model or free some memory"
+    else:
+        advice = "the model is probably not the cause: add llama.cpp again with `make llama`"
     return f"{model} cannot be run by llama.cpp: {found.failure}; {advice}."

@@ -40,6 +40,18 @@ def find() -> Found | None:
     return None
 
 
+def stamps() -> list[list[str | int]]:
+    """Name, size and change time of each file of the library; none where there are none.
+
+    pip's records do not show a file that was compiled again in its place.
+    """
+    found = find()
+    if found is None or not found.folder.is_dir():
+        return []
+    files = [(path.name, path.stat()) for path in sorted(found.folder.iterdir())]
+    return [[name, status.st_size, status.st_mtime_ns] for name, status in files]
+
+
 @functools.cache
 def native() -> Any:  # Any: functions of ctypes
     """The functions of the library. Raises ImportError, MissingDependency, or an error of loading.

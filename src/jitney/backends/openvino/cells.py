@@ -1,7 +1,7 @@
 """The memory of the OpenVINO backend: which blocks each slot has, and what is in them.
 
-Called by `backend` on the engine thread only. The pool chooses the blocks. This module copies,
-saves and restores them, for the keys and values of every layer.
+Called by `backend` on the thread that runs batches. The pool chooses the blocks. This module
+copies, saves and restores them, for the keys and values of every layer.
 
 Tests: tests/conformance/test_memory.py.
 """

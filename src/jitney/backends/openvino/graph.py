@@ -1,8 +1,8 @@
 """A paged model in OpenVINO: loads a converted folder, and runs one forward pass per call.
 
 All code for the library's graphs at run time is here, and the one private name that it needs. A
-`PagedModel` belongs to the engine thread. Its inputs are packed: the tokens of all sequences one
-after the other, with tables that say which blocks each sequence has.
+`PagedModel` belongs to the thread that runs batches. Its inputs are packed: the tokens of all
+sequences one after the other, with tables that say which blocks each sequence has.
 
 Tests: tests/conformance/test_sampling.py and tests/e2e/test_openvino_folder.py.
 """

@@ -22,7 +22,7 @@ from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.trials.selftest import try_backend
 from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory, ShapeTrial, try_shapes
 from jitney.config import Settings
-from jitney.errors import ConfigError, ModelError
+from jitney.errors import ConfigError
 from jitney.models import conversions
 from jitney.models.gguf import read_header
 
@@ -113,11 +113,6 @@ def ready(source: Path, settings: Settings) -> Path:
     if families.is_exported(source):
         return source
     header = read_header(source)
-    reason = families.refusal(header, settings.max_model_len)
-    if reason is not None:
-        raise ModelError(
-            f"{source} cannot be run by OpenVINO: {reason}; use the llama.cpp backend."
-        )
     weights = chosen_dtypes(settings).dtypes.weights(header.parameter_count)
     is_wide = weights == "float16" or header.weight_types <= {"F32", "F16", "BF16"}
 

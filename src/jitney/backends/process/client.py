@@ -1,9 +1,9 @@
 """`ProcessBackend`: a backend in another process, which runs `jitney.backends.process.worker`.
 
-The engine thread sends and receives batches, and calls `reset` and `check`. Any thread may call
-`encode`, `prepare` and `close`; calls of `encode` wait for each other, and so do calls of
-`prepare`. A crash of native code ends the other process. Then every call raises BackendCrashed, and
-only `reset` starts a new process. Every wait is bounded, and every process is ended.
+One thread sends and receives batches, and calls `reset` and `check`. Any thread may call `encode`,
+`prepare` and `close`; calls of `encode` wait for each other, and so do calls of `prepare`. A crash
+of native code ends the other process. Then every call raises BackendCrashed, and only `reset`
+starts a new process. Every wait is bounded, and every process is ended.
 """
 
 import logging

@@ -48,7 +48,7 @@ class DeviceSampler(TokenSampler[DeviceLogits]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class DeviceBatch:
     """A batch that the device has, and when it got it."""
 
     number: int
@@ -63,7 +63,7 @@ class DeviceBackend(ModelBackend[SavedCells, Logits]):
         super().__init__(model)
         assert isinstance(self._sampler, DeviceSampler), "A device has a sampler of its own"
         self._device: DeviceSampler[Logits] = self._sampler
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[DeviceBatch] = deque()
         # Outcomes that are known, and were not received.
         self._outcomes: deque[Outcome] = deque()
         self._ended_at = 0.0
@@ -87,7 +87,7 @@ class DeviceBackend(ModelBackend[SavedCells, Logits]):
         laid_out = self._lay_out(batch)
         if laid_out:
             self._device.start(laid_out, self._forward(laid_out))
-        self._sent.append(_Sent(batch.number, laid_out, started))
+        self._sent.append(DeviceBatch(batch.number, laid_out, started))
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
         """The outcome of the oldest batch that was sent; None when it takes longer."""

@@ -1,8 +1,8 @@
 """Memory in blocks: which blocks each slot has, and how many slots share a block.
 
-Called by backends that page their memory, on the engine thread only. The pool only counts. Where a
-block must be copied before it is written, it returns a `BlockCopy`, and the backend copies. Whole
-blocks are shared and a partial one is copied, as `jitney.core.ledger` counts them.
+Called by backends that page their memory, on the thread that runs batches. The pool only counts.
+Where a block must be copied before it is written, it returns a `BlockCopy`, and the backend copies.
+Whole blocks are shared and a partial one is copied, as `jitney.core.ledger` counts them.
 """
 
 from dataclasses import dataclass, field

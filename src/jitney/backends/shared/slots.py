@@ -1,7 +1,7 @@
 """What each slot of a model's memory holds: the tokens beside the native cells, and saved copies.
 
-Called by backends on the thread that runs batches. Each memory operation is checked against the tokens
-before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
+Called by backends on the thread that runs batches. Each memory operation is checked against the
+tokens before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
 answer. Knows nothing of sampling: a `layout.TokenSampler` gets the same operations.
 
 Tests: tests/conformance/test_memory.py and tests/unit/backends/shared/test_layout.py.

@@ -20,7 +20,7 @@ from typing import Any  # Any: what a file may hold
 
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.trials.trial_process import TrialResult
-from jitney.models.files import locked
+from jitney.models.files import locked, locked_if_free
 
 MEMORY_BYTES_MAX = 65_536
 
@@ -41,8 +41,8 @@ class Trial:
     """Whether the answers make sense and would be the same again."""
     model: Path | None = None
     """None where the answers hold for every model."""
-    lock: str = "measuring.lock"
-    """The file of a lock. Two measurements at once would halve each other's speed."""
+    measures: bool = False
+    """Whether it measures speed. Two measurements at once would halve each other's."""
 
     @property
     def file(self) -> Path:
@@ -65,12 +65,24 @@ class Trial:
         """The remembered answers, or those of the attempt, which are then remembered."""
         found = self.recall()
         if found is None:
-            with _alone(self.cache, self.lock):
+            with self._alone():
                 # Another process may have tried while this one waited.
                 found = self.recall() or attempt()
                 if self.keeps(found):
                     self._remember(found)
         return found
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from the same trial, or from any measurement."""
+        lock = self.file.with_suffix(".lock")
+        with ExitStack() as stack:
+            with suppress(OSError):
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(
+                    locked(lock.with_name("measuring.lock") if self.measures else lock)
+                )
+            yield
 
     def _remember(self, answers: TrialResults) -> None:
         """Write the answers, all or nothing, if the folder can be written."""
@@ -108,6 +120,10 @@ def forget(cache: Path) -> int:
         if not _holds(file):
             file.unlink(missing_ok=True)
             freed += size
+            lock = file.with_suffix(".lock")
+            with suppress(OSError), locked_if_free(lock) as is_held:
+                if is_held:
+                    lock.unlink()
     return freed
 
 
@@ -139,13 +155,3 @@ def _checked(kept: Mapping[str, Any]) -> TrialResult:
     if not all(isinstance(value, kind) for value, kind in kinds):
         raise ValueError(kept)
     return found
-
-
-@contextmanager
-def _alone(cache: Path, lock: str) -> Iterator[None]:
-    with ExitStack() as stack:
-        with suppress(OSError):
-            folder = cache / "probes"
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder / lock))
-        yield

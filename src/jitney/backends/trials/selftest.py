@@ -27,8 +27,6 @@ def try_backend(
         facts=["selftest", METHOD, version(), sorted(values.items())],
         distributions=distributions,
         keeps=lambda answers: answers[name].would_repeat,
-        # A measurement may hold the other lock for a long time.
-        lock="selftest.lock",
     )
     given = {"backend": name, "numbers": dict(values)}
     child = "jitney.backends.trials.selftest_run"

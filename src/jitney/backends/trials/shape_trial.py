@@ -91,6 +91,7 @@ def try_shapes(trials: Mapping[str, ShapeTrial], memory: ShapeMemory) -> TrialRe
         facts=["shapes", METHOD, memory.facts, shapes],
         distributions=memory.distributions,
         keeps=is_sound,
+        measures=True,
     )
 
     def attempt() -> TrialResults:

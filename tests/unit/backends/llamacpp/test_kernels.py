@@ -1,5 +1,6 @@
 """The trial run: good models are remembered, every kind of death is a sentence."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp import kernels
+from jitney.backends.llamacpp import kernels, library
 from jitney.backends.llamacpp.kind import KIND, safe_values
+from jitney.backends.trials.remembered import forget
 from jitney.config import Settings
 from jitney.errors import ModelError
+from jitney.models.files import locked
 from tests.models_for_tests import write_tiny_gguf
 
 
@@ -56,6 +59,38 @@ def test_the_answer_is_remembered(
     assert log.read_text() == "start\n" * 2
 
 
+def test_a_library_that_was_compiled_again_is_tried_again(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against the answer for another library, where only its files changed."""
+    log = fake_child(tmp_path, monkeypatch, "exit 0")
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    monkeypatch.setattr(library, "find", lambda: library.Found("jitney_llama", folder))
+    for content in ("old", "newer", "newer"):
+        (folder / "libllama.so").write_text(content)
+        os.utime(folder / "libllama.so", (1, 1))
+        assert usable(model, tmp_path / "cache")
+    assert log.read_text() == "start\n" * 2
+
+
+def test_a_trial_of_one_model_does_not_wait_for_that_of_another(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a start against the minutes that another model takes."""
+    fake_child(tmp_path, monkeypatch, "exit 0")
+    monkeypatch.setattr("jitney.models.files.LOCK_WAIT_S", 0.2)
+    probes = tmp_path / "cache/probes"
+    usable(model, tmp_path / "cache")
+    (first,) = probes.glob("*.lock")
+    write_tiny_gguf(model, seed=2)
+    with locked(first):
+        assert usable(model, tmp_path / "cache")
+    model.unlink()
+    forget(tmp_path / "cache")
+    assert not list(probes.iterdir())
+
+
 def test_an_illegal_instruction_turns_kernels_off(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,8 +119,9 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
         ("kill -SEGV $$", "SIGSEGV"),
         ("kill -ABRT $$", "SIGABRT"),
         ("kill -ILL $$", "SIGILL"),
-        ("kill -KILL $$", "lack of memory"),
-        ("exit 7", "status 7"),
+        ("kill -KILL $$", "lack of memory; take a smaller model"),
+        ("exit 7", "status 7; the model is probably not the cause"),
+        ("echo No module named numpy >&2; exit 1", "No module named numpy; the model is prob"),
         ("echo the model is unwell.; exit 3", "the model is unwell"),
     ],
 )

@@ -23,7 +23,7 @@ SAYS_SO = "A batch before this one failed."
 class Plain:
     """Has no model: an outcome has the number of its batch. Negative numbers fail."""
 
-    traits = Traits(name="plain", slots_max=1, kv_tokens=1, model_len_max=1)
+    traits = Traits(name="plain", slots_max=1, kv_tokens=1, model_len_max=1, batch_invariant=True)
     vocabulary = Vocabulary(pieces=(), control=frozenset(), eos_tokens=())
 
     def __init__(self) -> None:

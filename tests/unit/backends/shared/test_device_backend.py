@@ -94,7 +94,9 @@ class HashSampler(DeviceSampler[list[int]]):
 
     def operate(self, operation: MemoryOperation) -> None:
         match operation:
-            case Open(slot) | Truncate(slot) | Release(slot) | Copy(target=slot) | Restore(slot=slot):
+            case (
+                Open(slot) | Truncate(slot) | Release(slot) | Copy(target=slot) | Restore(slot=slot)
+            ):
                 self.last.pop(slot, None)
 
     def last_tokens(self, slot: int) -> tuple[int, ...] | None:
@@ -227,7 +229,7 @@ def test_batches_run_ahead_of_the_host(device: Device) -> None:
 
 @pytest.mark.parametrize("operation", [Save(0, 1), Copy(0, 1, 5), Truncate(0, 4)])
 def test_what_is_kept_of_a_slot_waits_for_its_tokens(
-    device: Device, operation: MemoryOperation
+    device: Device, operation: Save | Copy | Truncate
 ) -> None:
     """Guards saved and copied slots: without the tokens they would be shorter than their cells."""
     device.send(0)

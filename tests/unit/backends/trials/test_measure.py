@@ -22,7 +22,14 @@ def speed(tokens_per_s: float) -> TrialResult:
 
 
 def trial(cache: Path, *facts: object, names: tuple[str, ...] = NAMES) -> Trial:
-    return Trial(cache=cache, names=names, facts=facts, distributions=(), keeps=measure.is_settled)
+    return Trial(
+        cache=cache,
+        names=names,
+        facts=facts,
+        distributions=(),
+        keeps=measure.is_settled,
+        measures=True,
+    )
 
 
 def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -144,7 +151,7 @@ def test_trials_are_remembered(tmp_path: Path) -> None:
     assert once.recall() == found
     assert once.results(dict) == found
     names = {path.name for path in once.file.parent.iterdir()}
-    assert names == {once.file.name, once.lock}
+    assert names == {once.file.name, "measuring.lock"}
 
 
 GOOD = asdict(speed(1.5))
