@@ -3,7 +3,7 @@
 Everything runs on the production scheduler, with ticks in place of seconds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -91,13 +91,10 @@ def test_the_defaults_that_the_seeds_print() -> None:
     """Guards 512 tokens to a chunk, continuous batching, and no window before joining."""
     settings = resolve({}, None, {}).settings
     assert (settings.prefill_chunk, settings.strategy) == (512, Strategy.CONTINUOUS)
-    traits = none_traits(32, 16_384)
-    assert scheduler_settings(settings, traits).wait_s == 0.0
+    assert scheduler_settings(settings, TRAITS).wait_s == 0.0
 
 
-def none_traits(slots_max: int, kv_tokens: int) -> Traits:
-    sizes = {"slots_max": slots_max, "kv_tokens": kv_tokens, "model_len_max": 4096}
-    return Traits(name="none", batch_invariant=True, **sizes)
+TRAITS = Traits(name="", slots_max=32, kv_tokens=16_384, model_len_max=4096, batch_invariant=True)
 
 
 @pytest.mark.parametrize(
@@ -390,7 +387,7 @@ def test_an_even_part_of_the_memory_is_1024_of_8192() -> None:
     """Guards ADR 005's arithmetic, `n_ctx` over `n_parallel`, where it is chosen."""
     words = {"n_ctx": 8192, "n_parallel": 8, "max_per_sequence": "even"}
     settings = resolve(words, None, {}).settings
-    traits = none_traits(8, 8192)
+    traits = replace(TRAITS, slots_max=8, kv_tokens=8192)
     assert scheduler_settings(settings, traits).model_len_max == 1024
     assert scheduler_settings(Settings(), traits).model_len_max == 4096
 
@@ -438,9 +435,8 @@ def test_nothing_to_do_is_no_batch() -> None:
 def test_a_wait_by_the_name_of_the_chapter_reaches_the_gate() -> None:
     """Guards `max_wait_time_ms`, 100 in ZigLlama's chapter."""
     words = {"strategy": "dynamic", "max_wait_time_ms": 100}
-    traits = none_traits(32, 16_384)
     one = line(strategy=Strategy.DYNAMIC, wait_s=0.1)
-    assert scheduler_settings(resolve(words, None, {}).settings, traits).wait_s == 0.1
+    assert scheduler_settings(resolve(words, None, {}).settings, TRAITS).wait_s == 0.1
     one.submit(request("a", 1))
     assert one.tick() is None
     assert one.scheduler.wake_at(0.0) == 0.1
