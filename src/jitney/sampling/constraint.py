@@ -31,7 +31,7 @@ from jitney.sampling.grammar import (
     set_up,
     set_up_input,
 )
-from jitney.sandbox.owner import (
+from jitney.sandbox.sandbox import (
     Bounds,
     Busy,
     Gone,

@@ -1,6 +1,6 @@
 """The process of a `Sandbox`: `python -m jitney.sandbox.child SOCKET MODULE FUNCTION`.
 
-`jitney.sandbox.owner` starts it, never a person. It has one thread. It calls FUNCTION, which sets
+`jitney.sandbox.sandbox` starts it, never a person. It has one thread. It calls FUNCTION, which sets
 it up, and forks a server that runs tasks one after another. Then it only waits for the end of that
 server. If the server ends during a task, this process answers in its place and forks the next
 server. So a killed task costs one fork.

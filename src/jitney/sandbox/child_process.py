@@ -31,11 +31,6 @@ class ChildProcess:
     def __init__(
         self, module: str, *arguments: str, channel_count: int = 1, keeps_output: bool = False
     ) -> None:
-        pairs = [socket.socketpair() for _ in range(channel_count)]
-        self.channels = tuple(Frames(ours) for ours, _ in pairs)
-        fds = [theirs.fileno() for _, theirs in pairs]
-        # -P keeps the current folder off the path: a file there may have any module's name.
-        command = [sys.executable, "-P", "-m", module, *map(str, fds), *arguments]
         self._keeps_output = keeps_output
         self._output = bytearray()
         self._ended = threading.Event()
@@ -43,17 +38,29 @@ class ChildProcess:
         """Held while the number of the process may become free, or is used."""
         started: Future[subprocess.Popen[bytes]] = Future()
         try:
-            threading.Thread(
-                target=self._watch, args=(command, fds, started), name="child-process", daemon=True
-            ).start()
-            self._process = started.result()
+            # Only the child may hold its ends: when it ends they close, and we see that. On a
+            # failure or Ctrl-C ours close too, and a child that has started ends.
+            with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+                channels, fds = [], []
+                for _ in range(channel_count):
+                    own, other = socket.socketpair()
+                    channels.append(Frames(ours.enter_context(own)))
+                    fds.append(theirs.enter_context(other).fileno())
+                self.channels = tuple(channels)
+                # -P keeps the current folder off the path: it may have a file of any name.
+                command = [sys.executable, "-P", "-m", module, *map(str, fds), *arguments]
+                threading.Thread(
+                    target=self._watch,
+                    args=(command, fds, started),
+                    name="child-process",
+                    daemon=True,
+                ).start()
+                # The thread uses the child's ends until the process has started.
+                theirs.callback(started.exception)
+                self._process = started.result()
+                ours.pop_all()
         except (OSError, subprocess.SubprocessError, RuntimeError) as error:
-            self._close_channels()
             raise ChildProcessError(str(error)) from error
-        finally:
-            # Only the child may hold these ends: when it ends they close, and we see that.
-            for _, theirs in pairs:
-                theirs.close()
 
     @property
     def pid(self) -> int:

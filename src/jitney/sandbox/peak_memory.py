@@ -1,6 +1,6 @@
 """The peak memory of a process. Any thread.
 
-Tests: tests/unit/sandbox/test_owner.py.
+Tests: tests/unit/sandbox/test_sandbox.py.
 """
 
 import resource

@@ -11,7 +11,7 @@ from typing import Any  # Any: JSON; `jitney.text.template_child` knows its shap
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, ModelError, NoRoom, QueueFull
-from jitney.sandbox.owner import Bounds, Busy, Gone, Sandbox, SandboxError
+from jitney.sandbox.sandbox import Bounds, Busy, Gone, Sandbox, SandboxError
 from jitney.text import template_child
 
 

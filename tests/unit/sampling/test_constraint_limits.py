@@ -14,7 +14,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.sampling import constraint, grammar
 from jitney.sampling.constraint import ConstraintCompiler, FollowTime, Matcher
-from jitney.sandbox.owner import Busy, Gone
+from jitney.sandbox.sandbox import Busy, Gone
 from tests.e2e.server.processes import children, memory_bytes, wait_until_gone
 
 END = 256

@@ -1,7 +1,10 @@
-"""A process that is started and spoken to; its life and end are held by `test_owner` and by the
+"""A process that is started and spoken to; its life and end are held by `test_sandbox` and by the
 tests of the backend's process."""
 
+import socket
+import subprocess
 import sys
+from concurrent.futures import Future
 
 import pytest
 
@@ -18,6 +21,48 @@ def test_a_process_that_cannot_be_started_leaves_nothing_behind(
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ChildProcessError, match="No such file"):
         ChildProcess("jitney.sandbox.child")
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:
+    """Both ends of every pair of sockets that is made."""
+    made: list[socket.socket] = []
+    make = socket.socketpair
+
+    def record() -> tuple[socket.socket, socket.socket]:
+        if len(made) >= 4:
+            raise OSError(24, "Too many open files")
+        pair = make()
+        made.extend(pair)
+        return pair
+
+    monkeypatch.setattr(socket, "socketpair", record)
+    return made
+
+
+def test_without_room_for_the_last_socket_the_others_close(ends: list[socket.socket]) -> None:
+    """Guards the files of a process that has almost none left."""
+    with pytest.raises(ChildProcessError, match="Too many open files"):
+        ChildProcess("jitney.sandbox.child", channel_count=3)
+    assert [end.fileno() for end in ends] == [-1] * 4
+
+
+def test_an_interrupted_start_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, ends: list[socket.socket]
+) -> None:
+    """Guards the time of a start against Ctrl-C: no socket stays open, and the child ends."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(Future[subprocess.Popen[bytes]]):
+        def result(self, timeout: float | None = None) -> subprocess.Popen[bytes]:
+            started.append(super().result(timeout))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("jitney.sandbox.child_process.Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ChildProcess("jitney.sandbox.child", "json", "loads")
+    assert [end.fileno() for end in ends] == [-1] * 2
+    assert started[0].wait(WAIT_S) == 0
 
 
 def test_the_end_of_what_it_wrote_is_kept() -> None:

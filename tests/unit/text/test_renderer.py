@@ -10,7 +10,7 @@ import pytest
 
 from jitney.core import limits
 from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
-from jitney.sandbox.owner import Gone, Sandbox
+from jitney.sandbox.sandbox import Gone, Sandbox
 from jitney.text.chat_template import ChatTemplate, Segment
 from jitney.text.renderer import Renderer
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary

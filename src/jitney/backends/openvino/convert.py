@@ -35,8 +35,7 @@ BYTES_PER_S_MIN = 4 << 20
 
 _INPUT = "model.gguf"
 _EXACT = "exact.gguf"
-_WRITE_FAILURE = "iostream error"
-"""The only words of native code about a full disk."""
+_PROBE_BYTES = 1 << 20
 
 
 def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
@@ -74,7 +73,7 @@ def convert(given: Mapping[str, Any]) -> Mapping[str, Any]:
     except OSError as error:
         raise _unwritten(folder) from error
     except (RuntimeError, ValueError, ModelError) as error:
-        if _WRITE_FAILURE in str(error):
+        if _is_full(folder):
             raise _unwritten(folder) from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ModelError(lines[-1] if lines else "no reason given") from error
@@ -90,13 +89,27 @@ def _write_converted(folder: Path, weights: str) -> Rewriting:
         rewriting.write(given)
     try:
         openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError):
         # The library writes the model first. Then only its own tokenizer can have failed.
-        if _WRITE_FAILURE in str(error) or not (folder / FILES[0]).exists():
+        if not (folder / FILES[0]).exists() or _is_full(folder):
             raise
     # The model is written once more, and this file takes its room.
     (folder / _EXACT).unlink(missing_ok=True)
     return rewriting
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether the files in the folder cannot grow. Native code only says that it failed."""
+    try:
+        for path in (folder / name for name in FILES):
+            with path.open("ab") as file:
+                size = file.tell()
+                file.write(bytes(_PROBE_BYTES))
+                file.flush()
+                file.truncate(size)
+    except OSError:
+        return True
+    return False
 
 
 def _unwritten(folder: Path) -> NoRoom:

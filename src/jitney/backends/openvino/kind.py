@@ -39,6 +39,8 @@ PACKED_BYTES_PER_WEIGHT = 2.5
 """Weights are written twice: as a GGUF for the reader, and as the result."""
 
 _ATTENTION = "PagedAttention"
+"""Its errors have no code, and it has no list of operations per processor. So this name in the text
+of its error decides which sentence is shown, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any  # Any: JSON
 
 import pytest
 
-from jitney.sandbox.owner import Bounds, Busy, Crashed, Failed, Sandbox, TooLong, TooMuchMemory
+from jitney.sandbox.sandbox import Bounds, Busy, Crashed, Failed, Sandbox, TooLong, TooMuchMemory
 from tests.e2e.server.processes import children, is_alive, wait_until_gone
 from tests.sandbox_for_tests import ROOT, set_up, set_up_threads
 
@@ -194,7 +194,7 @@ def test_a_process_that_was_killed_is_started_anew(make: Make, at: int) -> None:
 
 def test_a_process_that_is_stuck_is_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the caller's wait: the process may not be there to keep its limits."""
-    monkeypatch.setattr("jitney.sandbox.owner._GRACE_S", 0.1)
+    monkeypatch.setattr("jitney.sandbox.sandbox._GRACE_S", 0.1)
     sandbox = make(bounds=SHORT)
     pids = sandbox.run(["pids"])
     for pid in pids:
@@ -202,7 +202,7 @@ def test_a_process_that_is_stuck_is_ended(make: Make, monkeypatch: pytest.Monkey
     with pytest.raises(TooLong, match="stuck"):
         sandbox.run(["same", 4])
     assert wait_until_gone(*pids)
-    monkeypatch.setattr("jitney.sandbox.owner._GRACE_S", 60.0)
+    monkeypatch.setattr("jitney.sandbox.sandbox._GRACE_S", 60.0)
     assert sandbox.run(["same", 4]) == 4
 
 
@@ -285,7 +285,7 @@ def test_it_ends_with_its_owner(tmp_path: Path) -> None:
     """Guards the machine: an owner that is killed leaves no process behind."""
     program = (
         "import signal\n"
-        "from jitney.sandbox.owner import Bounds, Sandbox\n"
+        "from jitney.sandbox.sandbox import Bounds, Sandbox\n"
         "from tests.sandbox_for_tests import set_up\n"
         "sandbox = Sandbox(set_up, lambda: 0, Bounds(seconds=9, memory_bytes=2**28, wait_s=9))\n"
         "print(*sandbox.run(['pids']), flush=True)\n"
