@@ -29,48 +29,41 @@ ALIGNMENT_DEFAULT = 32
 _LAYER = re.compile(r"^blk\.\d+\.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Packing:
-    """How a type of weights is stored: `weights` of them in a block of `size` bytes."""
-
-    name: str
-    weights: int
-    size: int
-
-
-_PACKINGS: Mapping[int, _Packing] = {
-    0: _Packing("F32", 1, 4),
-    1: _Packing("F16", 1, 2),
-    2: _Packing("Q4_0", 32, 18),
-    3: _Packing("Q4_1", 32, 20),
-    6: _Packing("Q5_0", 32, 22),
-    7: _Packing("Q5_1", 32, 24),
-    8: _Packing("Q8_0", 32, 34),
-    10: _Packing("Q2_K", 256, 84),
-    11: _Packing("Q3_K", 256, 110),
-    12: _Packing("Q4_K", 256, 144),
-    13: _Packing("Q5_K", 256, 176),
-    14: _Packing("Q6_K", 256, 210),
-    15: _Packing("Q8_K", 256, 292),
-    16: _Packing("IQ2_XXS", 256, 66),
-    17: _Packing("IQ2_XS", 256, 74),
-    18: _Packing("IQ3_XXS", 256, 98),
-    19: _Packing("IQ1_S", 256, 50),
-    20: _Packing("IQ4_NL", 32, 18),
-    21: _Packing("IQ3_S", 256, 110),
-    22: _Packing("IQ2_S", 256, 82),
-    23: _Packing("IQ4_XS", 256, 136),
-    24: _Packing("I8", 1, 1),
-    25: _Packing("I16", 1, 2),
-    26: _Packing("I32", 1, 4),
-    27: _Packing("I64", 1, 8),
-    28: _Packing("F64", 1, 8),
-    29: _Packing("IQ1_M", 256, 56),
-    30: _Packing("BF16", 1, 2),
-    34: _Packing("TQ1_0", 256, 54),
-    35: _Packing("TQ2_0", 256, 66),
-    39: _Packing("MXFP4", 32, 17),
+# Also in the package `gguf`, which loads numpy: too much for `jitney backends`.
+_PACKINGS: Mapping[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
 }
+"""How weights are stored: the name of the type, the weights of a block and its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +71,13 @@ class GgufHeader:
     """The header of a GGUF. `metadata` is without the vocabulary and long texts."""
 
     architecture: str
-    name: str | None
-    file_type: int | None
     context_length: int | None
     layer_count: int
     embedding_length: int
     head_count: int
-    tensor_count: int
     parameter_count: int
     kv_bytes_per_token: int
+    """Keys and values over all layers, as 16-bit floats; 0 where the header does not say."""
     file_bytes: int
     """Of all parts together."""
     weight_types: frozenset[str]
@@ -114,19 +105,18 @@ def read_header(path: Path) -> GgufHeader:
     family = metadata.get("general.architecture")
     if not isinstance(family, str) or not family:
         raise damaged(path, "it does not say which architecture the model has")
-    sizes = _sizes(metadata, family)
-    name = metadata.get("general.name")
+    prefix = f"{family}."
+    own = {
+        key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)
+    }
     return GgufHeader(
         architecture=family,
-        name=name if isinstance(name, str) else None,
-        file_type=_whole(metadata.get("general.file_type")),
-        context_length=_whole(metadata.get(f"{family}.context_length")),
-        layer_count=sizes.layers,
-        embedding_length=sizes.width,
-        head_count=sizes.heads,
-        tensor_count=tensors.count,
+        context_length=_whole(own.get("context_length")),
+        layer_count=_largest(own, "block_count"),
+        embedding_length=_largest(own, "embedding_length"),
+        head_count=_largest(own, "attention.head_count"),
         parameter_count=tensors.parameters,
-        kv_bytes_per_token=sizes.kv_bytes_per_token,
+        kv_bytes_per_token=_kv_bytes_per_token(own),
         file_bytes=tensors.file_bytes,
         weight_types=frozenset(tensors.types),
         tensor_kinds=frozenset(tensors.kinds),
@@ -163,7 +153,6 @@ def _split(metadata: Mapping[str, Value]) -> tuple[int, int]:
 class _Tensors:
     """The sums over the tensors of all parts."""
 
-    count: int = 0
     file_bytes: int = 0
     parameters: int = 0
     types: set[str] = field(default_factory=set)
@@ -171,29 +160,26 @@ class _Tensors:
 
     def add(self, fields: Fields) -> Mapping[str, Value]:
         """Add a file, and check that its tensors lie inside it. Returns the file's metadata."""
-        counts = fields.counts()
-        metadata = fields.metadata(counts.keys)
+        metadata = fields.metadata()
         end = 0
         alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise fields.damaged(f"its alignment is {alignment!r}")
-        for _ in range(counts.tensors):
+        for _ in range(fields.tensor_count):
             name = fields.text(KEY_BYTES_MAX, "the name of a tensor")
             weights = _read_weights(fields, name)
             kind = fields.number(UNSIGNED32)
-            packing = _PACKINGS.get(kind)
+            type_name, block_weights, block_bytes = _PACKINGS.get(kind, (f"number {kind}", 1, 0))
             offset = fields.number(UNSIGNED64)
             if offset % alignment or offset > fields.size * 64:
                 raise fields.damaged(f"the tensor {name!r} begins at {offset}")
-            size = 0 if packing is None else -(-weights // packing.weights) * packing.size
-            end = max(end, offset + size)
+            end = max(end, offset + -(-weights // block_weights) * block_bytes)
             self.parameters += weights
-            self.types.add(f"number {kind}" if packing is None else packing.name)
+            self.types.add(type_name)
             self.kinds.add(_LAYER.sub("", name))
         data = -(-fields.at // alignment) * alignment
-        if counts.tensors and data + end > fields.size:
+        if fields.tensor_count and data + end > fields.size:
             raise fields.cut_short(data + end)
-        self.count += counts.tensors
         self.file_bytes += fields.size
         return metadata
 
@@ -211,34 +197,24 @@ def _read_weights(fields: Fields, name: str) -> int:
     return weights
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """The numbers that decide the memory of a token; 0 where the header does not say."""
-
-    layers: int
-    width: int
-    heads: int
-    kv_bytes_per_token: int
-    """Keys and values over all layers, as 16-bit floats."""
+def _kv_bytes_per_token(own: Mapping[str, Value]) -> int:
+    heads = _largest(own, "attention.head_count")
+    head = _largest(own, "embedding_length") // heads if heads else 0
+    key_value = sum(_largest(own, f"attention.{kind}_length") or head for kind in ("key", "value"))
+    heads_kv = _numbers(own, "attention.head_count_kv") or [heads]
+    layers = _largest(own, "block_count") if len(heads_kv) == 1 else 1
+    return layers * sum(heads_kv) * key_value * 2
 
 
-def _sizes(metadata: Mapping[str, Value], family: str) -> _Sizes:
-    def numbers(key: str) -> list[int]:
-        """One for the model, or one for each layer."""
-        value = metadata.get(f"{family}.{key}", ())
-        values = value if isinstance(value, tuple) else (value,)
-        return [max(0, _whole(each) or 0) for each in values]
+def _largest(own: Mapping[str, Value], key: str) -> int:
+    return max(_numbers(own, key), default=0)
 
-    def size(key: str) -> int:
-        return max(numbers(key), default=0)
 
-    layers, width = size("block_count"), size("embedding_length")
-    heads = size("attention.head_count")
-    head = width // heads if heads else 0
-    key_value = (size("attention.key_length") or head) + (size("attention.value_length") or head)
-    heads_kv = numbers("attention.head_count_kv") or [heads]
-    total = sum(heads_kv) if len(heads_kv) > 1 else layers * heads_kv[0]
-    return _Sizes(layers, width, heads, total * key_value * 2)
+def _numbers(own: Mapping[str, Value], key: str) -> list[int]:
+    """One number for the model, or one for each layer."""
+    value = own.get(key, ())
+    values = value if isinstance(value, tuple) else (value,)
+    return [max(0, _whole(each) or 0) for each in values]
 
 
 def _whole(value: Value | None) -> int | None:

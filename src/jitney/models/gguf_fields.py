@@ -10,7 +10,6 @@ Tests: tests/unit/models/test_gguf.py.
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -50,14 +49,6 @@ Value = Scalar | tuple[Scalar, ...]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldCounts:
-    """How many of each the file claims to have. Both fit into the file."""
-
-    tensors: int
-    keys: int
-
-
 def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
     """Call `read` with the fields of a file. Raises ModelError when it cannot be read."""
     try:
@@ -91,30 +82,27 @@ class Fields:
     """One pass over the header of one file: each call reads what comes next."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+        """Check the file's type, and that its counts of tensors and keys fit into it."""
         self.path = path
         self.size = size
         self.at = 0
         self._file = file
-
-    def counts(self) -> FieldCounts:
-        """How many tensors and keys follow. Must be the first call: it checks the file's type."""
         self._check_magic()
-        tensors = self.number(UNSIGNED64)
-        keys = self.number(UNSIGNED64)
-        if keys > KEYS_MAX:
-            raise self.damaged(f"it claims {keys} keys")
-        if tensors > TENSORS_MAX:
-            raise self.damaged(f"it claims {tensors} tensors")
-        # A key takes at least 13 bytes and a tensor 24, or these counts would not fit the file.
-        end = self.at + keys * 13 + tensors * 24
+        self.tensor_count = self.number(UNSIGNED64)
+        self._key_count = self.number(UNSIGNED64)
+        if self._key_count > KEYS_MAX:
+            raise self.damaged(f"it claims {self._key_count} keys")
+        if self.tensor_count > TENSORS_MAX:
+            raise self.damaged(f"it claims {self.tensor_count} tensors")
+        # A key takes at least 13 bytes and a tensor 24.
+        end = self.at + self._key_count * 13 + self.tensor_count * 24
         if end > self.size:
             raise self.cut_short(end)
-        return FieldCounts(tensors=tensors, keys=keys)
 
-    def metadata(self, count: int, *, whole: frozenset[str] = frozenset()) -> dict[str, Value]:
+    def metadata(self, *, whole: frozenset[str] = frozenset()) -> dict[str, Value]:
         """The values by their keys. Long values are left out, but for keys in `whole`."""
         metadata: dict[str, Value] = {}
-        for _ in range(count):
+        for _ in range(self._key_count):
             key = self.text(KEY_BYTES_MAX, "a key")
             if key in metadata:
                 raise self.damaged(f"the key {key!r} stands twice")

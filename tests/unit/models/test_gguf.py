@@ -47,14 +47,16 @@ def test_reads_the_sizes_of_a_good_file(tmp_path: Path) -> None:
     write_tiny_gguf(path)
     header = read_header(path)
     assert header.architecture == "llama"
-    assert header.name == "tiny"
+    assert header.metadata["general.name"] == "tiny"
     assert header.context_length == 512
     assert header.layer_count == 2
     assert header.head_count == 4
     # 2 layers, 2 heads, 32 numbers for a key and 32 for a value, 2 bytes each
     assert header.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
     assert header.file_bytes == path.stat().st_size
-    assert header.tensor_count == 3 + 2 * 9
+    # 268 tokens, a width of 128, 64 of it for keys and values, and 256 inside
+    layer = 2 * 128 + 2 * 128 * 128 + 2 * 64 * 128 + 3 * 256 * 128
+    assert header.parameter_count == 2 * 268 * 128 + 128 + 2 * layer
     assert len(header.tensor_kinds) == 3 + 9
     assert {"token_embd.weight", "attn_q.weight", "ffn_down.weight"} < header.tensor_kinds
     assert "tokenizer.ggml.tokens" not in header.metadata

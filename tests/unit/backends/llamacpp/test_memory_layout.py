@@ -15,13 +15,10 @@ from jitney.models.gguf import GgufHeader
 def header(token_bytes: int = 1000) -> GgufHeader:
     return GgufHeader(
         architecture="llama",
-        name=None,
-        file_type=None,
         context_length=4096,
         layer_count=1,
         embedding_length=1,
         head_count=1,
-        tensor_count=1,
         parameter_count=1,
         kv_bytes_per_token=token_bytes,
         file_bytes=10**6,

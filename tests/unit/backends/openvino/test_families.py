@@ -20,13 +20,10 @@ from tests.families_for_tests import CONTEXT, FAMILIES, write_family
 
 HEADER = GgufHeader(
     architecture="llama",
-    name=None,
-    file_type=None,
     context_length=2048,
     layer_count=2,
     embedding_length=64,
     head_count=2,
-    tensor_count=1,
     parameter_count=1,
     kv_bytes_per_token=512,
     file_bytes=1,

@@ -17,13 +17,10 @@ def header(architecture: str = "llama", **keys: Any) -> GgufHeader:  # Any: valu
     names = {name.replace("__", "."): value for name, value in keys.items()}
     return GgufHeader(
         architecture=architecture,
-        name=None,
-        file_type=None,
         context_length=4096,
         layer_count=9,
         embedding_length=4 * HEAD,
         head_count=4,
-        tensor_count=1,
         parameter_count=1,
         kv_bytes_per_token=1,
         file_bytes=1,
