@@ -19,7 +19,7 @@ CONVERT = """
 import sys
 from jitney.backends.kinds import kind_of
 from jitney.config import environment, resolve
-from jitney.loading import located
+from jitney.loading.model_source import located
 settings = resolve({"model": sys.argv[1]}, None, environment()).settings
 found = located(settings)
 kind_of("openvino").ready(found.model, found)

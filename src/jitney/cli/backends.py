@@ -18,13 +18,8 @@ from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
-from jitney.loading import (
-    backend_state,
-    located_if_fetched,
-    select_backend,
-    select_backend_if_known,
-    takes_model,
-)
+from jitney.loading import backend_state, select_backend, select_backend_if_known
+from jitney.loading.model_source import located_if_fetched, takes_model
 from jitney.loading.selection import FEW_SEQUENCES, BackendState, Selection
 from jitney.models import embedded
 

@@ -15,7 +15,7 @@ from jitney.api.llm import LLM
 from jitney.api.prompts import Prompt
 from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
-from jitney.loading import takes_model
+from jitney.loading.model_source import takes_model
 from jitney.models import embedded
 from jitney.models.hub_reference import reference_of
 

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from jitney.cli.verbs import PullOptions
 from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
-from jitney.loading import located, ready_model, takes_model
+from jitney.loading import ready_model
+from jitney.loading.model_source import located, takes_model
 from jitney.models import embedded
 from jitney.models.hub_reference import hub_module, parse_reference
 from jitney.models.parts import size_of

@@ -10,23 +10,11 @@ from jitney.backends.kind import Kind
 from jitney.backends.kinds import all_kinds, kind_of, load_process
 from jitney.config import Settings
 from jitney.core.backend import Backend
-from jitney.loading.model_source import located, located_if_fetched, source_of, takes_model
+from jitney.loading.model_source import source_of
 from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
 from jitney.loading.speed import SpeedTrial
 from jitney.loading.values import accepted_source, check_settings, values_of
 from jitney.models import embedded, notes
-
-__all__ = [
-    "backend_failure",
-    "backend_state",
-    "load_backend",
-    "located",
-    "located_if_fetched",
-    "ready_model",
-    "select_backend",
-    "select_backend_if_known",
-    "takes_model",
-]
 
 
 def load_backend(settings: Settings) -> Backend:

@@ -21,7 +21,8 @@ from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.observe import log_batch_composition
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError
-from jitney.loading import load_backend, located, takes_model
+from jitney.loading import load_backend
+from jitney.loading.model_source import located, takes_model
 from jitney.models import embedded
 from jitney.models.hub_reference import reference_of
 from jitney.text.chat_template import ChatTemplate

@@ -9,7 +9,6 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from jitney.models.gguf import read_header
 
 RECORD_BYTES_MAX = 65_536
 RECORD_NAME = "record.json"
+READY = "ready"
 _MARGIN_BYTES = 64 << 20
 
 
@@ -62,34 +62,24 @@ class _Record:
     results: dict[str, _Result]
 
 
-class SourceState(StrEnum):
-    """The state of the source of a conversion."""
-
-    READY = "ready"
-    CHANGED = "its source has changed"
-    GONE = "its source is gone"
-
-
 def folders(cache: Path) -> list[Path]:
     """The finished conversions."""
     return sorted(record.parent for record in (cache / "converted").glob(f"*/{RECORD_NAME}"))
 
 
-def source_of(folder: Path) -> str | None:
-    """The source of a conversion; None if its record cannot be read."""
-    record = _read_record(folder)
-    return None if record is None else record.source
+def source_of(folder: Path) -> tuple[str | None, str]:
+    """The source of a conversion, None if its record cannot be read, and its state in words.
 
-
-def source_state(folder: Path) -> SourceState:
-    """Whether a conversion can still be used."""
+    The state is READY where the conversion can still be used.
+    """
     record = _read_record(folder)
+    if record is None:
+        return None, "its source has changed"
     try:
-        if record is None or Stamp.of(Path(record.source)) != record.source_stamp:
-            return SourceState.CHANGED
+        is_same = Stamp.of(Path(record.source)) == record.source_stamp
     except OSError:
-        return SourceState.GONE
-    return SourceState.READY
+        return record.source, "its source is gone"
+    return record.source, READY if is_same else "its source has changed"
 
 
 def lock_of(folder: Path) -> Path:

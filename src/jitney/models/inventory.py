@@ -24,7 +24,7 @@ _FOLDERS = ("models", "probes", "marks/used", "marks/checked")
 _OF_PROCESS = re.compile(r".+\.([0-9]+)\.partial")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredModel:
     """A model on this machine."""
 
@@ -35,7 +35,7 @@ class StoredModel:
     used_at: datetime | None
     source: str | None = None
     """The source of a conversion."""
-    state: str = conversions.SourceState.READY.value
+    state: str = conversions.READY
 
 
 def stored_models(cache: Path) -> list[StoredModel]:
@@ -65,17 +65,17 @@ def prune(cache: Path, kinds: Collection[str]) -> int:
     """
     freed = 0
     for folder in conversions.folders(cache):
-        is_ready = conversions.source_state(folder) is conversions.SourceState.READY
-        if not is_ready or folder.suffix.removeprefix(".") not in kinds:
+        _, state = conversions.source_of(folder)
+        if state != conversions.READY or folder.suffix.removeprefix(".") not in kinds:
             freed += _remove_if_free(conversions.lock_of(folder), folder)
     freed += sum(_remove_if_free(lock, path) for lock, path in _leftovers(cache))
     for path in (each for folder in _FOLDERS for each in list((cache / folder).glob("*.partial"))):
         owner = _OF_PROCESS.fullmatch(path.name)
         if owner is not None and not _is_alive(int(owner[1])):
             freed += _remove(path)
-    for note in notes.all_notes(cache):
-        if not note.about.exists():
-            freed += _remove(note.file)
+    for file, about in notes.all_notes(cache):
+        if not about.exists():
+            freed += _remove(file)
     for lock in _locks(cache):
         _remove_if_free(lock)
     return freed
@@ -84,40 +84,24 @@ def prune(cache: Path, kinds: Collection[str]) -> int:
 def _embedded(cache: Path) -> Iterator[StoredModel]:
     path = embedded.path_in(cache)
     if path.exists():
-        yield StoredModel(
-            name=embedded.NAME,
-            kind=EMBEDDED,
-            path=path,
-            size=bytes_under(path),
-            used_at=notes.last_use(cache, path, [path]),
-        )
+        used_at = notes.last_use(cache, path, [path])
+        yield StoredModel(embedded.NAME, EMBEDDED, path, bytes_under(path), used_at)
 
 
 def _hub_models(cache: Path) -> Iterator[StoredModel]:
     with suppress(MissingDependency):
         for name, files in sorted(hub_module("hub_cache").files_by_model().items()):
             path = files[0].file_path
-            yield StoredModel(
-                name=name,
-                kind=HUB,
-                path=path,
-                # Two revisions may share a blob.
-                size=sum({each.blob_path: each.size_on_disk for each in files}.values()),
-                used_at=notes.last_use(cache, path, [path]),
-            )
+            # Two revisions may share a blob.
+            size = sum({each.blob_path: each.size_on_disk for each in files}.values())
+            yield StoredModel(name, HUB, path, size, notes.last_use(cache, path, [path]))
 
 
 def _conversion(cache: Path, folder: Path) -> StoredModel:
     files = [each for each in folder.iterdir() if each.name != conversions.RECORD_NAME]
-    return StoredModel(
-        name=folder.name,
-        kind=CONVERTED,
-        path=folder,
-        size=bytes_under(folder),
-        used_at=notes.last_use(cache, folder, files),
-        source=conversions.source_of(folder),
-        state=conversions.source_state(folder).value,
-    )
+    used_at = notes.last_use(cache, folder, files)
+    source, state = conversions.source_of(folder)
+    return StoredModel(folder.name, CONVERTED, folder, bytes_under(folder), used_at, source, state)
 
 
 def _leftovers(cache: Path) -> Iterator[tuple[Path, Path]]:
@@ -149,7 +133,7 @@ def _is_alive(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 

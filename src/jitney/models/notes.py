@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,14 +22,6 @@ NOTICE_BYTES = 1 << 30
 _USED, _CHECKED = "used", "checked"
 
 _log = logging.getLogger("jitney")
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A note: its file, and the path that it is about."""
-
-    file: Path
-    about: Path
 
 
 def note_use(cache: Path, path: Path) -> None:
@@ -79,13 +70,13 @@ def is_checked(cache: Path, path: Path) -> bool:
         return False
 
 
-def all_notes(cache: Path) -> Iterator[Note]:
-    """Every note that can be read."""
+def all_notes(cache: Path) -> Iterator[tuple[Path, Path]]:
+    """Every note that can be read: its file, and the path that it is about."""
     for file in sorted((cache / FOLDER).glob("*/*.txt")):
         with suppress(OSError, ValueError):
             if file.stat().st_size <= NOTE_BYTES_MAX:
                 about, _, _ = file.read_text(encoding="utf-8").partition("\n")
-                yield Note(file, Path(about))
+                yield file, Path(about)
 
 
 def _write(cache: Path, kind: str, path: Path, text: str) -> None:

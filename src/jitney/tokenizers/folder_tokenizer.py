@@ -13,6 +13,7 @@ import tokenizers
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
+from jitney.core.utf8 import checked_bytes
 from jitney.errors import ModelError
 from jitney.models.folder import read_json, read_text
 from jitney.models.gguf_vocabulary import TOKENS_MAX
@@ -30,7 +31,6 @@ from jitney.tokenizers.byte_pairs import (
     encode_in_windows,
     with_replacements,
 )
-from jitney.tokenizers.texts import checked_bytes
 from jitney.tokenizers.token_roles import is_structure
 
 TOKENIZER = "tokenizer.json"

@@ -9,13 +9,13 @@ Tests: tests/unit/tokenizers/test_tokenizer.py and tests/conformance/test_tokeni
 from pathlib import Path
 
 from jitney.core.backend import Vocabulary
+from jitney.core.utf8 import checked_bytes
 from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary, read_vocabulary
 from jitney.models.token_names import bytes_of_characters, bytes_without_marks
 from jitney.tokenizers.byte_pairs import BytePairs
 from jitney.tokenizers.scored_pairs import ScoredPairs
 from jitney.tokenizers.splits import SPLITS
-from jitney.tokenizers.texts import checked_bytes
 from jitney.tokenizers.token_roles import CONTROL, UNKNOWN, USER_DEFINED, assign_roles, describe
 
 _BEGINNING = 5

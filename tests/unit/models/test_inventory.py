@@ -66,7 +66,7 @@ def test_prune_keeps_what_is_of_use(cache: Path, source: Path) -> None:
     (cache / "models" / "foreign.lock").touch()
     assert inventory.prune(cache, KINDS) == 0
     assert folder.exists()
-    assert [note.about for note in notes.all_notes(cache)] == [source]
+    assert [about for _, about in notes.all_notes(cache)] == [source]
     assert (cache / "foreign.lock").exists()
     assert (cache / "models" / "foreign.lock").exists()
     # The lock of the conversion is of no use, and has no bytes.

@@ -30,7 +30,7 @@ def test_last_use_is_noted(cache: Path, source: Path) -> None:
     noted = notes.last_use(cache, source, [source])
     assert noted is not None
     assert noted.year > 2000
-    assert [note.about for note in notes.all_notes(cache)] == [source]
+    assert [about for _, about in notes.all_notes(cache)] == [source]
 
 
 def test_what_was_checked_is_checked_again_when_it_changed(cache: Path, source: Path) -> None:

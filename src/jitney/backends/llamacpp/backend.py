@@ -34,6 +34,7 @@ from jitney.backends.shared.shapes import rows_missing
 from jitney.backends.shared.slots import SlotMemory
 from jitney.core import limits
 from jitney.core.backend import Backend, Text, Traits
+from jitney.core.utf8 import checked_bytes
 from jitney.errors import (
     BackendCrashed,
     BackendFailed,
@@ -41,7 +42,6 @@ from jitney.errors import (
     ModelError,
 )
 from jitney.models.parts import size_of
-from jitney.tokenizers.texts import checked_bytes
 
 PASS_TOKENS_MAX = 512
 """A larger batch is computed in passes of this size: larger passes are no faster and need more
