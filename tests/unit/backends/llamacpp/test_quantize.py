@@ -24,7 +24,7 @@ def test_result_is_smaller_and_runs(tmp_path: Path) -> None:
     write_tiny_gguf(source)
     quantize(source, target, threads=0)
     header = read_header(target)
-    assert header.file_type == MOSTLY_Q8_0
+    assert header.metadata["general.file_type"] == MOSTLY_Q8_0
     assert header.parameter_count == read_header(source).parameter_count
     assert header.file_bytes < source.stat().st_size // 2
     assert probe.find({"model": str(target), "extra_kernels": True}) == {}
