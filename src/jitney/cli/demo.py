@@ -10,12 +10,12 @@ from rich.console import Console
 
 from jitney.api.llm import LLM
 from jitney.cli.opening import has_template, make_prompt, opened
-from jitney.cli.result_lines import rate
 from jitney.cli.verbs import DemoOptions
 from jitney.cli.watch import Question, Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
+from jitney.engine.stats import rate
 
 PROMPTS = (
     ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),

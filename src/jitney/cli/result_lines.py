@@ -7,7 +7,7 @@ import json
 from statistics import median
 
 from jitney.api.outputs import RequestOutput
-from jitney.engine.stats import Stats
+from jitney.engine.stats import Stats, rate
 
 
 def answer_line(index: int, prompt: str, answer: RequestOutput) -> str:
@@ -90,11 +90,6 @@ def engine_lines(stats: Stats) -> list[str]:
 
 def _line(values: dict[str, object]) -> str:
     return json.dumps(values, ensure_ascii=False)
-
-
-def rate(count: float, seconds: float) -> float:
-    """The count per second; 0 if that has no meaning."""
-    return count / seconds if count > 0 and seconds > 0 else 0.0
 
 
 def plural(word: str, count: int) -> str:

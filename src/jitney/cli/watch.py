@@ -19,11 +19,11 @@ from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import Prompt
 from jitney.cli.board import Pane, PaneState, Status, draw
 from jitney.cli.failures import sentence_of
-from jitney.cli.result_lines import rate
 from jitney.cli.terminal import printable
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.engine.engine import Engine
+from jitney.engine.stats import rate
 from jitney.errors import JitneyError
 from jitney.records import Record, TickRecord
 

@@ -25,7 +25,7 @@ from jitney.engine.inbox import Inbox, Stop, Submit
 from jitney.engine.loop import Loop
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
-from jitney.engine.stats import Stats, Totals
+from jitney.engine.stats import Statistics, Stats
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, QueueFull
 from jitney.records import Observer
@@ -191,9 +191,9 @@ class Engine:
         """Counters and averages since the start. Never waits for a tick."""
         return self._tick.statistics.stats(self._clock.now())
 
-    def totals(self) -> Totals:
+    def totals(self) -> Statistics:
         """The sums behind the statistics, since the start. Never waits for a tick."""
-        return self._tick.statistics.totals()
+        return self._tick.statistics.copied()
 
     def snapshot(self) -> Snapshot:
         """Slots, memory and queue at the last measurement, before or after a batch."""

@@ -11,6 +11,7 @@ from jitney.core.events import PreemptEvent
 from jitney.core.request import Request
 from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer
+from jitney.engine.stats import rate
 from jitney.records import Member, RequestAccepted, RequestDone, RequestPreempted, TickRecord
 
 
@@ -102,15 +103,11 @@ def record_done(answer: Answer, now: float) -> RequestDone:
         duration_ms=timing.total_s * 1e3,
         queue_ms=None if queue_s is None else queue_s * 1e3,
         ttft_ms=None if first_s is None else first_s * 1e3,
-        prompt_eval_rate=_rate(usage.prompt_count - usage.cached_count, prompt_s),
-        generation_rate=_rate(later_count, generation_s),
+        prompt_eval_rate=rate(usage.prompt_count - usage.cached_count, prompt_s),
+        generation_rate=rate(later_count, generation_s),
         prefix_cache_tokens=usage.cached_count,
-        prefix_cache_ratio=_rate(usage.cached_count, usage.prompt_count),
+        prefix_cache_ratio=rate(usage.cached_count, usage.prompt_count),
         preempted_count=answer.preempted_count,
         was_cancelled=answer.was_cancelled,
         stop_reason=answer.completions[0].finish_reason.value,
     )
-
-
-def _rate(count: int, amount: float) -> float:
-    return count / amount if count > 0 and amount > 0 else 0.0

@@ -1,15 +1,14 @@
-"""Statistics since the start: `Totals` add up records; `Stats` are shown to people.
+"""Statistics since the start: `Statistics` adds up records; `Stats` are shown to people.
 
 Records are counted on the engine thread before callers get their results. Any thread may read
-totals and stats; each is consistent in itself. Keeps invariant 7: total_requests = completed +
-cancelled + failed + live.
+both; each is consistent in itself. Keeps invariant 7: total_requests = completed + cancelled +
+failed + live.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import assert_never
 
@@ -130,9 +129,14 @@ ENDINGS = ("stop", "length", "abort", "deadline", "error")
 
 
 @dataclass(slots=True)
-class Totals:
-    """Sums of records. They only grow."""
+class Statistics:
+    """Sums of records, which only grow, and the last snapshot of the scheduler.
 
+    The engine thread calls `take` and `note`. Other threads call the rest, and read sums of a copy.
+    """
+
+    started_at: float
+    snapshot: Snapshot
     accepted: int = 0
     ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
     """Requests by how they ended."""
@@ -159,6 +163,13 @@ class Totals:
     waited_ms: float = 0.0
     latency_ms: float = 0.0
     """Of completed requests."""
+    queue_peak: int = 0
+    busy_s: float = 0.0
+    """Before `busy_since`, which is None while the engine is not busy."""
+    busy_since: float | None = None
+    progress_at: float = 0.0
+    """When a forward pass ended last, or became due."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def completed(self) -> int:
@@ -175,8 +186,49 @@ class Totals:
         """Preemptions in favour of others. A pause is not one of them."""
         return sum(self.preempted.values()) - self.preempted[PreemptReason.PAUSED]
 
-    def add(self, record: Record) -> None:
+    def copied(self) -> "Statistics":
+        """A copy as it is now."""
+        with self._lock:
+            return replace(
+                self,
+                ended=dict(self.ended),
+                refused=Counter(self.refused),
+                preempted=dict(self.preempted),
+            )
+
+    def take(self, record: Record) -> None:
         """Count one record."""
+        with self._lock:
+            self._add(record)
+            if isinstance(record, RequestAccepted) and self.busy_since is None:
+                self.busy_since = record.at
+            elif self.live_count == 0 and not isinstance(record, TickRecord):
+                self._stop_busy(record.at)
+
+    def note(self, snapshot: Snapshot, now: float) -> None:
+        """Keep a snapshot of the scheduler."""
+        with self._lock:
+            if snapshot.is_work_due and not self.snapshot.is_work_due:
+                self.progress_at = now
+            self.snapshot = snapshot
+            self.queue_peak = max(self.queue_peak, snapshot.waiting_count)
+            # While all are paused, the engine is not busy.
+            if snapshot.live_count <= snapshot.paused_count:
+                self._stop_busy(now)
+            elif self.busy_since is None and self.live_count:
+                self.busy_since = now
+
+    def stalled_s(self, now: float) -> float:
+        """How long no forward pass has ended though one is due; 0 while none is due."""
+        with self._lock:
+            since = max(self.progress_at, self.started_at)
+            return max(0.0, now - since) if self.snapshot.is_work_due else 0.0
+
+    def stats(self, now: float) -> Stats:
+        """The statistics at `now`."""
+        return _stats(self.copied(), now)
+
+    def _add(self, record: Record) -> None:
         match record:
             case TickRecord():
                 self._add_tick(record)
@@ -209,6 +261,7 @@ class Totals:
         self.prefill_tokens += record.prefill_tokens
         self.decode_tokens += record.decode_tokens
         self.completion_tokens += record.sampled_tokens
+        self.progress_at = record.at
 
     def _add_end(self, record: RequestDone | RequestFailed) -> None:
         ending = ending_of(record)
@@ -217,102 +270,35 @@ class Totals:
             self.latency_ms += record.duration_ms
         assert self.live_count >= 0, "more requests ended than were accepted"
 
-
-class Statistics:
-    """Keeps the totals and the last snapshot.
-
-    `take` and `note` are called on the engine thread, the rest on any.
-    """
-
-    def __init__(self, now: float, snapshot: Snapshot) -> None:
-        self._lock = threading.Lock()
-        self._started_at = now
-        self._progress_at = now
-        self._busy_since: float | None = None
-        self._busy_s = 0.0
-        self._queue_peak = 0
-        self._totals = Totals()
-        self._snapshot = snapshot
-
-    @property
-    def live_count(self) -> int:
-        """Requests that were accepted and have not ended."""
-        return self._totals.live_count
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The last snapshot of the scheduler."""
-        return self._snapshot
-
-    def take(self, record: Record) -> None:
-        """Count one record."""
-        with self._lock:
-            self._totals.add(record)
-            if isinstance(record, TickRecord):
-                self._progress_at = record.at
-            elif isinstance(record, RequestAccepted) and self._busy_since is None:
-                self._busy_since = record.at
-            elif self._totals.live_count == 0:
-                self._stop_busy(record.at)
-
-    def note(self, snapshot: Snapshot, now: float) -> None:
-        """Keep a snapshot of the scheduler."""
-        with self._lock:
-            if snapshot.is_work_due and not self._snapshot.is_work_due:
-                self._progress_at = now
-            self._snapshot = snapshot
-            self._queue_peak = max(self._queue_peak, snapshot.waiting_count)
-            # While all are paused, the engine is not busy.
-            if snapshot.live_count <= snapshot.paused_count:
-                self._stop_busy(now)
-            elif self._busy_since is None and self._totals.live_count:
-                self._busy_since = now
-
-    def stalled_s(self, now: float) -> float:
-        """How long no forward pass has ended though one is due; 0 while none is due."""
-        with self._lock:
-            return max(0.0, now - self._progress_at) if self._snapshot.is_work_due else 0.0
-
-    def totals(self) -> Totals:
-        """A copy of all totals."""
-        with self._lock:
-            return deepcopy(self._totals)
-
-    def stats(self, now: float) -> Stats:
-        """The statistics at `now`."""
-        with self._lock:
-            busy_s = self._busy_s
-            if self._busy_since is not None:
-                busy_s += max(now - self._busy_since, 0.0)
-            uptime_s = max(now - self._started_at, 0.0)
-            return _stats(self._totals, self._snapshot, self._queue_peak, uptime_s, busy_s)
-
     def _stop_busy(self, now: float) -> None:
-        if self._busy_since is not None:
-            self._busy_s += max(now - self._busy_since, 0.0)
-            self._busy_since = None
+        if self.busy_since is not None:
+            self.busy_s += max(now - self.busy_since, 0.0)
+            self.busy_since = None
 
 
-def _stats(
-    totals: Totals, snapshot: Snapshot, queue_peak: int, uptime_s: float, busy_s: float
-) -> Stats:
-    waited_ms = _ratio(totals.waited_ms, totals.started)
+def _stats(totals: Statistics, now: float) -> Stats:
+    snapshot, fit = totals.snapshot, totals.snapshot.fit
+    uptime_s, busy_s = max(now - totals.started_at, 0.0), totals.busy_s
+    if totals.busy_since is not None:
+        busy_s += max(now - totals.busy_since, 0.0)
+    waited_ms = rate(totals.waited_ms, totals.started)
     # A backend may report more time than has passed.
     spent_s = max(uptime_s, totals.prefill_s + totals.decode_s)
-    prefill_share = _ratio(totals.prefill_s, spent_s)
-    decode_share = _ratio(totals.decode_s, spent_s)
-    sequence_s = None if snapshot.fit is None else snapshot.fit.sequence_s
-    fixed_s = None if snapshot.fit is None or sequence_s is None else snapshot.fit.fixed_s
+    prefill_share = rate(totals.prefill_s, spent_s)
+    decode_share = rate(totals.decode_s, spent_s)
+    fixed_s, sequence_s = None, None
+    if fit is not None and fit.sequence_s is not None:
+        fixed_s, sequence_s = fit.fixed_s, fit.sequence_s
     return Stats(
         total_requests=totals.accepted,
         total_batches=totals.batches,
-        avg_batch_size=_ratio(totals.entries, totals.batches),
-        avg_latency_ms=_ratio(totals.latency_ms, totals.completed),
+        avg_batch_size=rate(totals.entries, totals.batches),
+        avg_latency_ms=rate(totals.latency_ms, totals.completed),
         avg_queue_time_ms=waited_ms,
-        requests_per_second=_ratio(totals.completed, busy_s),
-        tokens_per_second=_ratio(totals.completion_tokens, busy_s),
+        requests_per_second=rate(totals.completed, busy_s),
+        tokens_per_second=rate(totals.completion_tokens, busy_s),
         current_queue_size=snapshot.waiting_count,
-        peak_queue_size=queue_peak,
+        peak_queue_size=totals.queue_peak,
         timeout_count=totals.ended["deadline"],
         error_count=totals.ended["error"],
         completed_requests=totals.completed,
@@ -349,5 +335,6 @@ def _stats(
     )
 
 
-def _ratio(amount: float, count: float) -> float:
-    return amount / count if count > 0 else 0.0
+def rate(count: float, amount: float) -> float:
+    """The count per unit of the amount, such as a second; 0 if that has no meaning."""
+    return count / amount if count > 0 and amount > 0 else 0.0

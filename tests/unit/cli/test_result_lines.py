@@ -3,7 +3,8 @@
 import json
 
 from jitney.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from jitney.cli.result_lines import answer_line, error_line, rate, turn_line
+from jitney.cli.result_lines import answer_line, error_line, turn_line
+from jitney.engine.stats import rate
 
 ANSWER = RequestOutput(
     request_id="0",

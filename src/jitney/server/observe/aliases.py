@@ -7,34 +7,25 @@ them. Any thread; no state.
 Tests: tests/unit/server/observe/test_metrics.py.
 """
 
+from collections.abc import Iterator
+
 from prometheus_client.core import Metric
 
 from jitney.core.snapshot import Snapshot
-from jitney.engine.stats import Totals
-from jitney.server.observe.histograms import Histogram, Histograms
-from jitney.server.observe.prometheus_families import (
-    Values,
-    by,
-    counter,
-    families,
-    gauge,
-    histogram,
-)
+from jitney.engine.stats import Statistics, rate
+from jitney.server.observe.histograms import Histograms
+from jitney.server.observe.prometheus_families import MetricTable, by, families
 
 
-def vllm_series(
-    totals: Totals, snapshot: Snapshot, histograms: Histograms, model_name: str
-) -> list[Metric]:
+def vllm_series(totals: Statistics, histograms: Histograms, model_name: str) -> Iterator[Metric]:
     """vLLM's metrics, for engine 0 of the model."""
     labels = {"model_name": model_name, "engine": "0"}
-    return [
-        *families(gauge, "vllm", _vllm_gauges(snapshot), labels),
-        *families(counter, "vllm", _vllm_counters(totals), labels),
-        *families(histogram, "vllm", _vllm_histograms(histograms), labels),
-    ]
+    yield from families("gauge", "vllm", _vllm_gauges(totals.snapshot), labels)
+    yield from families("counter", "vllm", _vllm_counters(totals), labels)
+    yield from families("histogram", "vllm", _vllm_histograms(histograms), labels)
 
 
-def _vllm_gauges(snapshot: Snapshot) -> dict[str, tuple[str, Values]]:
+def _vllm_gauges(snapshot: Snapshot) -> MetricTable:
     waiting, deferred = snapshot.waiting_count, snapshot.deferred_count
     reasons = {"capacity": waiting - deferred, "deferred": deferred}
     return {
@@ -46,12 +37,12 @@ def _vllm_gauges(snapshot: Snapshot) -> dict[str, tuple[str, Values]]:
         ),
         "kv_cache_usage_perc": (
             "Share of the KV memory that running requests use, 0 to 1.",
-            _rate(snapshot.kv_used - snapshot.kv_cached, snapshot.kv_tokens),
+            rate(snapshot.kv_used - snapshot.kv_cached, snapshot.kv_tokens),
         ),
     }
 
 
-def _vllm_counters(totals: Totals) -> dict[str, tuple[str, Values]]:
+def _vllm_counters(totals: Statistics) -> MetricTable:
     prompt, cached = totals.started_prompt_tokens, totals.cached_tokens
     sources = {"local_compute": prompt - cached, "local_cache_hit": cached}
     reasons = {
@@ -75,7 +66,7 @@ def _vllm_counters(totals: Totals) -> dict[str, tuple[str, Values]]:
     }
 
 
-def _vllm_histograms(of: Histograms) -> dict[str, tuple[str, Histogram]]:
+def _vllm_histograms(of: Histograms) -> MetricTable:
     return {
         "time_to_first_token_seconds": ("Time to the first token.", of.first_token),
         "inter_token_latency_seconds": ("Time between successive tokens.", of.token_gap),
@@ -101,11 +92,11 @@ def _vllm_histograms(of: Histograms) -> dict[str, tuple[str, Histogram]]:
     }
 
 
-def llamacpp_series(totals: Totals, snapshot: Snapshot, histograms: Histograms) -> list[Metric]:
+def llamacpp_series(totals: Statistics, histograms: Histograms) -> Iterator[Metric]:
     """llama-server's sixteen metrics. `as_llamacpp` corrects the type of one of them."""
     computed = totals.started_prompt_tokens - totals.cached_tokens
     prefill_s, generation_s = histograms.prefilled.total, histograms.generated.total
-    counters: dict[str, tuple[str, Values]] = {
+    counters: MetricTable = {
         "prompt_tokens": ("Prompt tokens processed.", computed),
         "prompt_tokens_cached": ("Prompt tokens found in a cache.", totals.cached_tokens),
         "prompt_seconds": ("Prompt process time.", prefill_s),
@@ -120,21 +111,22 @@ def llamacpp_series(totals: Totals, snapshot: Snapshot, histograms: Histograms) 
             by("position", {"0": 0}),
         ),
     }
-    levels: dict[str, tuple[str, Values]] = {
-        "prompt_tokens_seconds": ("Prompt tokens per second, mean.", _rate(computed, prefill_s)),
+    levels: MetricTable = {
+        "prompt_tokens_seconds": ("Prompt tokens per second, mean.", rate(computed, prefill_s)),
         "predicted_tokens_seconds": (
             "Tokens made per second, mean.",
-            _rate(totals.completion_tokens, generation_s),
+            rate(totals.completion_tokens, generation_s),
         ),
-        "requests_processing": ("Requests that run.", snapshot.running_count),
-        "requests_deferred": ("Requests that wait.", snapshot.waiting_count),
+        "requests_processing": ("Requests that run.", totals.snapshot.running_count),
+        "requests_deferred": ("Requests that wait.", totals.snapshot.waiting_count),
         "n_tokens_max": ("The longest sequence seen, in tokens.", histograms.tokens_longest),
         "n_busy_slots_per_decode": (
             "Slots in a forward pass, mean.",
-            _rate(totals.entries, totals.batches),
+            rate(totals.entries, totals.batches),
         ),
     }
-    return [*families(counter, "llamacpp", counters), *families(gauge, "llamacpp", levels)]
+    yield from families("counter", "llamacpp", counters)
+    yield from families("gauge", "llamacpp", levels)
 
 
 def as_llamacpp(text: bytes) -> bytes:
@@ -144,7 +136,3 @@ def as_llamacpp(text: bytes) -> bytes:
     """
     name = b"# TYPE llamacpp:n_tokens_max "
     return text.replace(name + b"gauge\n", name + b"counter\n", 1)
-
-
-def _rate(amount: float, count: float) -> float:
-    return amount / count if count > 0 else 0.0

@@ -1,6 +1,7 @@
 """Histograms of ticks and requests. Added to under the recorder's lock, copied for readers."""
 
 from bisect import bisect_left
+from copy import copy
 
 from jitney.records import RequestDone, RequestFailed, RequestStarted, TickRecord
 from jitney.server.observe.story import Story
@@ -48,10 +49,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    @property
-    def count(self) -> int:
-        """How many values were added."""
-        return sum(self.counts)
+    def copied(self) -> "Histogram":
+        """A copy as it is now."""
+        other = Histogram(self.bounds)
+        other.counts[:], other.total = self.counts, self.total
+        return other
 
 
 class Histograms:
@@ -78,6 +80,14 @@ class Histograms:
         self.max_tokens = Histogram(lengths)
         self.tokens_longest = 0
         """The longest sequence seen, in tokens."""
+
+    def copied(self) -> "Histograms":
+        """A copy as it is now. Called under the recorder's lock, so it is cheap."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Histogram):
+                setattr(other, name, value.copied())
+        return other
 
     def add_tick(self, record: TickRecord) -> None:
         """A tick ended."""

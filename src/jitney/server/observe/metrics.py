@@ -21,21 +21,14 @@ from prometheus_client.core import Metric
 from jitney.core import limits
 from jitney.core.counters import NAMES
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.core.snapshot import SlotState, Snapshot
+from jitney.core.snapshot import SlotState
 from jitney.engine.engine import Engine, EngineState
-from jitney.engine.stats import Stats, Totals
+from jitney.engine.stats import Statistics, Stats
 from jitney.server import limits as server_limits
 from jitney.server.http.open_files import connections_max
 from jitney.server.observe.aliases import as_llamacpp, llamacpp_series, vllm_series
-from jitney.server.observe.histograms import Histogram, Histograms
-from jitney.server.observe.prometheus_families import (
-    Values,
-    by,
-    counter,
-    families,
-    gauge,
-    histogram,
-)
+from jitney.server.observe.histograms import Histograms
+from jitney.server.observe.prometheus_families import MetricTable, MetricValues, by, families
 from jitney.server.observe.recorder import Recorder
 from jitney.server.service import Service
 from jitney.version import version
@@ -103,22 +96,15 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
-        totals, snapshot = self._engine.totals(), self._engine.snapshot()
-        histograms = self._recorder.histograms()
-        yield from self._state()
-        yield from _levels(snapshot, self._engine.stats())
-        yield from _totals(totals, snapshot)
-        yield from self._answer_counts()
-        yield from _histograms(histograms)
-        yield gauge(
-            "jitney:limit",
-            "Every bound in force; a bound that is not set is not listed.",
-            by("limit", dict(sorted(self._limits().items()))),
-        )
-        yield from vllm_series(totals, snapshot, histograms, self._model_name)
-        yield from llamacpp_series(totals, snapshot, histograms)
+        totals, histograms = self._engine.totals(), self._recorder.histograms()
+        gauges = {**self._state(), **_levels(totals, self._engine.stats())}
+        yield from families("gauge", "jitney", gauges)
+        yield from families("counter", "jitney", {**_sums(totals), **self._answer_counts()})
+        yield from families("histogram", "jitney", _histograms(histograms))
+        yield from vllm_series(totals, histograms, self._model_name)
+        yield from llamacpp_series(totals, histograms)
 
-    def _state(self) -> list[Metric]:
+    def _state(self) -> MetricTable:
         engine = self._engine
         build = {
             "version": version(),
@@ -126,12 +112,16 @@ class Metrics:
             "backend": engine.backend.traits.name,
         }
         states = {state.value: int(engine.state is state) for state in EngineState}
-        table: dict[str, tuple[str, Values]] = {
+        table: MetricTable = {
             "build_info": ("What runs here; always 1.", [(build, 1)]),
             "engine_state": ("1 for the state the engine is in.", by("state", states)),
             "stalled_seconds": (
                 "Seconds since a tick was due and none has ended; 0 while none is due.",
                 engine.stalled_s,
+            ),
+            "limit": (
+                "Every bound in force; a bound that is not set is not listed.",
+                by("limit", dict(sorted(self._limits().items()))),
             ),
         }
         if self._service is not None:
@@ -139,12 +129,12 @@ class Metrics:
                 "1 while new requests are accepted; /ready says why if not.",
                 int(self._service.readiness().is_ok),
             )
-        return families(gauge, "jitney", table)
+        return table
 
-    def _answer_counts(self) -> list[Metric]:
+    def _answer_counts(self) -> MetricTable:
         with self._lock:
             answers, refusals = sorted(self._answers.items()), sorted(self._refusals.items())
-        table: dict[str, tuple[str, Values]] = {
+        return {
             "http_responses": (
                 "Answers over HTTP.",
                 [({"route": route, "status": str(code)}, n) for (route, code), n in answers],
@@ -163,7 +153,6 @@ class Metrics:
                 self._dropped_count(),
             ),
         }
-        return families(counter, "jitney", table)
 
     def _limits(self) -> dict[str, float]:
         traits, service = self._engine.backend.traits, self._service
@@ -195,7 +184,8 @@ class Metrics:
         }
 
 
-def _levels(snapshot: Snapshot, stats: Stats) -> list[Metric]:
+def _levels(totals: Statistics, stats: Stats) -> MetricTable:
+    snapshot = totals.snapshot
     kv = {
         "used": snapshot.kv_used - snapshot.kv_cached,
         "cached": snapshot.kv_cached,
@@ -211,7 +201,7 @@ def _levels(snapshot: Snapshot, stats: Stats) -> list[Metric]:
         "decode": stats.decode_share,
         "idle": stats.idle_share,
     }
-    table: dict[str, tuple[str, Values]] = {
+    return {
         "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
         "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
         "requests_deferred": (
@@ -245,10 +235,9 @@ def _levels(snapshot: Snapshot, stats: Stats) -> list[Metric]:
         "batch_fixed_seconds": _cost("C", stats.fixed_cost_ms),
         "batch_per_sequence_seconds": _cost("c", stats.cost_per_sequence_ms),
     }
-    return families(gauge, "jitney", table)
 
 
-def _cost(letter: str, cost_ms: float | None) -> tuple[str, Values]:
+def _cost(letter: str, cost_ms: float | None) -> tuple[str, MetricValues]:
     about = (
         f"{letter} of T(B) = C + B c, what a batch of B decodes takes, as fitted now; "
         "absent until batches of two sizes were seen."
@@ -256,10 +245,10 @@ def _cost(letter: str, cost_ms: float | None) -> tuple[str, Values]:
     return about, [] if cost_ms is None else cost_ms / 1e3
 
 
-def _totals(totals: Totals, snapshot: Snapshot) -> list[Metric]:
+def _sums(totals: Statistics) -> MetricTable:
     computed = {"prefill": totals.prefill_tokens, "decode": totals.decode_tokens}
-    events = {name: snapshot.counters.get(name, 0) for name in NAMES}
-    table: dict[str, tuple[str, Values]] = {
+    events = {name: totals.snapshot.counters.get(name, 0) for name in NAMES}
+    return {
         "requests_accepted": ("Requests accepted.", totals.accepted),
         "requests_ended": (
             "Requests that ended, by how; accepted = ended + live.",
@@ -287,11 +276,10 @@ def _totals(totals: Totals, snapshot: Snapshot) -> list[Metric]:
         ),
         "events": ("The scheduler's own counters.", by("event", events)),
     }
-    return families(counter, "jitney", table)
 
 
-def _histograms(of: Histograms) -> list[Metric]:
-    table: dict[str, tuple[str, Histogram]] = {
+def _histograms(of: Histograms) -> MetricTable:
+    return {
         "first_token_seconds": ("From arrival to the first token.", of.first_token),
         "token_gap_seconds": ("Between successive tokens of a completion.", of.token_gap),
         "request_seconds": ("From arrival to the end.", of.whole),
@@ -304,4 +292,3 @@ def _histograms(of: Histograms) -> list[Metric]:
         "request_prompt_tokens": ("Prompt tokens of a request.", of.prompt_length),
         "request_completion_tokens": ("Tokens made for a request.", of.completion_length),
     }
-    return families(histogram, "jitney", table)

@@ -3,21 +3,19 @@
 Tests: tests/unit/server/observe/test_metrics.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 
 from jitney.server.observe.histograms import Histogram
 
 Labels = dict[str, str]
-Values = float | Iterable[tuple[Labels, float]]
-"""One number, or one for each set of labels."""
+MetricValues = float | Histogram | Iterable[tuple[Labels, float]]
+"""One number, a histogram, or a number for each set of labels."""
+
+MetricTable = dict[str, tuple[str, MetricValues]]
+"""Metrics by name: what each is about, and its values."""
 
 
 def by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
@@ -25,45 +23,29 @@ def by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
     return [({label: name}, value) for name, value in values.items()]
 
 
-def gauge(name: str, about: str, values: Values, labels: Labels | None = None) -> Metric:
-    """A level; `labels` are those of all samples."""
-    return _filled(GaugeMetricFamily(name, about), name, values, labels)
-
-
-def counter(name: str, about: str, values: Values, labels: Labels | None = None) -> Metric:
-    """A total; its sample is called `name` with `_total` after it."""
-    return _filled(CounterMetricFamily(name, about), f"{name}_total", values, labels)
-
-
-def histogram(name: str, about: str, values: Histogram, labels: Labels | None = None) -> Metric:
-    """Counts up to each bound."""
-    labels = labels or {}
-    family = HistogramMetricFamily(name, about)
-    count = 0
-    bounds = [*(f"{float(bound)!r}" for bound in values.bounds), "+Inf"]
-    for bound, more in zip(bounds, values.counts, strict=True):
-        count += more
-        family.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
-    family.add_sample(f"{name}_count", labels, count)
-    family.add_sample(f"{name}_sum", labels, values.total)
-    return family
-
-
-def _filled(family: Metric, name: str, values: Values, labels: Labels | None) -> Metric:
-    samples = [({}, values)] if isinstance(values, int | float) else values
-    for own, value in samples:
-        family.add_sample(name, {**(labels or {}), **own}, value)
-    return family
-
-
-Given = TypeVar("Given", Values, Histogram)
-
-
 def families(
-    make: Callable[[str, str, Given, Labels | None], Metric],
-    prefix: str,
-    table: Mapping[str, tuple[str, Given]],
-    labels: Labels | None = None,
-) -> list[Metric]:
-    """One family for each name: what it is about, and its values."""
-    return [make(f"{prefix}:{name}", about, of, labels) for name, (about, of) in table.items()]
+    kind: str, prefix: str, table: MetricTable, labels: Labels | None = None
+) -> Iterator[Metric]:
+    """One family for each metric of the table; the kind is gauge, counter or histogram.
+
+    `labels` are those of all samples. A sample of a counter is called `name` with `_total` after
+    it.
+    """
+    for name, (about, values) in table.items():
+        family = Metric(f"{prefix}:{name}", about, kind)
+        for suffix, own, value in _samples(kind, values):
+            family.add_sample(family.name + suffix, {**(labels or {}), **own}, value)
+        yield family
+
+
+def _samples(kind: str, values: MetricValues) -> Iterator[tuple[str, Labels, float]]:
+    if isinstance(values, Histogram):
+        bounds = [*(repr(float(bound)) for bound in values.bounds), "+Inf"]
+        for bound, count in zip(bounds, accumulate(values.counts), strict=True):
+            yield "_bucket", {"le": bound}, count
+        yield "_count", {}, sum(values.counts)
+        yield "_sum", {}, values.total
+        return
+    suffix = "_total" if kind == "counter" else ""
+    for own, value in [({}, values)] if isinstance(values, int | float) else values:
+        yield suffix, own, value

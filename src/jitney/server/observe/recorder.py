@@ -6,9 +6,8 @@ request never changes again, so readers get it as it is. Stories of live request
 
 import threading
 from collections import deque
-from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import assert_never
 
 from jitney.core.request import RequestId
@@ -42,9 +41,9 @@ class Viewer:
 
     tenant: str | None = None
 
-    def may_read(self, accepted: RequestAccepted | None) -> bool:
+    def may_read(self, story: Story | None) -> bool:
         """Whether the viewer may read this request; None is one that is forgotten."""
-        return self.tenant is None or (accepted is not None and accepted.tenant == self.tenant)
+        return self.tenant is None or (story is not None and story.accepted.tenant == self.tenant)
 
 
 EVERYONE = Viewer()
@@ -102,54 +101,52 @@ class Recorder:
 
     def stories(self, count_max: int = REQUESTS_MAX, viewer: Viewer = EVERYONE) -> list[Story]:
         """The viewer's live requests, then the ended ones, each newest first."""
-        with self._lock:
-            known = chain(reversed(self._live.values()), reversed(self._ended.values()))
-            theirs = (each for each in known if viewer.may_read(each.accepted))
-            return [_readable(each) for each in islice(theirs, count_max)]
+        theirs = (each for each in self._known() if viewer.may_read(each))
+        return [self._readable(each) for each in islice(theirs, count_max)]
 
     def story(self, request_id: RequestId) -> Story | None:
         """What happened to this request; None if it is not known, or not any more."""
-        with self._lock:
-            story = self._find(request_id)
-            return None if story is None else _readable(story)
+        story = self.find(request_id)
+        return None if story is None else self._readable(story)
 
-    def accepted(self, request_id: RequestId) -> RequestAccepted | None:
-        """The record of its acceptance; None if it is not known, or not any more."""
+    def find(self, request_id: RequestId) -> Story | None:
+        """Like `story`, without a copy: only for facts that do not change, `accepted` and
+        `started`."""
         with self._lock:
-            story = self._find(request_id)
-            return None if story is None else story.accepted
-
-    def cached_tokens(self, request_id: RequestId) -> int:
-        """Prompt tokens that were in the cache at its start; 0 if the request is not known."""
-        with self._lock:
-            story = self._find(request_id)
-            return 0 if story is None else story.cached_tokens
+            return self._live.get(request_id) or self._ended.get(request_id)
 
     def latencies(self) -> dict[str, list[float]]:
         """Seconds to the first token, between tokens, and to the end of complete answers."""
+        known = self._known()
         with self._lock:
-            known = [*self._live.values(), *self._ended.values()]
-            return {
-                "first_token": [
-                    each.first_token_at - each.accepted.arrived_at
-                    for each in known
-                    if each.first_token_at is not None
-                ],
-                "gap": list(self._gaps),
-                "whole": [
-                    each.ended_at - each.accepted.arrived_at
-                    for each in known
-                    if each.ended_at is not None and each.ending in ("stop", "length")
-                ],
-            }
+            gaps = list(self._gaps)
+        return {
+            "first_token": [
+                each.first_token_at - each.accepted.arrived_at
+                for each in known
+                if each.first_token_at is not None
+            ],
+            "gap": gaps,
+            "whole": [
+                each.ended_at - each.accepted.arrived_at
+                for each in known
+                if each.ended_at is not None and each.ending in ("stop", "length")
+            ],
+        }
 
     def histograms(self) -> Histograms:
         """A copy of all histograms."""
         with self._lock:
-            return deepcopy(self._histograms)
+            return self._histograms.copied()
 
-    def _find(self, request_id: RequestId) -> Story | None:
-        return self._live.get(request_id) or self._ended.get(request_id)
+    def _known(self) -> list[Story]:
+        with self._lock:
+            return [*reversed(self._live.values()), *reversed(self._ended.values())]
+
+    def _readable(self, story: Story) -> Story:
+        # The lock is taken for each story: to copy them all under it would stop the engine.
+        with self._lock:
+            return story.copied() if story.ended_at is None else story
 
     def _keep(self, record: TickRecord) -> None:
         ticks = self._ticks
@@ -212,7 +209,3 @@ class Recorder:
         self._ended[story.id] = story
         if len(self._ended) > self._requests_max:
             del self._ended[next(iter(self._ended))]
-
-
-def _readable(story: Story) -> Story:
-    return story.copied() if story.ended_at is None else story

@@ -110,12 +110,12 @@ class SlotTable:
         return row
 
     def _of_request(self, view: SlotView, request_id: RequestId) -> Fields:
-        accepted = self._recorder.accepted(request_id)
-        fields: Fields = {"id_task": request_id if self._viewer.may_read(accepted) else None}
-        if accepted is None:
+        story = self._recorder.find(request_id)
+        fields: Fields = {"id_task": request_id if self._viewer.may_read(story) else None}
+        if story is None:
             return fields
-        prompt, cached = accepted.prompt_tokens, self._recorder.cached_tokens(request_id)
-        limit = NOBODY if accepted.max_tokens is None else accepted.max_tokens
+        prompt, cached = story.accepted.prompt_tokens, story.cached_tokens
+        limit = NOBODY if story.accepted.max_tokens is None else story.accepted.max_tokens
         made = max(0, view.token_count + 1 - prompt)
         return fields | {
             "n_prompt_tokens": prompt,

@@ -113,7 +113,7 @@ class PageState:
     def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
         """All data of one request; None if it is not known, or not any more, or another's."""
         story = self._recorder.story(request_id)
-        if story is None or not viewer.may_read(story.accepted):
+        if story is None or not viewer.may_read(story):
             return None
         losses: list[Value] = [self._loss(each, story, viewer) for each in story.losses]
         now = self._clock.now()
@@ -161,17 +161,17 @@ class PageState:
         for view in detail.slots:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
             if view.request_id is not None:
-                accepted = self._recorder.accepted(view.request_id)
-                may_read, index = viewer.may_read(accepted), view.index or 0
+                story = self._recorder.find(view.request_id)
+                may_read, index = viewer.may_read(story), view.index or 0
                 tails = detail.tails.get(view.request_id, ())
                 text = tails[index][-shown:] if index < len(tails) else ""
                 row["request"] = view.request_id if may_read else None
                 row |= {"index": index, "text": text if may_read else None}
-                if accepted is not None:
+                if story is not None:
                     row |= {
-                        "prompt": accepted.prompt_tokens,
-                        "made": max(0, view.token_count + 1 - accepted.prompt_tokens),
-                        "limit": accepted.max_tokens,
+                        "prompt": story.accepted.prompt_tokens,
+                        "made": max(0, view.token_count + 1 - story.accepted.prompt_tokens),
+                        "limit": story.accepted.max_tokens,
                     }
             rows.append(row)
         return rows
@@ -196,7 +196,7 @@ class PageState:
 
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
         """The request's id, or None if the viewer may not read it: a caller may have chosen it."""
-        return request_id if viewer.may_read(self._recorder.accepted(request_id)) else None
+        return request_id if viewer.may_read(self._recorder.find(request_id)) else None
 
 
 def _counts(stats: Stats) -> Fields:

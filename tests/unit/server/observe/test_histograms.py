@@ -11,7 +11,7 @@ def test_a_value_on_a_bound_counts_below_it() -> None:
     for value in (0.5, 1.0, 1.5, 2.0, 9.0):
         histogram.add(value)
     assert histogram.counts == [2, 2, 1]
-    assert (histogram.count, histogram.total) == (5, 14.0)
+    assert (sum(histogram.counts), histogram.total) == (5, 14.0)
 
 
 def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
@@ -26,8 +26,20 @@ def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
     histograms = recorder.histograms()
     assert (histograms.first_token.total, histograms.prefilled.total) == (3.0, 2.0)
     assert (histograms.generated.total, histograms.inferred.total) == (5.0, 7.0)
-    assert (histograms.token_gap.total, histograms.token_gap.count) == (5.0, 2)
+    assert (histograms.token_gap.total, sum(histograms.token_gap.counts)) == (5.0, 2)
     assert histograms.token_mean.total == 2.5
+
+
+def test_a_copy_for_a_reader_does_not_change_any_more() -> None:
+    """Guards a scrape: its numbers belong together, though the engine goes on."""
+    recorder = Recorder(200)
+    recorder.take(accepted(0.0, "a", 4))
+    before = recorder.histograms()
+    recorder.take(started(1.0, "a", 1.0))
+    recorder.take(tick(3.0, 1, member("a", 0, 4, samples=True)))
+    after = recorder.histograms()
+    assert (sum(before.queued.counts), before.queued.total, before.tokens_longest) == (0, 0.0, 0)
+    assert (sum(after.queued.counts), after.queued.total, after.tokens_longest) == (1, 1.0, 4)
 
 
 def test_token_bounds_end_at_the_longest_sequence() -> None:

@@ -81,8 +81,11 @@ def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     assert [each.id for each in recorder.stories(viewer=Viewer("one"))] == ["2", "0"]
     assert [each.id for each in recorder.stories(1, Viewer("two"))] == ["3"]
     assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
-    known = [recorder.accepted(RequestId(name)) for name in ("0", "3", "none")]
-    told = [each and (each.tenant, each.prompt_tokens, each.max_tokens) for each in known]
+    known = [recorder.find(RequestId(name)) for name in ("0", "3", "none")]
+    accepted_records = [each and each.accepted for each in known]
+    told = [
+        each and (each.tenant, each.prompt_tokens, each.max_tokens) for each in accepted_records
+    ]
     assert told == [("one", 4, 64), ("two", 4, 64), None]
     assert sorted(recorder.latencies()["first_token"]) == [0.5] * 4
     assert recorder.latencies()["whole"] == [10.0]
