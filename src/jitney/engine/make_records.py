@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from jitney.core.batch import Batch, Outcome
 from jitney.core.cost import Fit
-from jitney.core.events import PreemptEvent
 from jitney.core.request import Request
 from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.stats import rate
-from jitney.records import Member, RequestAccepted, RequestDone, RequestPreempted, TickRecord
+from jitney.records import Member, RequestAccepted, RequestDone, TickRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +40,6 @@ def record_accepted(
         tenant=request.tenant,
         reply_id=request.reply_id,
         is_chat=request.is_chat,
-    )
-
-
-def record_preempted(event: PreemptEvent) -> RequestPreempted:
-    """The record of a sequence that lost its slot."""
-    return RequestPreempted(
-        at=event.at,
-        request_id=event.request_id,
-        index=event.index,
-        reason=event.reason,
-        by=event.by,
     )
 
 

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from jitney.core import limits
 from jitney.core.backend import Backend
@@ -33,13 +33,7 @@ from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector, NotRead
 from jitney.engine.in_flight import InFlight, LostBatch, members_of
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.make_records import (
-    Turn,
-    record_accepted,
-    record_done,
-    record_preempted,
-    record_tick,
-)
+from jitney.engine.make_records import Turn, record_accepted, record_done, record_tick
 from jitney.engine.observe import Observers
 from jitney.engine.recovery import Recovery
 from jitney.engine.stats import Statistics
@@ -55,6 +49,7 @@ from jitney.records import (
     KvPressure,
     Record,
     RequestFailed,
+    RequestPreempted,
     RequestRefused,
     RequestStarted,
 )
@@ -335,7 +330,7 @@ class Tick:
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += event.reason is not PreemptReason.PAUSED
                 self._memory_preempted_count += event.reason.is_of_memory
-                self._record(record_preempted(event))
+                self._record(RequestPreempted(**asdict(event)))
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append(verdict)

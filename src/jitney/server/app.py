@@ -21,7 +21,6 @@ from jitney.server.http.error_response import ErrorResponse, refusal_for
 from jitney.server.middleware import AccessCheck, RequestContext
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.replies import VERSION
-from jitney.server.page import inspection
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
@@ -72,8 +71,8 @@ def create_app(
     own = [make_state_router(service), make_router(service), steering.make_router(service)]
     if monitor is not None:
         state = PageState(service, monitor)
-        own.append(inspection.make_router(service, monitor, state))
-        own.append(page.make_router(service, monitor, state))
+        own.append(page.make_monitoring_router(service, monitor, state))
+        own.append(page.make_page_router(service, monitor, state))
         monitor.metrics.attach(service)
     for router in (*own, *routers):
         app.include_router(router)

@@ -7,26 +7,14 @@ Tests: tests/unit/server/page/test_state.py.
 """
 
 import importlib
-from typing import Protocol
+from collections.abc import Callable
 
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine
 from jitney.errors import ConfigError
-from jitney.records import Record
+from jitney.records import Observer
 from jitney.server.observe.metrics import Metrics
 from jitney.server.observe.recorder import Recorder
-
-
-class SpanSink(Protocol):
-    """Takes records and sends spans."""
-
-    def take(self, record: Record) -> None:
-        """Engine thread: one record."""
-        ...
-
-    def close(self) -> None:
-        """Send the spans that wait."""
-        ...
 
 
 class Monitor:
@@ -44,19 +32,22 @@ class Monitor:
         self.recorder = Recorder(engine.settings.model_len_max)
         self.metrics = Metrics(engine, self.recorder, model_name)
         engine.observe(self.recorder.take)
-        self._spans: SpanSink | None = None
+        self._close_spans: Callable[[], None] | None = None
         if otlp_endpoint is not None:
-            self._spans = _load_spans(self.recorder, model_name, otlp_endpoint)
-            engine.observe(self._spans.take)
+            take, self._close_spans = _load_spans(self.recorder, model_name, otlp_endpoint)
+            engine.observe(take)
 
     def close(self) -> None:
         """Send the spans that wait; idempotent."""
-        if self._spans is not None:
-            self._spans.close()
-            self._spans = None
+        if self._close_spans is not None:
+            self._close_spans()
+            self._close_spans = None
 
 
-def _load_spans(recorder: Recorder, model_name: str, endpoint: str) -> SpanSink:
+def _load_spans(
+    recorder: Recorder, model_name: str, endpoint: str
+) -> tuple[Observer, Callable[[], None]]:
+    """What takes records and makes spans of them, and what sends those that wait."""
     try:
         module = importlib.import_module("jitney.server.observe.otel")
     except ModuleNotFoundError as error:
@@ -64,5 +55,5 @@ def _load_spans(recorder: Recorder, model_name: str, endpoint: str) -> SpanSink:
             f"Spans need the package {error.name}, which is not installed; "
             'install the extra: pip install "jitney[otel]".'
         ) from error
-    sink: SpanSink = module.export_spans(recorder, model_name, endpoint)
-    return sink
+    spans = module.export_spans(recorder, model_name, endpoint)
+    return spans.take, spans.close

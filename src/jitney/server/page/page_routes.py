@@ -1,18 +1,20 @@
-"""Routes of the page and its data, and of the recorder's trace.
+"""Routes of the page and its data, of the recorder's trace, and for monitoring programs.
 
 Event loop, but a thread makes the trace.
 
 The page itself holds no data and needs no key, so that it can ask for one. The routes of its data
 need a key, and each key sees its own requests. The page has no inline script or style, and a policy
-forbids them, so that no text of a stranger can run as markup.
+forbids them, so that no text of a stranger can run as markup. Metrics and statistics are of the
+whole server.
 
-Tests: tests/e2e/page/test_routes.py.
+Tests: tests/e2e/page/test_routes.py and tests/e2e/server/test_inspection.py.
 """
 
 import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields
 from functools import partial
 from importlib import resources
 
@@ -21,10 +23,13 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from jitney.core.request import RequestId
+from jitney.engine.stats import Stats
 from jitney.server import limits
 from jitney.server.call import Call
 from jitney.server.error_object import Refusal, retry_headers
+from jitney.server.http.shared_value import SharedValue
 from jitney.server.observe.chrome_trace import trace_slices
+from jitney.server.observe.metrics import CONTENT_TYPE
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import EVERYONE, Viewer
 from jitney.server.page import FILES
@@ -50,7 +55,7 @@ LIVE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of data that is true only now."""
 
 
-def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
+def make_page_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
     """The page, its data, and the recorder's trace."""
     router = APIRouter(include_in_schema=False)
     # Who gets a trace now: one trace at a time, because each takes time and memory. One for each
@@ -65,22 +70,22 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
         after: int = Query(0, ge=0, le=2**53),
         requests: bool = False,
     ) -> Response:
-        viewer = viewer_of(service, request)
+        viewer = _viewer_of(service, request)
         content = await state.state(viewer, after, wants_requests=requests)
         return Response(content, media_type="application/json", headers=LIVE)
 
     @router.get("/page/requests/{request_id}")
     async def page_request(request: Request, request_id: str) -> Response:
-        fields = state.request(viewer_of(service, request), RequestId(request_id))
-        if fields is None:
+        shown = state.request(_viewer_of(service, request), RequestId(request_id))
+        if shown is None:
             raise Refusal(
                 "request_not_found", "The request is not known here, or not any more.", headers=LIVE
             )
-        return JSONResponse(fields, headers=LIVE)
+        return JSONResponse(shown, headers=LIVE)
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:
-        viewer, now = viewer_of(service, request), monitor.clock.now()
+        viewer, now = _viewer_of(service, request), monitor.clock.now()
         if viewer in tracing:
             raise Refusal(
                 "trace_under_way",
@@ -92,6 +97,49 @@ def make_router(service: Service, monitor: Monitor, state: PageState) -> APIRout
         return _Trace(slices, partial(tracing.discard, viewer))
 
     return router
+
+
+def make_monitoring_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
+    """`/metrics`, `/stats` and `/slots`."""
+    router = APIRouter()
+    rendered = SharedValue(monitor.metrics.render)
+
+    @router.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """All metrics, in Prometheus' format."""
+        return Response(await rendered.get(), media_type=CONTENT_TYPE)
+
+    @router.get("/stats")
+    async def stats() -> Response:
+        """Counters and averages since the start, and the state of the engine."""
+        return JSONResponse(stats_fields(service.engine.stats()), headers=LIVE)
+
+    @router.get("/slots")
+    async def slots(request: Request, fail_on_no_slot: bool = False) -> Response:
+        """Which request runs in which slot, in llama-server's form."""
+        if fail_on_no_slot and service.engine.stats().idle_slots <= 0:
+            raise Refusal("no_slot", "Every slot is taken.", headers=LIVE)
+        detail = await state.look()
+        if detail is None:
+            raise Refusal(
+                "no_answer",
+                "The engine has not reported its slots yet; it may be stuck in a forward pass: "
+                "see /health, and try again later.",
+                headers=LIVE,
+            )
+        content = await state.slots(detail, _viewer_of(service, request))
+        seen_ms = (monitor.clock.now() - detail.at) * 1e3
+        headers = {**LIVE, "x-jitney-seen-ms": f"{seen_ms:.0f}"}
+        return Response(content, media_type="application/json", headers=headers)
+
+    return router
+
+
+def stats_fields(stats: Stats) -> dict[str, object]:
+    """All statistics by their names."""
+    named: dict[str, object] = {each.name: getattr(stats, each.name) for each in fields(stats)}
+    # JSON needs a plain dict.
+    return {**named, "counters": dict(stats.counters)}
 
 
 class _Trace(StreamingResponse):
@@ -116,7 +164,7 @@ class _Trace(StreamingResponse):
             self._ended()
 
 
-def viewer_of(service: Service, request: Request) -> Viewer:
+def _viewer_of(service: Service, request: Request) -> Viewer:
     """Without keys everyone sees everything; with keys, only the requests of their own key."""
     if service.keys.is_open:
         return EVERYONE

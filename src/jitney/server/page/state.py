@@ -1,18 +1,23 @@
-"""The data of the page and of `/slots`, as plain values for JSON. Event loop only.
+"""The data of the page and of `/slots`, in JSON. Event loop only.
 
 The engine is asked for its detail at most every FRESH_S seconds, however many pages are open, and
 never when none is. A stuck engine does not answer; then the page shows the last detail and its age.
 One reply is made at a time, with a pause after it: with hundreds of slots it takes milliseconds,
 and no stream goes on meanwhile. A viewer sees the name, text and story of its own requests, and
 only numbers of others.
+
+`/slots` has llama-server's form, with as many rows as sequences may run at once. Each has the
+number of a slot of the backend's memory, which has a few more slots for cached prefixes. Fields of
+llama-server that are not known here are left out; `jitney` holds fields that it does not have.
 """
 
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from jitney.core.request import RequestId
-from jitney.core.snapshot import Detail, Waiting, WaitReason
+from jitney.core.snapshot import Detail, SlotState, SlotView, Waiting
 from jitney.engine.engine import EngineState
 from jitney.engine.stats import Stats
 from jitney.records import TickRecord
@@ -23,9 +28,8 @@ from jitney.server.observe.recorder import Viewer
 from jitney.server.observe.story import Loss, Story
 from jitney.server.service import Service
 
-# A value that JSON can carry.
-Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
-Fields = dict[str, Value]
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+Fields = dict[str, JsonValue]
 
 FRESH_S = 0.2
 LOOK_S_MAX = 1.0
@@ -35,19 +39,8 @@ STORIES_SHOWN = 40
 RATE_WINDOW_S = 5.0
 PERCENTILES = (0.50, 0.95, 0.99)
 
-_REASONS = {
-    WaitReason.SLOT: "every slot is taken",
-    WaitReason.MEMORY: "there is not enough free memory",
-    WaitReason.PREFIX: "another request computes its prefix",
-    WaitReason.GROUP: "its group has not departed",
-    WaitReason.WINDOW: "newcomers are gathered for a moment",
-    WaitReason.PAUSED: "its caller paused it",
-    WaitReason.TRIAL: "it runs alone after failures",
-    WaitReason.SHARE: "its key runs as many as it may",
-    WaitReason.BUDGET: "the next batch is full",
-    WaitReason.TURN: "others are before it",
-    WaitReason.NEXT: "it starts at the next tick",
-}
+NOBODY = -1
+"""In llama-server's numbers: no task, and no limit."""
 
 
 class PageState:
@@ -65,11 +58,15 @@ class PageState:
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
         """All data of the page, in JSON: the ticks after the given one, and requests if wanted."""
         detail = await self.look()
-        return await self.in_turn(
+        return await self._in_turn(
             lambda: self._fields(detail, viewer, ticks_after, wants_requests=wants_requests)
         )
 
-    async def in_turn(self, make: Callable[[], Value]) -> bytes:
+    async def slots(self, detail: Detail, viewer: Viewer) -> bytes:
+        """The rows of `/slots`, in JSON."""
+        return await self._in_turn(lambda: self._slot_rows(detail, viewer))
+
+    async def _in_turn(self, make: Callable[[], JsonValue]) -> bytes:
         """Call `make`, one caller at a time; its result in JSON."""
         async with self._turn:
             began_at = self._clock.now()
@@ -96,7 +93,7 @@ class PageState:
         }
         if detail is not None:
             fields["seen_s_ago"] = now - detail.at
-            fields["slots"] = self._slots(detail, viewer)
+            fields["slots"] = self._pane_rows(detail, viewer)
             fields["memory"] = [
                 [each.start, each.end, list(each.slots)] for each in detail.stretches
             ]
@@ -115,7 +112,7 @@ class PageState:
         story = self._recorder.story(request_id)
         if story is None or not viewer.may_read(story):
             return None
-        losses: list[Value] = [self._loss(each, story, viewer) for each in story.losses]
+        losses: list[JsonValue] = [self._loss(each, story, viewer) for each in story.losses]
         now = self._clock.now()
         return {**story_fields(story, now), **_details(story), "losses": losses}
 
@@ -155,9 +152,9 @@ class PageState:
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
-    def _slots(self, detail: Detail, viewer: Viewer) -> list[Value]:
+    def _pane_rows(self, detail: Detail, viewer: Viewer) -> list[JsonValue]:
         shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(len(detail.slots), 1))
-        rows: list[Value] = []
+        rows: list[JsonValue] = []
         for view in detail.slots:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
             if view.request_id is not None:
@@ -176,6 +173,33 @@ class PageState:
             rows.append(row)
         return rows
 
+    def _slot_rows(self, detail: Detail, viewer: Viewer) -> list[JsonValue]:
+        """One row for each slot that runs or could run, by number."""
+        views = {view.slot: view for view in detail.slots}
+        running = {slot for slot, view in views.items() if view.state is not SlotState.CACHED}
+        slot_count = self._engine.settings.max_num_seqs
+        idle = (slot for slot in range(slot_count) if slot not in running)
+        shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
+        return [self._slot_row(slot, views.get(slot), viewer) for slot in shown]
+
+    def _slot_row(self, slot: int, view: SlotView | None, viewer: Viewer) -> Fields:
+        row: Fields = {
+            "id": slot,
+            "id_task": NOBODY,
+            "n_ctx": self._engine.settings.model_len_max,
+            "speculative": False,
+            "is_processing": view is not None and view.state is not SlotState.CACHED,
+            "jitney": {
+                "state": "idle" if view is None else view.state.value,
+                "tokens": 0 if view is None else view.token_count,
+            },
+        }
+        if view is None or view.request_id is None:
+            return row
+        row["id_task"] = self._name(view.request_id, viewer)
+        story = self._recorder.find(view.request_id)
+        return row if story is None else row | _progress_of(story, view.token_count)
+
     def _waiting(self, waiting: Waiting, viewer: Viewer, now: float) -> Fields:
         return {
             "request": self._name(waiting.request_id, viewer),
@@ -184,7 +208,7 @@ class PageState:
             "tokens": waiting.token_count,
             "priority": waiting.priority.name.lower(),
             "preempted": waiting.ran_before,
-            "reason": _REASONS[waiting.reason],
+            "reason": waiting.reason.value,
         }
 
     def _loss(self, loss: Loss, story: Story, viewer: Viewer) -> Fields:
@@ -197,6 +221,26 @@ class PageState:
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
         """The request's id, or None if the viewer may not read it: a caller may have chosen it."""
         return request_id if viewer.may_read(self._recorder.find(request_id)) else None
+
+
+def _progress_of(story: Story, token_count: int) -> Fields:
+    """How far a request is, in llama-server's names."""
+    prompt, limit = story.accepted.prompt_tokens, story.accepted.max_tokens
+    made = max(0, token_count + 1 - prompt)
+    limit_shown = NOBODY if limit is None else limit
+    return {
+        "n_prompt_tokens": prompt,
+        "n_prompt_tokens_processed": max(0, min(token_count, prompt) - story.cached_tokens),
+        "n_prompt_tokens_cache": story.cached_tokens,
+        "params": {"n_predict": limit_shown, "max_tokens": limit_shown},
+        "next_token": [
+            {
+                "has_next_token": True,
+                "n_remain": NOBODY if limit is None else max(0, limit - made),
+                "n_decoded": made,
+            }
+        ],
+    }
 
 
 def _counts(stats: Stats) -> Fields:
@@ -244,7 +288,7 @@ def story_fields(story: Story, now: float) -> Fields:
     }
 
 
-def percentiles(values: Iterable[float]) -> list[Value]:
+def percentiles(values: Iterable[float]) -> list[JsonValue]:
     """The PERCENTILES of the values by nearest rank, in seconds; None without values."""
     ranked = sorted(values)
     if not ranked:
@@ -253,7 +297,7 @@ def percentiles(values: Iterable[float]) -> list[Value]:
     return [ranked[min(last, int(share * len(ranked)))] for share in PERCENTILES]
 
 
-def _tick(record: TickRecord) -> Value:
+def _tick(record: TickRecord) -> JsonValue:
     return [
         record.number,
         record.decode_tokens,
@@ -268,10 +312,10 @@ def _tick(record: TickRecord) -> Value:
 def _details(story: Story) -> Fields:
     origin = story.accepted.arrived_at
 
-    def since(at: float | None) -> Value:
+    def since(at: float | None) -> JsonValue:
         return None if at is None else at - origin
 
-    spans: list[Value] = [
+    spans: list[JsonValue] = [
         [each.tick, each.at - origin, each.start, each.length, each.seconds] for each in story.spans
     ]
     return {

@@ -16,7 +16,6 @@ from jitney.engine.request_factory import RequestFactory
 from jitney.server import limits
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import EVERYONE
-from jitney.server.page.inspection import SlotTable
 from jitney.server.page.state import TAIL_CHARACTERS, PageState
 from jitney.server.service import Service
 
@@ -70,7 +69,6 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     )
     monitor = Monitor(engine, "tiny", clock=Still())
     page = PageState(service, monitor)
-    table = SlotTable(EVERYONE, engine.settings, monitor.recorder)
     looks: list[int] = []
     look = engine.look
 
@@ -84,7 +82,7 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     async def ask() -> bytes:
         detail = await page.look()
         assert detail is not None
-        return await page.in_turn(lambda: table.rows(detail))
+        return await page.slots(detail, EVERYONE)
 
     async def poll() -> list[bytes]:
         return await asyncio.gather(*(ask() for _ in range(PAGES)))
@@ -129,7 +127,9 @@ def test_the_text_of_all_slots_together_is_bounded() -> None:
         )
         text = "x" * (TAIL_CHARACTERS - 1) + "y"
         detail = Detail(0.0, slots, (), (), dict.fromkeys(names, (text,)))
-        texts = [str(row["text"]) for row in page._slots(detail, EVERYONE) if isinstance(row, dict)]
+        texts = [
+            str(row["text"]) for row in page._pane_rows(detail, EVERYONE) if isinstance(row, dict)
+        ]
         assert len(texts) == count
         assert all(each.endswith("y") for each in texts)
         assert sum(map(len, texts)) == min(limits.PAGE_TEXT_CHARACTERS, count * TAIL_CHARACTERS)
