@@ -228,15 +228,16 @@ OF_ANSWERS = (
     planted(
         "a stop string is found and the sequence goes on",
         "oracle",
-        (_TICK, "verdicts.append(verdict)", "pass"),
+        (_TICK, "verdicts.append((event.request_id, event.index, verdict))", "pass"),
     ),
     planted(
         "a finish is told twice",
         "ending",
         (
             _SCHEDULER,
-            "events.append(self._live.end(sequence, FinishReason.LENGTH, now))",
-            "events += [self._live.end(sequence, FinishReason.LENGTH, now)] * 2",
+            "self._live.end(sequence, FinishReason.LENGTH, now)",
+            "self._live.end(sequence, FinishReason.LENGTH, now)\n"
+            "            self._live.events.append(self._live.events[-1])",
         ),
     ),
     planted(
@@ -244,9 +245,10 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "events.append(self._live.end(sequence, FinishReason.CANCELLED, now))",
-            "ended = self._live.end(sequence, FinishReason.CANCELLED, now)\n"
-            '            events += [ended] if phase == "waiting" else []',
+            "self._live.end(sequence, FinishReason.CANCELLED, now)",
+            "self._live.end(sequence, FinishReason.CANCELLED, now)\n"
+            '            if phase != "waiting":\n'
+            "                self._live.events.pop()",
         ),
     ),
     planted(

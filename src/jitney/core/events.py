@@ -47,7 +47,6 @@ class StartEvent:
     request_id: RequestId
     index: int
     at: float
-    waited_s: float
     cached_count: int
 
 
@@ -90,7 +89,7 @@ class PreemptEvent:
 class FinishEvent:
     """The last event of a sequence (invariant 1).
 
-    `stop_reason` is the token that ended it, unless that is the model's own end token.
+    `stop_reason` is the token or the stop string that ended it; None for the model's own end token.
     `completion_count` counts every sampled token, also an end token. `message` is a sentence that
     says why it failed, and `fault_kind` says who has to act then.
     """
@@ -99,11 +98,10 @@ class FinishEvent:
     index: int
     at: float
     reason: FinishReason
-    prompt_count: int
     completion_count: int
     cached_count: int
     preempted_count: int
-    stop_reason: int | None = None
+    stop_reason: str | int | None = None
     message: str | None = None
     fault_kind: FaultKind = FaultKind.BACKEND
 

@@ -10,6 +10,9 @@ Full blocks are shared. A block that is not full is copied, because both slots w
 Called by `Memory` only. Invariant 3: `recount` walks the tree and must find the same count.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+
 
 class BlockRun:
     """A run of blocks, [start, end). `references` counts child segments and slots at its end."""
@@ -115,50 +118,48 @@ class Ledger:
 
     def held_by(self, slots: list[int]) -> int:
         """Blocks held by any of these slots, each counted once."""
-        seen: set[int] = set()
+        seen: set[BlockRun] = set()
         count = 0
         for slot in slots:
             segment = self._tips.get(slot)
-            while segment is not None and id(segment) not in seen:
-                seen.add(id(segment))
+            while segment is not None and segment not in seen:
+                seen.add(segment)
                 count += segment.end - segment.start
                 segment = segment.parent
         return count
 
     def segments(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Every segment as (start, end, slots that hold it), in the order of slots."""
-        holders: dict[int, list[int]] = {}
-        found: dict[int, BlockRun] = {}
+        holders: dict[BlockRun, list[int]] = {}
         for slot in sorted(self._tips):
-            segment: BlockRun | None = self._tips[slot]
-            while segment is not None:
-                found.setdefault(id(segment), segment)
-                holders.setdefault(id(segment), []).append(slot)
-                segment = segment.parent
+            for segment in self._path(slot):
+                holders.setdefault(segment, []).append(slot)
         return [
-            (segment.start, segment.end, tuple(holders[key]))
-            for key, segment in found.items()
+            (segment.start, segment.end, tuple(slots))
+            for segment, slots in holders.items()
             if segment.end > segment.start
         ]
 
     def recount(self) -> int:
         """Blocks in use, counted from scratch. Also checks the tree."""
-        references: dict[int, int] = {}
-        segments: dict[int, BlockRun] = {}
+        references = Counter(self._tips.values())
         for slot, tip in self._tips.items():
             assert tip.end == self.blocks(self._lengths[slot]), (slot, tip.end)
-            references[id(tip)] = references.get(id(tip), 0) + 1
-            segment: BlockRun | None = tip
-            while segment is not None and id(segment) not in segments:
-                segments[id(segment)] = segment
-                if segment.parent is not None:
-                    assert segment.parent.end == segment.start, (segment.start, segment.end)
-                    key = id(segment.parent)
-                    references[key] = references.get(key, 0) + 1
-                segment = segment.parent
-        for key, segment in segments.items():
-            assert segment.references == references[key], (segment.start, segment.end)
-        return sum(segment.end - segment.start for segment in segments.values())
+        segments = {segment for slot in self._tips for segment in self._path(slot)}
+        for segment in segments:
+            if segment.parent is not None:
+                assert segment.parent.end == segment.start, (segment.start, segment.end)
+                references[segment.parent] += 1
+        for segment in segments:
+            assert segment.references == references[segment], (segment.start, segment.end)
+        return sum(segment.end - segment.start for segment in segments)
+
+    def _path(self, slot: int) -> Iterator[BlockRun]:
+        """The segments of a slot, from its tip to the root."""
+        segment = self._tips.get(slot)
+        while segment is not None:
+            yield segment
+            segment = segment.parent
 
     def _cut(self, segment: BlockRun, at: int) -> BlockRun:
         """The part of the segment before block `at`, as a segment of its own."""

@@ -5,8 +5,8 @@ adds a memory operation to the next batch. The operations are in the order in wh
 happen.
 
     a slot is   free     on `_free`, holds nothing
-                owned    in `_holdings`, by a running sequence
-                cached   in `_holdings` and `_cached`: kept for its prefix until room is needed
+                owned    in `holdings`, by a running sequence
+                cached   in `holdings` and `_cached`: kept for its prefix until room is needed
 
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
@@ -52,7 +52,8 @@ class Memory:
         self._block = traits.block_tokens
         self.ledger = Ledger(traits.kv_tokens // self._block, self._block)
         self._free = list(range(traits.slots_max))
-        self._holdings: dict[int, Holding] = {}
+        self.holdings: dict[int, Holding] = {}
+        """What each slot holds. Changed only here."""
         self._cached: dict[int, Holding] = {}
         self._index = PrefixIndex()
         self._operations: list[MemoryOperation] = []
@@ -130,14 +131,14 @@ class Memory:
     def confirm(self, sequence: Sequence) -> None:
         """More tokens of the sequence are computed: now others may share them."""
         assert sequence.slot is not None, "only a sequence with a slot computes"
-        holding = self._holdings[sequence.slot]
+        holding = self.holdings[sequence.slot]
         holding.length = sequence.computed
         self._index.extend(holding)
 
     def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:
         """The sequence gives its slot back. Its tokens stay as a cached prefix, or are released."""
         assert sequence.slot is not None, "only a sequence with a slot leaves"
-        holding = self._holdings[sequence.slot]
+        holding = self.holdings[sequence.slot]
         holding.sequence = None
         if not keeps_memory or not self._settings.enable_prefix_caching or sequence.computed == 0:
             self._release(holding)
@@ -183,7 +184,7 @@ class Memory:
         """The backend's memory is lost: every slot is free and every ticket is void."""
         self.ledger = Ledger(self.ledger.capacity, self._block)
         self._free = list(range(self._traits.slots_max))
-        self._holdings.clear()
+        self.holdings.clear()
         self._cached.clear()
         self._index = PrefixIndex()
         self._operations.clear()
@@ -198,11 +199,6 @@ class Memory:
         """Blocks that only cached prefixes hold."""
         return self.ledger.used - self.held_by(running)
 
-    @property
-    def holdings(self) -> dict[int, Holding]:
-        """What each slot holds. Read-only."""
-        return self._holdings
-
     def check(self, running: list[Sequence]) -> None:
         """Recount everything (invariant 3)."""
         ledger = self.ledger
@@ -211,15 +207,15 @@ class Memory:
         owned = {sequence.slot for sequence in running}
         assert len(owned) == len(running), "two sequences in one slot"
         assert owned.isdisjoint(self._cached), "a running sequence in a cached slot"
-        assert owned | set(self._cached) == set(self._holdings), "a slot without an owner"
-        assert len(self._free) + len(self._holdings) == self._traits.slots_max, self._free
+        assert owned | set(self._cached) == set(self.holdings), "a slot without an owner"
+        assert len(self._free) + len(self.holdings) == self._traits.slots_max, self._free
         for slot in self._free:
             assert ledger.length(slot) == 0, slot
-        for holding in self._holdings.values():
+        for holding in self.holdings.values():
             sequence = holding.sequence
             held = holding.length if sequence is None else sequence.planned
             assert ledger.length(holding.slot) == held, (holding.slot, held)
-        self._index.check(list(self._holdings.values()))
+        self._index.check(list(self.holdings.values()))
 
     def held_by(self, running: list[Sequence]) -> int:
         """Blocks of these sequences. Shared blocks count once."""
@@ -239,9 +235,7 @@ class Memory:
 
     def _give_restored(self, sequence: Sequence) -> bool:
         saved = self._saved[sequence]
-        if not self._make_room(self.ledger.blocks(saved.token_count)):
-            return False
-        slot = self._take_slot(None)
+        slot = self._take_slot(self.ledger.blocks(saved.token_count))
         if slot is None:
             return False
         self._operations.append(Restore(saved.ticket, slot))
@@ -254,10 +248,7 @@ class Memory:
     def _give_copy(self, sequence: Sequence, match: Match) -> bool:
         """Give a new slot, with a copy of the matched prefix."""
         source = match.holding
-        partial = self.ledger.blocks(match.length % self._block)
-        if not self._make_room(partial, source):
-            return False
-        slot = self._take_slot(source)
+        slot = self._take_slot(self.ledger.blocks(match.length % self._block), source)
         if slot is None:
             return False
         if source is not None:
@@ -275,7 +266,7 @@ class Memory:
             self._operations.append(Truncate(holding.slot, length))
             self.ledger.shrink(holding.slot, length)
         self._index.trim(holding, 0)
-        del self._holdings[holding.slot]
+        del self.holdings[holding.slot]
         self._own(sequence, holding.slot, length)
         self._counters.add("taken_over")
 
@@ -284,14 +275,16 @@ class Memory:
         chain.forget_others()
         holding = Holding(slot, chain, sequence)
         holding.length = computed
-        self._holdings[slot] = holding
+        self.holdings[slot] = holding
         self._index.extend(holding)
         self._operations.append(Open(slot, sequence.sampling))
         sequence.slot = slot
         sequence.computed = sequence.planned = computed
 
-    def _take_slot(self, pinned: Holding | None) -> int | None:
-        if not self._free and not self._evict_oldest(pinned):
+    def _take_slot(self, blocks: int, pinned: Holding | None = None) -> int | None:
+        """A free slot, with room for so many blocks; None if there is too little of either."""
+        has_room = self._make_room(blocks, pinned)
+        if not has_room or not (self._free or self._evict_oldest(pinned)):
             return None
         # The lowest first: some backends are faster when used slots are neighbours.
         return heapq.heappop(self._free)
@@ -313,7 +306,7 @@ class Memory:
 
     def _release(self, holding: Holding) -> None:
         self._index.trim(holding, 0)
-        del self._holdings[holding.slot]
+        del self.holdings[holding.slot]
         self.ledger.release(holding.slot)
         self._operations.append(Release(holding.slot))
         heapq.heappush(self._free, holding.slot)

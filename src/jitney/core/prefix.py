@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jitney.core.chain import Chain
-from jitney.core.limits import PREFIX_STRIDE
+from jitney.core.limits import PREFIX_STRIDE, PREFIX_WAIT_MIN
 from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
@@ -52,6 +52,11 @@ class Match:
     holding: Holding | None
     length: int
     promised: int
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is better to wait until more of it is computed."""
+        return self.promised - self.length >= PREFIX_WAIT_MIN
 
 
 NO_MATCH = Match(None, 0, 0)

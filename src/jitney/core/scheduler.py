@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample
+from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample, TokenLogprob
 from jitney.core.batch_choice import BatchChoice
 from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
@@ -78,15 +78,13 @@ class Scheduler:
         sequences = list(self._live.by_request.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
-        # Events of planning come first: a start must not be reported after an end.
-        events = self._live.take_events()
         for sequence in sequences:
             phase = "generating" if sequence.completion_count else "prefilling"
             if sequence.state is SequenceState.WAITING:
                 phase = "waiting"
             self.counters.add(f"cancelled_{phase}")
-            events.append(self._live.end(sequence, FinishReason.CANCELLED, now))
-        return events
+            self._live.end(sequence, FinishReason.CANCELLED, now)
+        return self._live.take_events()
 
     def finish(
         self, request_id: RequestId, index: int, reason: FinishReason, now: float
@@ -94,7 +92,8 @@ class Scheduler:
         """End one sequence because its text is complete."""
         for sequence in self._live.by_request.get(request_id, ()):
             if sequence.index == index:
-                return [*self._live.take_events(), self._live.end(sequence, reason, now)]
+                self._live.end(sequence, reason, now)
+                return self._live.take_events()
         return []
 
     def pause(self, request_id: RequestId, now: float) -> None:
@@ -120,14 +119,13 @@ class Scheduler:
 
     def expire(self, now: float) -> list[Event]:
         """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
-        events = self._live.take_events()
         self._live.paused.end_due(now)
         for sequence in self._deadlines.passed(now, len(self._live.by_request)):
             phase = "running" if sequence.has_started else "waiting"
             self.counters.add(f"deadline_{phase}")
             message = f"The request passed its deadline while {phase}."
-            events.append(self._live.end(sequence, FinishReason.DEADLINE, now, message))
-        return events
+            self._live.end(sequence, FinishReason.DEADLINE, now, message)
+        return self._live.take_events()
 
     def drain(self, now: float) -> None:
         """Take no new requests. Accepted ones run to their end, also paused ones."""
@@ -200,16 +198,15 @@ class Scheduler:
         assert batch.number == self._returned_number, "outcomes come in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
         assert len(outcome.samples) == len(batch.entries), len(outcome.samples)
-        events = self._live.take_events()
         pairs = zip(batch.entries, outcome.samples, strict=True)
         for sequence, (entry, sample) in zip(planned.sequences, pairs, strict=True):
             # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
-                self._apply_sample(sequence, entry, sample, now, events)
+                self._apply_sample(sequence, entry, sample, now)
         decode_count = sum(entry.length == 1 for entry in batch.entries)
         self._cost.observe(decode_count, batch.token_count - decode_count, outcome.seconds)
         self._live.gate.observe(outcome.seconds)
-        return events
+        return self._live.take_events()
 
     def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
@@ -221,7 +218,6 @@ class Scheduler:
         self.counters.add("backend_failures")
         self._returned_number = self._batch_number
         self._live.lose_memory()
-        events = self._live.take_events()
         for sequence in failed:
             if sequence.state is not SequenceState.WAITING:
                 continue
@@ -229,8 +225,8 @@ class Scheduler:
             sequence.history.failed_known = sequence.known_count
             if sequence.history.failed_count >= limits.FAILURES_MAX:
                 self.counters.add("struck_out")
-                events.append(self._live.end(sequence, FinishReason.FAILED, now, message))
-        return events
+                self._live.end(sequence, FinishReason.FAILED, now, message)
+        return self._live.take_events()
 
     @property
     def has_work(self) -> bool:
@@ -305,9 +301,7 @@ class Scheduler:
             live.preempt_for_memory(victim, now, by=sequence)
         return True
 
-    def _apply_sample(
-        self, sequence: Sequence, entry: Entry, sample: Sample, now: float, events: list[Event]
-    ) -> None:
+    def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
         live, request = self._live, sequence.request
         sequence.computed = entry.end
         if live.queue.fair is not None and entry.wants_token:
@@ -319,46 +313,39 @@ class Scheduler:
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
             fault = sample.fault or Fault("The backend returned no token.")
-            event = live.end(
-                sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind
-            )
-            events.append(event)
+            live.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
             return
         if sample.prompt_logprobs:
-            self._report_prompt_logprobs(sequence, entry, sample, events)
+            self._report_prompt_logprobs(sequence, entry, sample)
         if sample.token is not None and entry.wants_token:
             sequence.pending -= 1
             sequence.tokens.append(sample.token)
         live.memory.confirm(sequence)
         if sample.token is not None and entry.wants_token:
-            self._report_token(sequence, sample, now, events)
+            self._report_token(sequence, sample.token, sample.logprob, now)
 
     def _report_token(
-        self, sequence: Sequence, sample: Sample, now: float, events: list[Event]
+        self, sequence: Sequence, token: int, logprob: TokenLogprob | None, now: float
     ) -> None:
         """Report a token, and the end of the sequence if the token ends it."""
-        token = sample.token
-        assert token is not None, "only called with a token"
         if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
-            event = self._live.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
-            events.append(event)
+            self._live.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
             return
-        request = sequence.request
-        events.append(TokenEvent(request.id, sequence.index, now, token, sample.logprob))
+        request_id = sequence.request.id
+        self._live.events.append(TokenEvent(request_id, sequence.index, now, token, logprob))
         if sequence.known_count >= sequence.known_max:
-            events.append(self._live.end(sequence, FinishReason.LENGTH, now))
+            self._live.end(sequence, FinishReason.LENGTH, now)
 
-    def _report_prompt_logprobs(
-        self, sequence: Sequence, entry: Entry, sample: Sample, events: list[Event]
-    ) -> None:
+    def _report_prompt_logprobs(self, sequence: Sequence, entry: Entry, sample: Sample) -> None:
         """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
         start, history = max(entry.start, 1), sequence.history
         fresh = sample.prompt_logprobs[max(0, history.scored_count - start) :]
         if fresh:
             start = history.scored_count
             history.scored_count += len(fresh)
-            events.append(PromptEvent(sequence.request.id, sequence.index, start, fresh))
+            event = PromptEvent(sequence.request.id, sequence.index, start, fresh)
+            self._live.events.append(event)
 
 
 def _entry(sequence: Sequence, span: int) -> Entry:

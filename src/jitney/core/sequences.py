@@ -70,7 +70,8 @@ class LiveSequences:
         """Sequences skipped at the last admission: they do not wait for room."""
         self._memory_full: set[str] = set()
         """Tenants whose share of the memory is used up, as found in this admission."""
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        """To be reported by the scheduler: what happened, in order."""
         self._order = 0
         self._gathered_order = 0
 
@@ -84,9 +85,8 @@ class LiveSequences:
         self._counters.add("accepted", len(sequences))
 
     def take_events(self) -> list[Event]:
-        """Starts and preemptions since the last call."""
-        events = self._events
-        self._events = []
+        """Everything to report since the last call, in order."""
+        events, self.events = self.events, []
         return events
 
     def admit(self, now: float, *, drains: bool) -> None:
@@ -148,7 +148,7 @@ class LiveSequences:
             self._counters.add(f"preempted_{reason}")
         elif reason is PreemptReason.DISPLACED:
             self._counters.add("displaced")
-        self._events.append(
+        self.events.append(
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
 
@@ -183,7 +183,7 @@ class LiveSequences:
         message: str | None = None,
         stop_reason: int | None = None,
         fault_kind: FaultKind = FaultKind.BACKEND,
-    ) -> FinishEvent:
+    ) -> None:
         """End a sequence that runs or waits. Reported exactly once (invariant 1)."""
         if sequence.state is SequenceState.RUNNING:
             # Others must not reuse memory that may hold the cause of a failure.
@@ -204,12 +204,11 @@ class LiveSequences:
         siblings.remove(sequence)
         if not siblings:
             del self.by_request[sequence.request.id]
-        return FinishEvent(
+        event = FinishEvent(
             sequence.request.id,
             sequence.index,
             now,
             reason,
-            sequence.prompt_count,
             sequence.completion_count,
             sequence.history.cached_count,
             sequence.history.preempted_count,
@@ -217,6 +216,7 @@ class LiveSequences:
             message,
             fault_kind,
         )
+        self.events.append(event)
 
     def lose_memory(self) -> None:
         """The backend lost its memory: running sequences wait again, with nothing computed."""
@@ -270,7 +270,7 @@ class LiveSequences:
             if self._waits_for_suspect(sequence):
                 continue
             match = self.memory.find(sequence)
-            if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
+            if match.is_awaited:
                 self._counters.add("prefix_waits")
                 continue
             if tenant is not None and not self.occupancy.has_room(sequence, match, self.running):
@@ -364,10 +364,8 @@ class LiveSequences:
             history.started_at = now
             history.cached_count = sequence.computed
             self._counters.add("admitted")
-            waited_s = now - sequence.accepted_at
-            self._events.append(
-                StartEvent(sequence.request.id, sequence.index, now, waited_s, sequence.computed)
-            )
+            event = StartEvent(sequence.request.id, sequence.index, now, sequence.computed)
+            self.events.append(event)
 
     def _insert_running(self, sequence: Sequence) -> None:
         insort(self.running, sequence, key=lambda s: seniority(s, by_class=self.by_class))
@@ -395,14 +393,13 @@ class LiveSequences:
         """Preempt a running sequence of a lower class; false if there is none."""
         if not self._displaces:
             return False
-        overtake_s = self._settings.overtake_s
-        victim = choose_for_class(self.running, sequence, now, overtake_s)
+        victim = choose_for_class(self.running, sequence, now, self._settings.overtake_s)
         if victim is None:
             return False
         if not keeps_memory:
             self.memory.save(victim)
-        reason = PreemptReason.DISPLACED
-        self.preempt(victim, reason, now, by=sequence, keeps_memory=keeps_memory)
+        displaced = PreemptReason.DISPLACED
+        self.preempt(victim, displaced, now, by=sequence, keeps_memory=keeps_memory)
         return True
 
     def _waits_for_suspect(self, sequence: Sequence) -> bool:

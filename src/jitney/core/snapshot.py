@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
-from jitney.core import limits
 from jitney.core.cost import Fit
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
@@ -205,7 +204,7 @@ def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> Wa
     if sequence.is_suspect and any(other.is_suspect for other in live.running):
         return WaitReason.TRIAL
     match = live.memory.find(sequence)
-    if match.promised - match.length >= limits.PREFIX_WAIT_MIN:
+    if match.is_awaited:
         return WaitReason.PREFIX
     if tenant is not None and not live.occupancy.has_room(sequence, match, live.running):
         return WaitReason.SHARE

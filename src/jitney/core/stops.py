@@ -15,18 +15,6 @@ from array import array
 class StopTable:
     """The states of some stop strings, numbered by length. State 0 is the empty beginning."""
 
-    __slots__ = (
-        "_branches",
-        "_firsts",
-        "_lengths",
-        "_letters",
-        "_matches",
-        "_nexts",
-        "_owners",
-        "_retreats",
-        "_stops",
-    )
-
     def __init__(self, stops: tuple[str, ...]) -> None:
         assert all(stops), "an empty stop string matches everywhere"
         assert sum(map(len, stops)) < 2**16, "numbers of states have 16 bits"

@@ -138,8 +138,3 @@ class Ending:
 
     def __post_init__(self) -> None:
         assert self.answer is not None or self.error is not None, "an ending says something"
-
-    @property
-    def was_cancelled(self) -> bool:
-        """Whether a cancel ended it."""
-        return self.answer is not None and self.answer.was_cancelled

@@ -6,7 +6,7 @@ the caller wants it), and nothing after the end. When a stop string is found, `p
 verdict, and the tick passes it on to the scheduler.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from jitney.core import limits
@@ -21,7 +21,7 @@ from jitney.core.events import (
     StartEvent,
     TokenEvent,
 )
-from jitney.core.request import Request, RequestId
+from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import (
@@ -34,27 +34,14 @@ from jitney.errors import (
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
 
-
-@dataclass(frozen=True, slots=True)
-class StopFound:
-    """The completion has this stop string: the scheduler has to finish its sequence."""
-
-    request_id: RequestId
-    index: int
-    stop: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotRead:
-    """The deltas of this request are not read: the scheduler has to cancel it."""
-
-    request_id: RequestId
-
-
 READ_TOO_SLOWLY = (
     "The answer was not read as fast as it was made, so it was cut short; "
     "read it faster, or ask for fewer logprobs or completions."
 )
+
+
+_NORMAL = (FinishReason.STOP, FinishReason.LENGTH)
+"""How a completion ends if it was not cancelled and did not fail."""
 
 
 @dataclass(slots=True)
@@ -116,18 +103,19 @@ class Collector:
     def is_answered(self) -> bool:
         """Whether every completion ended normally: none was cancelled, and none failed."""
         ends = (track.completion for track in self._tracks)
-        return all(
-            end is not None and end.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-            for end in ends
-        )
+        return all(end is not None and end.finish_reason in _NORMAL for end in ends)
 
     @property
     def is_started(self) -> bool:
         """Whether any of its sequences ever had a slot."""
         return any(track.started_at is not None for track in self._tracks)
 
-    def push(self, event: Event) -> StopFound | NotRead | None:
-        """Take one event. May put a delta into the mailbox. Returns a verdict, if there is one."""
+    def push(self, event: Event) -> FinishReason | None:
+        """Take one event. May put a delta into the mailbox.
+
+        Returns STOP if the completion has a stop string: the scheduler has to finish its sequence.
+        Returns CANCELLED if the deltas are not read: the scheduler has to cancel the request.
+        """
         track = self._tracks[event.index]
         assert track.completion is None, f"an event after the end: {event}"
         match event:
@@ -177,7 +165,7 @@ class Collector:
         """The last characters of each completion so far."""
         return tuple(_tail(track.texts, characters_max) for track in self._tracks)
 
-    def _push_token(self, track: _Track, event: TokenEvent) -> StopFound | NotRead | None:
+    def _push_token(self, track: _Track, event: TokenEvent) -> FinishReason | None:
         if track.matched is not None:
             # Sampled before the scheduler got the verdict. The completion is already over.
             return None
@@ -193,10 +181,10 @@ class Collector:
         if text:
             self._send(track, text, event.at)
         if track.matched is not None:
-            return StopFound(event.request_id, event.index, track.matched)
+            return FinishReason.STOP
         if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(event.at):
             self._is_read_too_slowly = True
-            return NotRead(event.request_id)
+            return FinishReason.CANCELLED
         return None
 
     def _send(
@@ -204,8 +192,7 @@ class Collector:
         track: _Track,
         text: str,
         at: float,
-        reason: FinishReason | None = None,
-        stop_reason: str | int | None = None,
+        end: FinishEvent | None = None,
     ) -> None:
         track.texts.append(text)
         if not self.mailbox.streams:
@@ -216,8 +203,8 @@ class Collector:
             text=text,
             tokens=tuple(track.tokens[sent_count:]),
             logprobs=tuple(track.logprobs[0 if self.mailbox.is_bounded else sent_count :]),
-            finish_reason=reason,
-            stop_reason=stop_reason,
+            finish_reason=None if end is None else end.reason,
+            stop_reason=None if end is None else end.stop_reason,
         )
         self.mailbox.put(delta, at)
         if self.mailbox.is_bounded:
@@ -225,12 +212,10 @@ class Collector:
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
         text = "" if track.matched is not None else self._flush(track)
-        reason: FinishReason = event.reason
-        stop_reason: str | int | None = event.stop_reason
-        if track.matched is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
-            reason, stop_reason = FinishReason.STOP, track.matched
-        self._send(track, text, event.at, reason, stop_reason)
-        track.completion = self._complete(track, event, reason, stop_reason)
+        if track.matched is not None and event.reason in _NORMAL:
+            event = replace(event, reason=FinishReason.STOP, stop_reason=track.matched)
+        self._send(track, text, event.at, event)
+        track.completion = self._complete(track, event)
         self._live_count -= 1
 
     def _flush(self, track: _Track) -> str:
@@ -242,13 +227,7 @@ class Collector:
         track.matched = found.matched
         return found.text if found.matched is not None else found.text + track.matcher.flush()
 
-    def _complete(
-        self,
-        track: _Track,
-        event: FinishEvent,
-        reason: FinishReason,
-        stop_reason: str | int | None,
-    ) -> Completion:
+    def _complete(self, track: _Track, event: FinishEvent) -> Completion:
         has_logprobs = self.request.params.logprobs is not None and not self.mailbox.is_bounded
         return Completion(
             index=track.index,
@@ -258,10 +237,10 @@ class Collector:
             cumulative_logprob=(
                 sum(each.logprob for each in track.logprobs) if has_logprobs else None
             ),
-            finish_reason=reason,
-            stop_reason=stop_reason,
+            finish_reason=event.reason,
+            stop_reason=event.stop_reason,
             usage=Usage(
-                prompt_count=event.prompt_count,
+                prompt_count=len(self.request.prompt),
                 completion_count=event.completion_count,
                 cached_count=event.cached_count,
             ),

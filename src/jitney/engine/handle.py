@@ -6,7 +6,6 @@ unfinished request; leaving a loop does not.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from jitney.core.request import Priority, Request, RequestId, read_priority
@@ -170,23 +169,13 @@ class Handle(Generic[Shape]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.cancel()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         self.cancel()
 
     def _result(self) -> Shape:

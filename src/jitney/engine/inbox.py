@@ -61,7 +61,8 @@ class Inbox:
     def submit(self, command: Submit) -> None:
         """Any thread. Raises QueueFull, or EngineStopped."""
         with self._changed:
-            self._raise_closed()
+            if self._closed_by is not None:
+                raise EngineStopped(str(self._closed_by))
             if self._submit_count >= self._submits_max:
                 raise QueueFull(
                     f"{self._submit_count} requests came since the engine last looked, as many as "
@@ -125,7 +126,3 @@ class Inbox:
         if self._closed_by is None:
             self._commands.append(command)
             self._changed.notify()
-
-    def _raise_closed(self) -> None:
-        if self._closed_by is not None:
-            raise EngineStopped(str(self._closed_by))

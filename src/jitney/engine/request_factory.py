@@ -7,7 +7,7 @@ checked here, before it reaches native code (invariant 9).
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from jitney.core import limits
 from jitney.core.backend import Backend, Text
@@ -53,6 +53,10 @@ class RequestOptions:
             is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
             if seconds is not None and not (is_number and seconds > 0):
                 raise InvalidRequest(f"{name} must be above 0, and got {seconds!r}.", name)
+
+
+_PASSED_ON = {each.name for each in fields(RequestOptions)} - {"id"}
+"""Options that are fields of a request, unchanged."""
 
 
 class RequestFactory:
@@ -106,8 +110,10 @@ class RequestFactory:
         If the caller has left before a constraint is compiled, raises GivenUp.
         """
         options = options or RequestOptions()
-        self._check_prompt(prompt)
-        self._check_params(params)
+        check_prompt_length(len(prompt), self._model_len_max)
+        self._check_tokens("prompt", prompt)
+        self._check_tokens("stop_token_ids", params.stop_token_ids or ())
+        self._check_tokens("logit_bias", params.logit_bias or ())
         if params.constraint is not None:
             self.prepare(params.constraint, is_wanted)
         return Request(
@@ -115,14 +121,7 @@ class RequestFactory:
             prompt=prompt,
             params=params,
             seed=self._draw_seed() if params.seed is None else params.seed,
-            priority=options.priority,
-            tenant=options.tenant,
-            reply_id=options.reply_id,
-            is_chat=options.is_chat,
-            scope=options.scope,
-            share=options.share,
-            queue_timeout_s=options.queue_timeout_s,
-            request_timeout_s=options.request_timeout_s,
+            **{name: getattr(options, name) for name in _PASSED_ON},
         )
 
     def prepare(self, constraint: Constraint, is_wanted: Wanted = lambda: True) -> None:
@@ -157,14 +156,6 @@ class RequestFactory:
                 "shorten the prompt.",
                 "prompt",
             )
-
-    def _check_prompt(self, prompt: tuple[int, ...]) -> None:
-        check_prompt_length(len(prompt), self._model_len_max)
-        self._check_tokens("prompt", prompt)
-
-    def _check_params(self, params: SamplingParams) -> None:
-        self._check_tokens("stop_token_ids", params.stop_token_ids or ())
-        self._check_tokens("logit_bias", params.logit_bias or ())
 
     def _check_tokens(self, name: str, tokens: Iterable[int]) -> None:
         count = len(self._vocabulary.pieces)

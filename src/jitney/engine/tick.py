@@ -30,7 +30,7 @@ from jitney.core.scheduler import Scheduler
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
-from jitney.engine.collector import Collector, NotRead
+from jitney.engine.collector import Collector
 from jitney.engine.in_flight import InFlight, LostBatch, members_of
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.make_records import Turn, record_accepted, record_done, record_tick
@@ -333,21 +333,19 @@ class Tick:
                 self._record(RequestPreempted(**asdict(event)))
             verdict = collector.push(event)
             if verdict is not None:
-                verdicts.append(verdict)
+                verdicts.append((event.request_id, event.index, verdict))
             if isinstance(event, FinishEvent) and collector.is_done:
                 del self._collectors[event.request_id]
                 self._ended.append(collector)
-        for verdict in verdicts:
-            collector = self._collectors.get(verdict.request_id)
-            if isinstance(verdict, NotRead):
-                if collector is not None:
-                    _log.info("Request %s is not being read, and is cancelled", verdict.request_id)
-                    self._collect(self._scheduler.cancel(verdict.request_id, now), now)
-            elif collector is not None and not collector.is_finished(verdict.index):
-                stop = FinishReason.STOP
-                self._collect(
-                    self._scheduler.finish(verdict.request_id, verdict.index, stop, now), now
-                )
+        for request_id, index, verdict in verdicts:
+            collector = self._collectors.get(request_id)
+            if collector is None:
+                continue
+            if verdict is FinishReason.CANCELLED:
+                _log.info("Request %s is not being read, and is cancelled", request_id)
+                self._collect(self._scheduler.cancel(request_id, now), now)
+            elif not collector.is_finished(index):
+                self._collect(self._scheduler.finish(request_id, index, verdict, now), now)
 
     def _deliver(self, now: float) -> None:
         """Give ended requests their endings. They are counted first, so a caller finds them

@@ -180,7 +180,8 @@ class JoiningChecker:
     def _answered(self, request_id: RequestId, ending: Ending) -> None:
         if self._settings.group_answers is GroupAnswers.EACH or ending.error is not None:
             return
-        if ending.was_cancelled or not self._is_grouped:
+        was_cancelled = ending.answer is not None and ending.answer.was_cancelled
+        if was_cancelled or not self._is_grouped:
             return
         number = self._group_of.get(request_id)
         if number == self._group_number and self._group:
