@@ -8,8 +8,6 @@ parts of the scheduler only.
 Tests: tests/unit/core/test_shares.py.
 """
 
-from collections.abc import Iterable, Set
-
 from jitney.core.memory import Memory
 from jitney.core.prefix import NO_MATCH, Match
 from jitney.core.request import Request
@@ -36,39 +34,24 @@ class Occupancy:
         wanted = self._memory.blocks_wanted(sequence, match if is_held else NO_MATCH)
         return held + wanted <= blocks_max
 
-    def over_share(self, running: list[Sequence]) -> Set[str]:
-        """Tenants that hold more than their share, with more than one sequence."""
+    def over_share(self, running: list[Sequence]) -> dict[str, list[Sequence]]:
+        """The sequences of each tenant that holds more than its share with more than one of them.
+
+        They are in the order of `running`, the most senior first.
+        """
         by_tenant: dict[str, list[Sequence]] = {}
         for sequence in running:
             if sequence.request.limited_tenant is not None:
                 by_tenant.setdefault(sequence.request.limited_tenant, []).append(sequence)
-        found = set()
-        for tenant, own in by_tenant.items():
-            blocks_max = self._blocks_max(own[0].request)
-            assert blocks_max is not None, "a tenant has a share"
-            if len(own) > 1 and self._memory.held_by(own) > blocks_max:
-                found.add(tenant)
-        return found
+        return {tenant: own for tenant, own in by_tenant.items() if self._is_over(own)}
+
+    def _is_over(self, own: list[Sequence]) -> bool:
+        blocks_max = self._blocks_max(own[0].request)
+        assert blocks_max is not None, "a limited tenant has a share"
+        return len(own) > 1 and self._memory.held_by(own) > blocks_max
 
     def _blocks_max(self, request: Request) -> int | None:
         if request.share is None:
             return None
         capacity = self._memory.ledger.capacity
         return max(1, capacity * request.share.running_max // self._sequences_max)
-
-
-def all_but_first(running: Iterable[Sequence], tenants: Set[str]) -> list[Sequence]:
-    """The sequences of these tenants without the most senior one of each, in order of seniority.
-
-    The most senior one goes on, so that every tenant makes progress.
-    """
-    seen: set[str] = set()
-    found = []
-    for sequence in running:
-        tenant = sequence.request.limited_tenant
-        if tenant is None or tenant not in tenants:
-            continue
-        if tenant in seen:
-            found.append(sequence)
-        seen.add(tenant)
-    return found

@@ -23,7 +23,7 @@ from jitney.core.events import (
 )
 from jitney.core.gate import Newcomers, make_gate
 from jitney.core.memory import Memory
-from jitney.core.occupancy import Occupancy, all_but_first
+from jitney.core.occupancy import Occupancy
 from jitney.core.pauses import Pauses
 from jitney.core.prefix import Match
 from jitney.core.queue import WaitQueue
@@ -308,8 +308,7 @@ class LiveSequences:
         if tenant in over_share:
             own = [each for each in juniors if each.request.limited_tenant == tenant]
             return choose_for_memory(own, by_class=by_class)
-        victims = all_but_first(self.running, over_share)
-        victim = choose_for_memory(victims, by_class=by_class)
+        victim = choose_for_memory(_all_but_first(over_share), by_class=by_class)
         return victim or choose_for_memory(juniors, by_class=by_class)
 
     def _candidates(self, now: float, without: Set[str]) -> tuple[Iterable[Sequence], int]:
@@ -374,7 +373,7 @@ class LiveSequences:
         """Preempt a sequence of a tenant above its share; false if there is none."""
         if sequence.request.limited_tenant is None:
             return False
-        victims = all_but_first(self.running, self.occupancy.over_share(self.running))
+        victims = _all_but_first(self.occupancy.over_share(self.running))
         victim = choose_for_memory(
             [each for each in victims if each.has_progressed], by_class=self.by_class
         )
@@ -424,3 +423,8 @@ class LiveSequences:
         self.queue.shares.count(sequence, running=-1)
         if self.queue.fair is not None:
             self.queue.fair.leave(sequence)
+
+
+def _all_but_first(by_tenant: dict[str, list[Sequence]]) -> list[Sequence]:
+    """All but the most senior of each tenant. That one goes on, so every tenant makes progress."""
+    return [sequence for own in by_tenant.values() for sequence in own[1:]]

@@ -19,7 +19,7 @@ def seniority(sequence: Sequence, *, by_class: bool) -> tuple[int, float, int]:
 def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:
     """The one to preempt when memory runs out: lowest class, has progressed, cheapest to resume.
 
-    The candidates are in order of seniority, without the most senior of all running sequences.
+    The candidates do not include the most senior of all running sequences.
     """
     free = [sequence for sequence in candidates if not sequence.is_in_flight]
     if not free:
