@@ -45,7 +45,7 @@ _INFILL: Mapping[str, tuple[str, ...]] = {
 """Names of the tokens for filling in the middle, used where the file does not name the token."""
 _INFILL_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 _SHOWN = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
-_HARMONY = ({"<|return|>"}, {"<|flush|>"})
+_HARMONY = {"<|return|>", "<|flush|>"}
 _HARMONY_CALLS = {"<|call|>", "<|calls|>"}
 
 
@@ -97,8 +97,7 @@ def _remove_false_endings(
 ) -> None:
     """Remove tokens that end answers in most model families, but not in this one."""
     names = {tokens[token] for token in endings}
-    is_harmony = bool(names & _HARMONY_CALLS) and any(each & names for each in _HARMONY)
-    if is_harmony and "<|end|>" in names:
+    if names & _HARMONY_CALLS and names & _HARMONY and "<|end|>" in names:
         endings.discard(ids["<|end|>"])
         kinds[ids["<|end|>"]] = USER_DEFINED
     if {"<|tool_response>", "</s>"} <= names:
