@@ -12,7 +12,7 @@ import numpy as np
 
 from jitney.backends.openvino.cells import PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
-from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
+from jitney.backends.openvino.graph import ROWS, GraphShape, Inputs, PagedModel
 from jitney.backends.shared.paging import BlockPool
 from jitney.core.batch import Batch, MemoryOperation, Open, Release, Truncate
 
@@ -53,7 +53,7 @@ def _operate(cells: PagedCells, operation: MemoryOperation) -> None:
             raise RuntimeError(f"the load was to share nothing, and has {operation}")
 
 
-def _pack(cells: PagedCells, batch: Batch) -> Packed:
+def _pack(cells: PagedCells, batch: Batch) -> Inputs:
     entries = batch.entries
     tables = []
     for entry in entries:
@@ -61,15 +61,14 @@ def _pack(cells: PagedCells, batch: Batch) -> Packed:
         tables.append(tuple(cells.blocks(entry.slot)))
     ends = np.cumsum([entry.length for entry in entries])
     wanted = [end - 1 for entry, end in zip(entries, ends, strict=True) if entry.wants_token]
-    return Packed(
-        tokens=np.array([token for entry in entries for token in entry.tokens], np.int64),
-        positions=np.array(
-            [p for entry in entries for p in range(entry.start, entry.end)], np.int64
-        ),
-        lengths_past=np.array([entry.start for entry in entries], np.int32),
-        span_begins=np.array([0, *ends], np.int32),
-        blocks=np.array([block for table in tables for block in table], np.int32),
-        block_begins=np.cumsum([0, *map(len, tables)], dtype=np.int32),
-        length_max=max(entry.end for entry in entries),
-        rows=np.array(wanted or [0], np.int64),
-    )
+    positions = [p for entry in entries for p in range(entry.start, entry.end)]
+    return {
+        "input_ids": np.array([token for entry in entries for token in entry.tokens], np.int64),
+        "position_ids": np.array(positions, np.int64),
+        "past_lens": np.array([entry.start for entry in entries], np.int32),
+        "subsequence_begins": np.array([0, *ends], np.int32),
+        "block_indices": np.array([block for table in tables for block in table], np.int32),
+        "block_indices_begins": np.cumsum([0, *map(len, tables)], dtype=np.int32),
+        "max_context_len": np.array(max(entry.end for entry in entries), np.int32),
+        ROWS: np.array(wanted or [0], np.int64),
+    }

@@ -19,10 +19,9 @@ pytest.importorskip("tokenizers", reason="the extra `openvino` is not installed"
 pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.backends.llamacpp.bindings import Model
-from jitney.backends.llamacpp.vocabulary import read_vocabulary
 from jitney.config import cache_folder, environment
 from jitney.models import embedded
-from jitney.models.gguf_vocabulary import read_vocabulary as read_stored
+from jitney.models.gguf_vocabulary import read_vocabulary
 from jitney.tokenizers.byte_pairs import BytePairs
 from jitney.tokenizers.splits import SPLITS
 from jitney.tokenizers.tokenizer import ModelTokenizer, read_tokenizer
@@ -213,7 +212,7 @@ def real() -> Pair:
 
 def test_the_vocabulary_is_the_same(pair: Pair) -> None:
     """Guards stops, templates and the bytes of streamed text."""
-    assert pair.tokenizer.vocabulary == read_vocabulary(pair.model)
+    assert pair.tokenizer.vocabulary == pair.model.vocabulary()
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
@@ -246,7 +245,7 @@ def test_any_mix_of_names_has_the_same_tokens(pair: Pair, text: str) -> None:
 def windowed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Windowed:
     path = tmp_path_factory.mktemp("tokens") / "tokens.gguf"
     write_tokens(path, byte_pairs(request.param))
-    stored = read_stored(path)
+    stored = read_vocabulary(path)
     pairs = BytePairs(stored, SPLITS[stored.pre], window=7)
     return Windowed(Model(path, gpu_layers=0, extra_kernels=False), pairs)
 
@@ -270,7 +269,7 @@ def test_a_long_text_has_the_tokens_of_a_whole_one(windowed: Windowed, text: str
 
 def test_the_vocabulary_of_the_embedded_model_is_the_same(real: Pair) -> None:
     """Guards the rules on a file that was not made for them."""
-    assert real.tokenizer.vocabulary == read_vocabulary(real.model)
+    assert real.tokenizer.vocabulary == real.model.vocabulary()
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))

@@ -24,6 +24,7 @@ Tests: tests/unit/backends/test_kinds.py.
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: a module, and settings before their dataclass has checked them
 
@@ -150,6 +151,14 @@ class Kind:
                 )
         built: Backend = backend(settings(**values))
         return built
+
+
+def version_of(distribution: str) -> str | None:
+    """The version of an installed package, by its name in pip; None where pip does not know it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def threads_of(settings: Settings) -> int:

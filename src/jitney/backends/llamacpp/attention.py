@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends.llamacpp.shape import Shape
+from jitney.backends.llamacpp.passes import Shape
 from jitney.backends.trials import invariance
 from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, try_shapes
 

@@ -22,9 +22,7 @@ from jitney.backends.llamacpp.bindings import (
     slots_max,
     supports_gpu,
 )
-from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
-from jitney.backends.llamacpp.shape import Shape
-from jitney.backends.llamacpp.vocabulary import read_vocabulary
+from jitney.backends.llamacpp.passes import Pass, Shape, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.host_sampler import HostSampler
@@ -35,12 +33,7 @@ from jitney.backends.shared.slots import SlotMemory
 from jitney.core import limits
 from jitney.core.backend import Backend, Text, Traits
 from jitney.core.utf8 import checked_bytes
-from jitney.errors import (
-    BackendCrashed,
-    BackendFailed,
-    ConfigError,
-    ModelError,
-)
+from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.parts import size_of
 
 PASS_TOKENS_MAX = 512
@@ -168,7 +161,7 @@ class LlamaCppModel:
         self._threads = settings.threads
         self.max_num_batched_tokens = settings.max_num_batched_tokens
         self.slot_tokens_max = settings.slot_tokens_max or settings.kv_tokens
-        self.vocabulary = read_vocabulary(model)
+        self.vocabulary = model.vocabulary()
         self.traits = Traits(
             name="llamacpp",
             slots_max=settings.slots,

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
 from jitney.backends.llamacpp.interrupts import interrupts_held
+from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 
 LOG_LINES_MAX = 64
@@ -157,11 +158,6 @@ class Model:
         llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size + 1)
         return buffer.value.decode("utf-8", "replace")
 
-    def chat_template(self) -> str | None:
-        """The chat template in the file, if it has one."""
-        template = llama_cpp.llama_model_chat_template(self.pointer, None)
-        return template.decode("utf-8", "replace") if template else None
-
     def encode(self, data: bytes, *, special: bool) -> list[int]:
         """Tokens of a text in UTF-8, with none added. The caller has bounded its length."""
         # At most one token per byte, and a few in front that some vocabularies add.
@@ -176,7 +172,27 @@ class Model:
             assert count != _INT32_MIN, "The text was checked to be far shorter"
             room = -count
 
-    def pieces(self) -> Iterator[bytes]:
+    def vocabulary(self) -> Vocabulary:
+        """Every token as bytes, and the special tokens.
+
+        Tokens of the type `USER_DEFINED` are text, such as markers of tool calls, which a
+        completion must show.
+        """
+        vocab, tokens = self._vocab, range(self.vocabulary_count)
+        hidden = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        attributes = llama_cpp.llama_vocab_get_attr
+        bos = int(llama_cpp.llama_vocab_bos(vocab))
+        template = llama_cpp.llama_model_chat_template(self.pointer, None)
+        return Vocabulary(
+            pieces=tuple(self._pieces()),
+            control=frozenset(each for each in tokens if attributes(vocab, each) & hidden),
+            eos_tokens=tuple(each for each in tokens if llama_cpp.llama_vocab_is_eog(vocab, each)),
+            bos_token=bos if bos >= 0 else None,
+            adds_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
+            chat_template=template.decode("utf-8", "replace") if template else None,
+        )
+
+    def _pieces(self) -> Iterator[bytes]:
         """The bytes of every token in order; for a control token, its name."""
         buffer = ctypes.create_string_buffer(256)
         for token in range(self.vocabulary_count):
@@ -194,25 +210,6 @@ class Model:
         """The number of bytes written; where the buffer is too small, minus the bytes needed."""
         vocab, size = self._vocab, len(buffer)
         return int(llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, True))
-
-    def is_control(self, token: int) -> bool:
-        """Whether the token is a control token, or the unknown token."""
-        attributes = int(llama_cpp.llama_vocab_get_attr(self._vocab, token))
-        wanted = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-        return bool(attributes & int(wanted))
-
-    def ends_completion(self, token: int) -> bool:
-        """Whether the model ends its answer with this token."""
-        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
-
-    def bos_token(self) -> int | None:
-        """The token that begins a text, if the model has one."""
-        token = int(llama_cpp.llama_vocab_bos(self._vocab))
-        return token if token >= 0 else None
-
-    def adds_bos(self) -> bool:
-        """Whether prompts should begin with that token."""
-        return bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

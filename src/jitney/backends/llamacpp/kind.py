@@ -7,17 +7,16 @@ import logging
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of
+from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
 from jitney.backends.process.worker_process import Fallback
 from jitney.backends.trials.selftest import try_backend
-from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory
+from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory, report_none
 from jitney.config import Settings
 from jitney.errors import ConfigError, SetupError
 from jitney.models import conversions
@@ -43,11 +42,8 @@ def installed() -> Library | None:
     found = library.find()
     if found is None:
         return None
-    name = found.distribution
-    try:
-        return Library((name,), f"{metadata.version(name)} ({name})")
-    except metadata.PackageNotFoundError:
-        return Library((name,))
+    version = version_of(found.distribution)
+    return Library((found.distribution,), version and f"{version} ({found.distribution})")
 
 
 def check(settings: Settings) -> None:
@@ -122,13 +118,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     found["flash_attention"] = choice.is_fused
     if choice.shape is not None:
         return found | asdict(choice.shape) | {"batch_invariant": True}
-    if settings.batch_invariant == "auto":
-        _log.warning(MAY_DIFFER)
-    if settings.batch_invariant == "on":
-        raise ConfigError(
-            "batch_invariant is on, and no trial found that llama.cpp computes this model alike in "
-            "every batch on this machine; leave it out, or give off."
-        )
+    report_none(KIND.title, settings.batch_invariant)
     return found
 
 

@@ -4,14 +4,13 @@ Each pass is one `llama_decode` with rows of one kind: a piece of a prompt, or o
 many sequences. The library chooses kernels by the number of rows. A `Shape` says for how many rows
 all tokens are computed alike, and a pass is filled up to that number (invariant 4). The extra rows
 are tokens of the prompt before the piece, computed again with the same result, or fillers that are
-removed afterwards.
+removed afterwards. This module does not load the library.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jitney.backends.llamacpp.shape import Shape
 from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.shapes import rows_missing
 
@@ -21,6 +20,22 @@ FILLER = 0
 GAP_MAX = 2
 """The library computes neighbouring slots in one pass and starts another one at each gap. A gap of
 up to this many slots is filled: a row costs about a third of a pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The rows of a pass. In some shapes llama.cpp computes all tokens alike."""
+
+    rows_group: int = 1
+    """The number of rows of a pass is a multiple of this. So is the number of wanted rows."""
+    span_rows_min: int = 1
+    """A piece of a prompt has at least this many rows."""
+    span_rows_max: int = 512
+    """A piece has at most this many rows: larger ones are no faster and need more work space."""
+    lone_tokens_max: int = 0
+    """A longer sequence is only computed together with a neighbouring slot; 0 means no limit."""
+    decodes_differ: bool = False
+    """Whether a single token is rounded in another way than one in a piece of a prompt."""
 
 
 @dataclass(slots=True)

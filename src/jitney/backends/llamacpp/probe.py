@@ -4,6 +4,7 @@ Tests: tests/unit/backends/llamacpp/test_kernels.py.
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any  # Any: what JSON can say
 
@@ -25,14 +26,11 @@ def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
         threads=2,
         extra_kernels=given["extra_kernels"],
     )
-    backend = make_backend(settings)
-    try:
+    with closing(make_backend(settings)) as backend:
         tokens = tuple(index % len(backend.vocabulary.pieces) for index in range(TOKENS))
         opened = Open(0, Sampling(seed=0, prompt_count=TOKENS))
         batch = Batch(0, (opened,), (Entry(0, 0, tokens, wants_token=True),))
         fault = backend.execute(batch).samples[0].fault
-    finally:
-        backend.close()
     if fault is not None:
         reason = fault.message.rstrip(".")
         raise ModelError(f"{settings.model} cannot be used: {reason}; its weights are damaged.")

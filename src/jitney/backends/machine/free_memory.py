@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from jitney.backends.machine.system import output_of
+from jitney.backends.machine.processor import output_of
 from jitney.errors import NoRoom
 
 MEMINFO = Path("/proc/meminfo")

@@ -5,11 +5,11 @@ and the instructions are unknown.
 """
 
 import platform
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.machine.system import output_of
-
+_ANSWER_S_MAX = 10.0
 CPUINFO = Path("/proc/cpuinfo")
 _PART = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
 """On Linux an ARM processor has these numbers and no name."""
@@ -49,3 +49,19 @@ def _ask_processor() -> Processor:
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
     instructions = [output_of("sysctl", "-n", each) for each in names]
     return Processor(name, " ".join(each.lower() for each in instructions if each))
+
+
+def output_of(*command: str) -> str:
+    """The output of a program of the system; empty where it is missing, fails or does not end."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_ANSWER_S_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""

@@ -14,7 +14,7 @@ from typing import Any  # Any: numbers as a trial wrote them down
 
 from jitney.backends.openvino.cells import Bytes, PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
-from jitney.backends.openvino.graph import GraphShape, Packed, PagedModel
+from jitney.backends.openvino.graph import GraphShape, Inputs, PagedModel
 from jitney.backends.openvino.packing import FILLER, Packing
 from jitney.backends.shared.host_sampler import HostSampler, Rows
 from jitney.backends.shared.layout import EntryRows
@@ -24,10 +24,7 @@ from jitney.backends.shared.shapes import is_lone
 from jitney.backends.shared.slots import SlotMemory
 from jitney.core import limits
 from jitney.core.backend import Backend, Text, Traits
-from jitney.errors import (
-    ConfigError,
-    ModelError,
-)
+from jitney.errors import ConfigError, ModelError
 from jitney.tokenizers.tokenizer import read_tokenizer
 
 
@@ -146,7 +143,7 @@ class OpenVinoModel:
             self.cells.grow(each.entry.slot, len(each.tokens))
         return self._model.forward(self._pack(laid_out))
 
-    def _pack(self, laid_out: Sequence[EntryRows]) -> Packed:
+    def _pack(self, laid_out: Sequence[EntryRows]) -> Inputs:
         packing = Packing()
         for each in laid_out:
             tokens, start = self._input_of(each)
@@ -154,7 +151,7 @@ class OpenVinoModel:
         while packing.row_count < self._rows_min:
             missing = min(self._rows_min - packing.row_count, BLOCK_TOKENS)
             packing.add([FILLER] * missing, 0, [self._spare_block], 0)
-        return packing.packed(self._head_rows_min)
+        return packing.inputs(self._head_rows_min)
 
     def _input_of(self, each: EntryRows) -> tuple[Sequence[int], int]:
         """The tokens to compute for an entry, and the position of the first.

@@ -7,6 +7,7 @@ sequences one after the other, with tables that say which blocks each sequence h
 Tests: tests/conformance/test_sampling.py and tests/e2e/test_openvino_folder.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from jitney.errors import BackendFailed, ConfigError, ModelError
 ROWS = "rows"
 """The input with the rows whose logits are wanted."""
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
+Inputs = Mapping[str, npt.NDArray[Any]]
+"""The inputs of one forward pass, by the library's names. `*_begins` have an element per sequence,
+and one more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +39,6 @@ class GraphShape:
     kv_precision: str
     activation_group: int
     """How many activations are rounded to 8 bits together; 0 means no rounding."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """The inputs of one forward pass. `*_begins` have an element per sequence, and one more."""
-
-    tokens: Longs
-    positions: Longs
-    lengths_past: Ints
-    span_begins: Ints
-    blocks: Ints
-    block_begins: Ints
-    length_max: int
-    rows: Longs
 
 
 class PagedModel:
@@ -77,19 +65,9 @@ class PagedModel:
         """Columns of the logits."""
         return int(self._compiled.output(0).partial_shape[-1].get_length())
 
-    def forward(self, packed: Packed) -> npt.NDArray[np.float32]:
+    def forward(self, inputs: Inputs) -> npt.NDArray[np.float32]:
         """The logits of the wanted rows, in order. The next call overwrites them."""
         request = self._request
-        inputs: dict[str, npt.NDArray[Any]] = {
-            "input_ids": packed.tokens,
-            "position_ids": packed.positions,
-            "past_lens": packed.lengths_past,
-            "subsequence_begins": packed.span_begins,
-            "block_indices": packed.blocks,
-            "block_indices_begins": packed.block_begins,
-            "max_context_len": np.array(packed.length_max, np.int32),
-            ROWS: packed.rows,
-        }
         # The tensors share the arrays' memory, and the arrays live until the pass is over.
         for name, array in inputs.items():
             request.set_tensor(name, ov.Tensor(array, shared_memory=True))
@@ -98,7 +76,7 @@ class PagedModel:
         except RuntimeError as error:
             raise BackendFailed(f"OpenVINO failed: {_reason(error)}.") from error
         logits: npt.NDArray[np.float32] = request.get_output_tensor(0).data
-        return logits.reshape(len(packed.rows), -1)
+        return logits.reshape(len(inputs[ROWS]), -1)
 
 
 def _read(folder: Path) -> ov.Model:

@@ -9,20 +9,18 @@ import importlib.util
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of
+from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
 from jitney.backends.machine.free_memory import available_bytes, check_weights
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
 from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.trials.selftest import try_backend
-from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory, ShapeTrial, try_shapes
+from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, report_none, try_shapes
 from jitney.config import Settings
-from jitney.errors import ConfigError
 from jitney.models import conversions
 from jitney.models.gguf import read_header
 
@@ -55,10 +53,7 @@ def installed() -> Library | None:
     """All of its packages, or nothing."""
     if any(importlib.util.find_spec(name) is None for name in LIBRARIES):
         return None
-    try:
-        return Library(DISTRIBUTIONS, metadata.version(DISTRIBUTIONS[0]))
-    except metadata.PackageNotFoundError:
-        return Library(DISTRIBUTIONS)
+    return Library(DISTRIBUTIONS, version_of(DISTRIBUTIONS[0]))
 
 
 def chosen_dtypes(settings: Settings) -> Chosen:
@@ -197,12 +192,7 @@ def _shape(found: Values, settings: Settings) -> Values:
     shape = try_shapes({KIND.name: trial}, memory)[KIND.name].found.get("shape")
     if shape is not None:
         return {**shape, "batch_invariant": True}
-    _log.warning(MAY_DIFFER)
-    if settings.batch_invariant == "on":
-        raise ConfigError(
-            "batch_invariant is on, and no trial found that OpenVINO computes this model alike in "
-            "every batch on this machine; leave it out, or give off."
-        )
+    report_none(KIND.title, settings.batch_invariant)
     return {}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jitney.backends.openvino.graph import Packed
+from jitney.backends.openvino.graph import ROWS, Inputs
 
 FILLER = 0
 """Any token works: its logits are not used."""
@@ -38,18 +38,18 @@ class Packing:
         self._span_begins.append(len(self._tokens))
         self._block_begins.append(len(self._blocks))
 
-    def packed(self, rows_min: int) -> Packed:
+    def inputs(self, rows_min: int) -> Inputs:
         """The whole input, with logits for at least `rows_min` rows. The wanted ones come first."""
         # A pass without wanted rows still computes one.
         rows = self._rows + [0] * (max(rows_min, 1) - len(self._rows))
         lengths = np.diff(self._span_begins) + self._lengths_past
-        return Packed(
-            tokens=np.array(self._tokens, np.int64),
-            positions=np.array(self._positions, np.int64),
-            lengths_past=np.array(self._lengths_past, np.int32),
-            span_begins=np.array(self._span_begins, np.int32),
-            blocks=np.array(self._blocks, np.int32),
-            block_begins=np.array(self._block_begins, np.int32),
-            length_max=int(lengths.max()),
-            rows=np.array(rows, np.int64),
-        )
+        return {
+            "input_ids": np.array(self._tokens, np.int64),
+            "position_ids": np.array(self._positions, np.int64),
+            "past_lens": np.array(self._lengths_past, np.int32),
+            "subsequence_begins": np.array(self._span_begins, np.int32),
+            "block_indices": np.array(self._blocks, np.int32),
+            "block_indices_begins": np.array(self._block_begins, np.int32),
+            "max_context_len": np.array(lengths.max(), np.int32),
+            ROWS: np.array(rows, np.int64),
+        }

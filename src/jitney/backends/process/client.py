@@ -19,7 +19,7 @@ from jitney.backends.process.batch_time import BatchTimeLimits
 from jitney.backends.process.worker_process import Fallback, MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Text
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
@@ -52,7 +52,8 @@ class ProcessBackend:
     def __init__(self, spec: BackendSpec) -> None:
         self._spec = spec
         self._is_closed = False
-        self._fallback_reason: str | None = None
+        self.fallback_reason: str | None = None
+        """Why it runs with its fallback, if it does."""
         # Guards `_worker`, and is held while a new process starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order of calls.
@@ -67,28 +68,14 @@ class ProcessBackend:
         self._readiness = threading.Condition()
         with self._lifecycle:
             ready = self._start()
-        self._traits = ready.traits
-        self._vocabulary = ready.vocabulary
-
-    @property
-    def traits(self) -> Traits:
-        """From the first process; later processes have the same."""
-        return self._traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens of the model."""
-        return self._vocabulary
+        # Later processes have the same.
+        self.traits = ready.traits
+        self.vocabulary = ready.vocabulary
 
     @property
     def pid(self) -> int:
         """The id of the present process."""
         return self._present().process.pid
-
-    @property
-    def fallback_reason(self) -> str | None:
-        """Why it runs with its fallback, if it does."""
-        return self._fallback_reason
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch in the process. Raises BackendFailed or BackendCrashed."""
@@ -260,8 +247,8 @@ class ProcessBackend:
         fallback = self._spec.fallback
         if fallback is None or not worker.can_fall_back or worker.process.signal != signal.SIGILL:
             return False
-        self._fallback_reason = str(worker.crash())
-        _log.warning("%s", self._fallback_reason)
+        self.fallback_reason = str(worker.crash())
+        _log.warning("%s", self.fallback_reason)
         settings = {**self._spec.settings, fallback.setting: False}
         self._spec = replace(self._spec, settings=settings)
         return True

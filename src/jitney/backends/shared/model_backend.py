@@ -85,6 +85,8 @@ class ModelBackend(Generic[SavedCells, Logits]):
     """Implements `jitney.core.backend.Backend` for a model."""
 
     def __init__(self, model: ForwardModel[SavedCells, Logits]) -> None:
+        self.traits = model.traits
+        self.vocabulary = model.vocabulary
         self._model = model
         self._is_closed = False
         self._compiler = ConstraintCompiler(
@@ -95,16 +97,6 @@ class ModelBackend(Generic[SavedCells, Logits]):
         self._limits = BatchLimits(
             model.max_num_batched_tokens, model.slot_tokens_max, len(model.vocabulary.pieces)
         )
-
-    @property
-    def traits(self) -> Traits:
-        """Numbers that do not change while this backend lives."""
-        return self._model.traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens of the model."""
-        return self._model.vocabulary
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. After BackendFailed the caller must reset the memory."""

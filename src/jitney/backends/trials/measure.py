@@ -6,6 +6,7 @@ short time, and answers with the speed. Called at start-up, from any thread.
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -72,11 +73,8 @@ def is_settled(answers: TrialResults) -> bool:
 
 def run_trial(name: str, settings: Mapping[str, Any], sequences: int) -> float:
     """Tokens of completions per second, measured in this process. Called in the child."""
-    backend = load(name, settings)
-    try:
+    with closing(load(name, settings)) as backend:
         return SpeedMeasurement(backend, sequences).speed()
-    finally:
-        backend.close()
 
 
 class SpeedMeasurement:

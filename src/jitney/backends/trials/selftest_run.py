@@ -9,6 +9,7 @@ agree. Otherwise a line says what went wrong.
 import math
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
@@ -36,11 +37,9 @@ def run(name: str, numbers: Mapping[str, Any]) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"
         write_tiny_gguf(model, seed=SEED, shape=SHAPE)
-        backend = kind.load(kind.trial_values(model, Path(folder), numbers) | SIZES)
-        try:
+        values = kind.trial_values(model, Path(folder), numbers) | SIZES
+        with closing(kind.load(values)) as backend:
             difference = mean_difference(backend)
-        finally:
-            backend.close()
     is_right = difference <= DIFFERENCE_MAX
     return None if is_right else "it computes wrongly on this processor"
 

@@ -6,6 +6,7 @@ where `invariance` finds no difference, and with its speed. Called at start-up, 
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol  # Any: settings are plain values until a backend has checked them
@@ -15,6 +16,7 @@ from jitney.backends.trials import invariance, measure
 from jitney.backends.trials.remembered import Trial, TrialResults
 from jitney.backends.trials.trial_process import TrialResult, answer, ask
 from jitney.core.backend import Backend
+from jitney.errors import ConfigError
 
 _log = logging.getLogger("jitney")
 
@@ -28,6 +30,17 @@ MAY_DIFFER = "What else is in the batch can change a text here (batch_invariant)
 
 Shape = Mapping[str, Any]
 """Settings of a backend about the rows of a pass."""
+
+
+def report_none(title: str, batch_invariant: str) -> None:
+    """Warn that no shape was found. Raises ConfigError where `batch_invariant` is on."""
+    if batch_invariant == "auto":
+        _log.warning(MAY_DIFFER)
+    if batch_invariant == "on":
+        raise ConfigError(
+            f"batch_invariant is on, and no trial found that {title} computes this model alike in "
+            "every batch on this machine; leave it out, or give off."
+        )
 
 
 class ShapedBackend(Backend, Protocol):
@@ -127,11 +140,9 @@ def run_trial(
 
 def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The work of the child."""
-    backend: Any = load(given["backend"], given["settings"])
-    try:
+    loaded: Any = load(given["backend"], given["settings"])
+    with closing(loaded) as backend:
         return run_trial(backend, given["shapes"], given["sequences"])
-    finally:
-        backend.close()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.backends.llamacpp.passes import FILLER, Pass, plan_passes, whole_pass
-from jitney.backends.llamacpp.shape import Shape
+from jitney.backends.llamacpp.passes import FILLER, Pass, Shape, plan_passes, whole_pass
 from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.slots import SlotContents
 from jitney.core.batch import Entry, Sampling

@@ -15,15 +15,17 @@ def test_sequences_stand_one_after_the_other() -> None:
     packing = Packing()
     packing.add([5, 6, 7], 0, [4], 1)
     packing.add([8], 40, [1, 2], 1)
-    packed = packing.packed(1)
-    assert packed.tokens.tolist() == [5, 6, 7, 8]
-    assert packed.positions.tolist() == [0, 1, 2, 40]
-    assert packed.lengths_past.tolist() == [0, 40]
-    assert packed.span_begins.tolist() == [0, 3, 4]
-    assert packed.blocks.tolist() == [4, 1, 2]
-    assert packed.block_begins.tolist() == [0, 1, 3]
-    assert packed.length_max == 41
-    assert packed.rows.tolist() == [2, 3]
+    inputs = {name: array.tolist() for name, array in packing.inputs(1).items()}
+    assert inputs == {
+        "input_ids": [5, 6, 7, 8],
+        "position_ids": [0, 1, 2, 40],
+        "past_lens": [0, 40],
+        "subsequence_begins": [0, 3, 4],
+        "block_indices": [4, 1, 2],
+        "block_indices_begins": [0, 1, 3],
+        "max_context_len": 41,
+        "rows": [2, 3],
+    }
 
 
 @pytest.mark.parametrize(("rows_min", "rows"), [(1, [0]), (2, [0, 0]), (4, [0, 0, 0, 0])])
@@ -31,4 +33,4 @@ def test_the_head_has_as_many_rows_as_it_needs(rows_min: int, rows: list[int]) -
     """Guards a single row of logits, which another kernel would compute."""
     packing = Packing()
     packing.add([5], 3, [0], 1)
-    assert packing.packed(rows_min).rows.tolist() == rows
+    assert packing.inputs(rows_min)["rows"].tolist() == rows
