@@ -18,6 +18,7 @@ from jitney.server.call import Call
 from jitney.server.error_object import Refusal
 from jitney.server.http.cors import Cors
 from jitney.server.http.error_response import ErrorResponse, refusal_for
+from jitney.server.http.paths import instead_of
 from jitney.server.middleware import AccessCheck, RequestContext
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.replies import VERSION
@@ -29,7 +30,6 @@ from jitney.server.routes import (
     STATE_PATHS,
     make_router,
     make_state_router,
-    not_found,
 )
 from jitney.server.service import Service
 
@@ -91,20 +91,17 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _http_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        refusal = not_found(request.url.path)
+        instead = instead_of(request.url.path) or "/openapi.json lists those there are"
+        refusal = Refusal("not_found", f"There is nothing at this path; {instead}.")
     elif error.status_code == 405:
-        refusal = _wrong_method((error.headers or {}).get("Allow", ""))
+        # The framework's list has any order.
+        allowed = " or ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        refusal = Refusal("method_not_allowed", f"This path takes {allowed} only.")
     else:
         refusal = Refusal("http_error", "The request cannot be served.")
         refusal.status = error.status_code
     refusal.headers.update(error.headers or {})
     return ErrorResponse(refusal)
-
-
-def _wrong_method(allowed: str) -> Refusal:
-    """`allowed` is the framework's list, in any order."""
-    methods = " or ".join(sorted(allowed.split(", ")))
-    return Refusal("method_not_allowed", f"This path takes {methods} only.")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -59,15 +59,15 @@ class Lifecycle:
         self._unsent_bytes_max = unsent_bytes_max
         self._service = service
         self._app = app
-        self._stop_requested: asyncio.Event | None = None
-        self._hurry_requested: asyncio.Event | None = None
+        self._stop_requested = asyncio.Event()
+        self._hurry_requested = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: HttpServer | None = None
 
-    def run(self, listener: socket.socket, started: Callable[[], None] | None = None) -> None:
+    def run(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Serve until asked to stop. In the main thread it handles the signals of the process.
 
-        Raises EngineStopped when the engine gave up.
+        `started` is called once clients can connect. Raises EngineStopped when the engine gave up.
         """
         if threading.current_thread() is threading.main_thread():
             _tune_collector()
@@ -75,7 +75,7 @@ class Lifecycle:
             allow_files()
         # A fifth cheaper than asyncio's own loop for each event of a stream.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self.serve(listener, started))
+            runner.run(self._serve(listener, started))
 
     def stop(self) -> None:
         """Ask for the end; a second time, for the end at once. Any thread."""
@@ -84,12 +84,8 @@ class Lifecycle:
             with contextlib.suppress(RuntimeError):  # it has ended already, and its loop with it
                 loop.call_soon_threadsafe(self._request_stop)
 
-    async def serve(
-        self, listener: socket.socket, started: Callable[[], None] | None = None
-    ) -> None:
-        """Serve from the start to the end. Raises EngineStopped when the engine gave up."""
+    async def _serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stop_requested, self._hurry_requested = asyncio.Event(), asyncio.Event()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             self._handle_signals(self._loop)
         listen(listener, self._unsent_bytes_max)
@@ -99,17 +95,18 @@ class Lifecycle:
             int(LAST_RESPONSES_S_MAX),
             self._service.settings.read_timeout,
             self._service.response_listeners,
+            started,
         )
         serving = asyncio.create_task(server.serve())
         stop_requested = asyncio.create_task(self._stop_requested.wait())
         failing = asyncio.create_task(self._wait_failure())
-        watch = asyncio.create_task(_call_when_started(server, started))
         ends = {serving, stop_requested, failing}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        watch.cancel()
         failing.cancel()
         if self._stop_requested.is_set() and not serving.done():
-            await self._drain()
+            await self._wait_idle(self._service.settings.shutdown_timeout, hurried_s=0.0)
+            if count := self._service.admission.call_count:
+                _log.warning("%d requests were cut short by the shutdown", count)
         # Read before we end the engine ourselves.
         failure = self._service.engine.failure
         await self._end()
@@ -129,13 +126,10 @@ class Lifecycle:
 
     def _hang_up(self) -> None:
         """The terminal is gone. Its shell and the system each send a signal; one counts."""
-        assert self._stop_requested is not None
         if not self._stop_requested.is_set():
             self._request_stop()
 
     def _request_stop(self) -> None:
-        assert self._stop_requested is not None
-        assert self._hurry_requested is not None
         if self._stop_requested.is_set():
             _log.warning("Asked to stop again: ending at once")
             self._hurry_requested.set()
@@ -155,15 +149,8 @@ class Lifecycle:
             await asyncio.sleep(_ENGINE_POLL_S)
         _log.error("The engine has stopped, so the server ends")
 
-    async def _drain(self) -> None:
-        left_s = self._service.settings.shutdown_timeout
-        await self._wait_idle(left_s, hurried_s=0.0)
-        if count := self._service.admission.call_count:
-            _log.warning("%d requests were cut short by the shutdown", count)
-
     async def _end(self) -> None:
         """End the engine, which waits for the batch in flight unless a second signal comes."""
-        assert self._hurry_requested is not None
         ending = asyncio.create_task(self._service.stop())
         hurried = asyncio.create_task(self._hurry_requested.wait())
         await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,13 +161,11 @@ class Lifecycle:
 
     async def _wait_idle(self, seconds: float, hurried_s: float) -> None:
         """Wait until no call is served, for so long at most; after a second signal, less."""
-        assert self._hurry_requested is not None
         clock = self._service.clock
         started_at = clock.now()
         while self._service.admission.call_count:
-            if clock.now() - started_at >= (
-                hurried_s if self._hurry_requested.is_set() else seconds
-            ):
+            limit_s = hurried_s if self._hurry_requested.is_set() else seconds
+            if clock.now() - started_at >= limit_s:
                 return
             await asyncio.sleep(_POLL_S)
 
@@ -201,10 +186,3 @@ def _lower_priority() -> None:
         usual = os.getpriority(os.PRIO_PROCESS, 0)
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(usual + _NICER, 19))
-
-
-async def _call_when_started(server: HttpServer, started: Callable[[], None] | None) -> None:
-    while not server.started:  # noqa: ASYNC110, because uvicorn has no event for it
-        await asyncio.sleep(_POLL_S)
-    if started is not None:
-        started()

@@ -1,6 +1,7 @@
 """Runs around every request: `RequestContext` outside, `AccessCheck` inside. Event loop.
 
-Plain ASGI, because a wrapper around responses would hide that a client has left. Decisions use
+Plain ASGI, because a wrapper around responses would hide that a client has left. Every scope is
+HTTP: the server runs without ASGI's lifespan and without websockets. Decisions use
 `scope["path"]`, never an address made from headers that a caller controls.
 
 Tests: tests/e2e/server/test_rows_http.py and test_log.py.
@@ -10,6 +11,7 @@ import logging
 import re
 import uuid
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jitney.errors import JitneyError
@@ -24,7 +26,7 @@ _log = logging.getLogger("jitney.server")
 WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
 """Paths that bring work: counted, limited by a key's rate, and refused during a drain."""
 
-_VALID_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % limits.REQUEST_ID_CHARACTERS_MAX)
+_VALID_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.REQUEST_ID_CHARACTERS_MAX}}}")
 
 
 class RequestContext:
@@ -36,10 +38,7 @@ class RequestContext:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        call = Call(_http_id(header(scope, b"x-request-id")), self._service.clock.now())
+        call = Call(_http_id(Headers(scope=scope)), self._service.clock.now())
         scope.setdefault("state", {})["call"] = call
         status: int | None = None
         # The connection knows whether it stays open; tests may have no connection.
@@ -101,14 +100,12 @@ class AccessCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        service, call = self._service, Call.of(scope)
+        service, call, headers = self._service, Call.of(scope), Headers(scope=scope)
         try:
-            _check_host(header(scope, b"host"), service.settings.allowed_host)
+            _check_host(headers, service.settings.allowed_host)
             if scope["path"] not in self._open_paths:
-                call.caller = service.keys.caller(header(scope, b"authorization"))
+                given = headers.get("authorization", "").encode("latin-1")
+                call.caller = service.keys.caller(given)
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
@@ -117,12 +114,6 @@ class AccessCheck:
                 await self._app(scope, receive, send)
         except (Refusal, JitneyError) as error:
             await ErrorResponse(refusal_of(error))(scope, receive, send)
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of this name."""
-    found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
-    return found
 
 
 def _log_fields(call: Call) -> str:
@@ -145,22 +136,21 @@ def _log_fields(call: Call) -> str:
     return said
 
 
-def _http_id(given: bytes | None) -> str:
+def _http_id(headers: Headers) -> str:
     """The caller's own id if it is valid, else a new one."""
-    if given is not None and _VALID_ID.fullmatch(given):
-        return given.decode("ascii")
-    return f"req-{uuid.uuid4().hex}"
+    given = headers.get("x-request-id", "")
+    return given if _VALID_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
 
 
 def _check_head(scope: Scope) -> None:
     """Check what the protocol does not check."""
-    code = ""
+    headers, code = Headers(scope=scope), ""
     if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
         code, message = "uri_too_long", "The address is too long."
     elif not scope["path"].isprintable():
         # The router ignores a newline at the end of a path.
         code, message = "invalid_http", "The address holds a control character."
-    elif header(scope, b"content-length") and header(scope, b"transfer-encoding"):
+    elif headers.get("content-length") and headers.get("transfer-encoding"):
         # Two readers could disagree on where this request ends.
         code = "invalid_http"
         message = "The request has both Content-Length and Transfer-Encoding."
@@ -168,10 +158,10 @@ def _check_head(scope: Scope) -> None:
         raise Refusal(code, message, headers={"connection": "close"})
 
 
-def _check_host(host: bytes | None, allowed: tuple[str, ...]) -> None:
+def _check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     if not allowed or "*" in allowed:
         return
-    name = (host or b"").decode("latin-1").lower()
+    name = headers.get("host", "").lower()
     bare = name.rsplit(":", 1)[0] if not name.endswith("]") else name
     if name not in allowed and bare not in allowed:
         raise Refusal(

@@ -8,7 +8,7 @@ Tests: tests/e2e/server/test_streaming.py and test_rows_clients.py.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -74,7 +74,7 @@ class EventStream(Response):
         self._reply = reply
         self._service = generation.service
         self._deltas = generation.deltas()
-        self._first: asyncio.Task[Placed] | None = None
+        self._first: asyncio.Future[Placed] | None = None
         self._running = contextlib.ExitStack()
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._sent_at = 0.0
@@ -83,14 +83,14 @@ class EventStream(Response):
         """Wait for the first delta, or for a limited time. Raises errors until then."""
         try:
             self._running.enter_context(self._generation.running(receive, self._ping))
-            # A task, because a wait for it can time out while it goes on.
-            self._first = asyncio.create_task(_next(self._deltas))
+            # A future, because a wait for it can time out while it goes on.
+            self._first = asyncio.ensure_future(anext(self._deltas))
             await self._wait_first(self._first)
         except BaseException:
             await self._close()
             raise
 
-    async def _wait_first(self, first: asyncio.Task[Placed]) -> None:
+    async def _wait_first(self, first: asyncio.Future[Placed]) -> None:
         waited_s = 0.0
         while waited_s < limits.ACCEPT_S_MAX:
             await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
@@ -138,8 +138,8 @@ class EventStream(Response):
             placed: Placed | None = await first
             while placed is not None:
                 # Some deltas add nothing yet, such as half a tool call.
-                if piece := self._chunks(placed):
-                    await send_body(piece)
+                if chunks := self._reply.chunks(*placed):
+                    await send_body(b"".join(map(sse.frame, chunks)))
                 placed = await anext(self._deltas, None)
             if not generation.prepared.wants_usage:
                 return sse.DONE
@@ -148,11 +148,6 @@ class EventStream(Response):
             return b""
         except Exception as error:
             return sse.frame(refusal_for(error, generation.call.http_id).body)
-
-    def _chunks(self, placed: Placed) -> bytes:
-        """A delta, framed."""
-        place, delta = placed
-        return b"".join(map(sse.frame, self._reply.chunks(place, delta)))
 
     async def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
@@ -167,7 +162,3 @@ class EventStream(Response):
                 await self._first
         await self._deltas.aclose()
         self._running.close()
-
-
-async def _next(deltas: AsyncIterator[Placed]) -> Placed:
-    return await anext(deltas)

@@ -13,10 +13,9 @@ from starlette.responses import JSONResponse, Response
 from jitney.errors import InvalidRequest
 from jitney.server import limits
 from jitney.server.call import Call
-from jitney.server.error_object import Error, Refusal
+from jitney.server.error_object import Error
 from jitney.server.generation import Generation
-from jitney.server.health import Health
-from jitney.server.http.paths import instead_of
+from jitney.server.http.disconnect import unless_left
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
@@ -30,10 +29,9 @@ from jitney.server.openai.translate import (
     prepare_completion,
 )
 from jitney.server.responses import EventStream, whole_response
-from jitney.server.service import Service
+from jitney.server.service import Health, Service
 
 Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
-AnyBody = TypeVar("AnyBody", bound=Strict)
 AnyCompletion = TypeVar("AnyCompletion", CompletionBody, ChatBody)
 Made = TypeVar("Made")
 
@@ -74,14 +72,14 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/v1/completions", **describe_body(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
-        body = await _read(service, request, CompletionBody)
-        return await _complete(service, request, body, prepare_completion, CompletionChoices)
+        return await _complete(
+            service, request, CompletionBody, CompletionChoices, prepare_completion
+        )
 
     @router.post("/v1/chat/completions", **describe_body(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
-        body = await _read(service, request, ChatBody)
-        return await _complete(service, request, body, prepare_chat, ChatChoices)
+        return await _complete(service, request, ChatBody, ChatChoices, prepare_chat)
 
     @router.post("/tokenize", **describe_body(TokenizeBody))
     async def tokenize(request: Request) -> Response:
@@ -172,22 +170,30 @@ async def _read(service: Service, request: Request, kind: type[Body]) -> Body:
 
 
 async def _run(
-    service: Service,
-    request: Request,
-    body: AnyBody,
-    make: Callable[[Service, AnyBody, Call], Made],
+    service: Service, request: Request, body: Body, make: Callable[[Service, Body, Call], Made]
 ) -> Made:
+    """Call `make` in a worker thread and return its result, unless the client leaves first.
+
+    Raises Draining, ClientLeft, and DeadlineExceeded when it is not done in time.
+    """
     call = Call.of(request.scope)
-    return await service.run_in_thread(call, partial(make, service, body, call), request.receive)
+    left_s = call.left_s(service.clock.now())
+    line = (call.caller.name, call.is_large)
+    work = service.worker_threads.submit(line, partial(make, service, body, call))
+    try:
+        return await unless_left(work, request.receive, left_s)
+    finally:
+        call.is_wanted = False
 
 
 async def _complete(
     service: Service,
     request: Request,
-    body: AnyCompletion,
+    kind: type[AnyCompletion],
+    choices: type[CompletionChoices] | type[ChatChoices],
     make: Callable[[Service, AnyCompletion, Call], PreparedCall],
-    kind: type[CompletionChoices] | type[ChatChoices],
 ) -> Response:
+    body = await _read(service, request, kind)
     call = Call.of(request.scope)
     call.user = body.user
     if body.deadline_ms is not None:
@@ -196,7 +202,7 @@ async def _complete(
     call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
     prepared = await _run(service, request, body, make)
     traits = service.engine.backend.traits
-    reply = Reply(prepared, service.vocabulary, kind, batch_invariant=traits.batch_invariant)
+    reply = Reply(prepared, service.vocabulary, choices, batch_invariant=traits.batch_invariant)
     generation = Generation(service, prepared, call)
     call.reply_id, call.usages = prepared.id, generation.usages
     if not prepared.streams:
@@ -263,9 +269,3 @@ def _name(service: Service, token: int | None) -> str | None:
     if token is None:
         return None
     return service.vocabulary.pieces[token].decode("utf-8", errors="replace")
-
-
-def not_found(path: str) -> Refusal:
-    """The error for an unknown path. It names the right one, if that is known."""
-    instead = instead_of(path) or "/openapi.json lists those there are"
-    return Refusal("not_found", f"There is nothing at this path; {instead}.")

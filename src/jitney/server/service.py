@@ -6,10 +6,8 @@ threads, the bodies, and the calls that are being answered.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
-
-from starlette.types import Receive
 
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Key, ServeSettings
@@ -23,13 +21,21 @@ from jitney.server.admission.billing import Billing
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.worker_threads import WorkerThreads
-from jitney.server.call import Call
-from jitney.server.health import Health, health_of
 from jitney.server.http.body_reader import BodyReader
-from jitney.server.http.disconnect import unless_left
 from jitney.text.chat_template import ChatTemplate
 
-Made = TypeVar("Made")
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the server can do its work: a status and, unless it is ok, the reason."""
+
+    status: str
+    reason: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the server can do its work."""
+        return self.status == "ok"
 
 
 class Service:
@@ -81,26 +87,26 @@ class Service:
         return self.settings.served_model_name[0]
 
     def health(self) -> Health:
-        """Whether work gets done."""
-        return health_of(self.engine, self.settings.stall_timeout)
+        """Whether work gets done. A server that drains is healthy. Any thread."""
+        engine = self.engine
+        if engine.state is EngineState.STOPPED:
+            return Health("stopped", "The engine has stopped; its log says why.")
+        if not engine.is_backend_ready:
+            return Health("restarting", "The backend was lost and is being started again.")
+        stalled_s = engine.stalled_s
+        if stalled_s > self.settings.stall_timeout:
+            return Health(
+                "stalled",
+                f"No forward pass has ended for {stalled_s:.0f} s, "
+                f"and {engine.stats().live_requests} requests wait for one.",
+            )
+        return Health("ok")
 
     def readiness(self) -> Health:
         """Whether the server accepts new work."""
         if self.admission.is_draining or self.engine.state is EngineState.DRAINING:
             return Health("draining", "The server is shutting down.")
         return self.health()
-
-    async def run_in_thread(self, call: Call, make: Callable[[], Made], receive: Receive) -> Made:
-        """Call `make` in a worker thread and return its result, unless the client leaves first.
-
-        Raises Draining, ClientLeft, and DeadlineExceeded when it is not done in time.
-        """
-        left_s = call.left_s(self.clock.now())
-        work = self.worker_threads.submit((call.caller.name, call.is_large), make)
-        try:
-            return await unless_left(work, receive, left_s)
-        finally:
-            call.is_wanted = False
 
     def drain(self) -> None:
         """Refuse new work, also bodies on their way in. Accepted work goes on."""

@@ -167,13 +167,14 @@ class Caller:
 class KeyRing:
     """All keys. Only digests are compared, so the time of a check tells nothing about a key."""
 
-    def __init__(
-        self, keys: tuple[Key, ...], clock: Clock, engine: SchedulerSettings | None = None
-    ) -> None:
-        self._callers = [(_digest(key.secret.encode()), _caller(key, clock)) for key in keys]
-        if engine is not None:
-            for key, (_, caller) in zip(keys, self._callers, strict=True):
-                caller.share = share_of(key, engine, is_alone=len(keys) == 1)
+    def __init__(self, keys: tuple[Key, ...], clock: Clock, engine: SchedulerSettings) -> None:
+        self._callers: list[tuple[bytes, Caller]] = []
+        for key in keys:
+            requests = _bucket(key.requests_per_minute, clock)
+            tokens = _bucket(key.tokens_per_minute, clock)
+            share = share_of(key, engine, is_alone=len(keys) == 1)
+            caller = Caller(key, requests, tokens, share)
+            self._callers.append((_digest(key.secret.encode()), caller))
         self._anyone = Caller()
 
     @property
@@ -181,11 +182,11 @@ class KeyRing:
         """Whether no key is needed."""
         return not self._callers
 
-    def caller(self, authorization: bytes | None) -> Caller:
+    def caller(self, authorization: bytes) -> Caller:
         """The caller with this header. Raises Refusal with status 401."""
         if self.is_open:
             return self._anyone
-        scheme, _, secret = (authorization or b"").partition(b" ")
+        scheme, _, secret = authorization.partition(b" ")
         secret = secret.strip()
         if scheme.lower() != b"bearer" or not secret:
             raise Refusal(
@@ -231,9 +232,5 @@ def _digest(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
 
 
-def _caller(key: Key, clock: Clock) -> Caller:
-    return Caller(
-        key,
-        None if key.requests_per_minute is None else Bucket(key.requests_per_minute, clock),
-        None if key.tokens_per_minute is None else Bucket(key.tokens_per_minute, clock),
-    )
+def _bucket(per_min: float | None, clock: Clock) -> Bucket | None:
+    return None if per_min is None else Bucket(per_min, clock)

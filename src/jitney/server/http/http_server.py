@@ -37,6 +37,7 @@ class HttpServer(uvicorn.Server):
         shutdown_s: int,
         read_timeout: float,
         response_listeners: Sequence[Callable[[str, int, str | None], None]],
+        on_started: Callable[[], None],
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -52,13 +53,14 @@ class HttpServer(uvicorn.Server):
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
         self._read_timeout = read_timeout
         self._response_listeners = response_listeners
-        self._rounds: Rounds | None = None
+        self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take connections."""
-        self._rounds = Rounds(asyncio.get_running_loop())
+        self._rounds = Rounds(asyncio.get_running_loop().call_soon)
         self._acceptor.open()
         await super().startup(sockets=[])
+        self._on_started()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
@@ -85,7 +87,6 @@ class HttpServer(uvicorn.Server):
         return [each for each in self.server_state.connections if isinstance(each, GuardedProtocol)]
 
     def _make_protocol(self) -> GuardedProtocol:
-        assert self._rounds is not None, "Connections come after the start"
         return GuardedProtocol(
             self.config, self.server_state, app_state={}, rounds=self._rounds, note=self._note
         )

@@ -115,9 +115,9 @@ class LogWriter(logging.Handler):
         self._writer.wait_written(limits.LOG_END_S_MAX)
 
     def _report(self, count: int) -> str:
-        said = {"msg": "%d lines of the log were dropped: they found no room", "args": (count,)}
-        level = {"levelno": logging.WARNING, "levelname": "WARNING", "name": "jitney.server"}
-        return self.format(logging.makeLogRecord({**said, **level}))
+        message = "%d lines of the log were dropped: they found no room"
+        name, level = "jitney.server", logging.WARNING
+        return self.format(logging.LogRecord(name, level, "", 0, message, (count,), None))
 
 
 def _bytes_of(line: str) -> bytes:

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from typing import Any
 
 import h11
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -72,12 +72,12 @@ class GuardedProtocol(H11Protocol):
         self,
         *args: Any,  # Any: as uvicorn's
         rounds: Rounds,
-        note: Callable[[Refusal], None] | None = None,
+        note: Callable[[Refusal], None],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._note = note
-        self.app = _with_extensions(self.app, self)
+        self.app = self._call_app
         self.conn = StrictConnection(rounds)
         self.state: ConnectionState | None = None
         self._rounds = rounds
@@ -174,6 +174,14 @@ class GuardedProtocol(H11Protocol):
             self.cycle.keep_alive = False
         else:
             self.transport.close()
+
+    async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the app use the connection directly."""
+        scope["extensions"] = {"jitney.must_end": self.must_end}
+        if scope["http_version"] == "1.1":
+            # In HTTP/1.0 a body without a length has no chunks.
+            scope["extensions"]["jitney.write_piece"] = self.write_piece
+        await self.config.loaded_app(scope, receive, send)
 
     def must_end(self) -> bool:
         """Whether an answer that begins now is the last one of its connection."""
@@ -276,8 +284,7 @@ class GuardedProtocol(H11Protocol):
             (b"connection", b"close"),
             *((name.encode(), value.encode()) for name, value in refusal.headers.items()),
         ]
-        if self._note is not None:
-            self._note(refusal)
+        self._note(refusal)
         try:
             for event in (
                 h11.Response(status_code=refusal.status, headers=headers),
@@ -292,12 +299,10 @@ class GuardedProtocol(H11Protocol):
         cycle, theirs = self.cycle, self.conn.their_state
         if self._is_lingering:
             return ConnectionState.LINGER
-        if cycle is None or (cycle.response_complete and theirs is h11.IDLE):
-            return (
-                ConnectionState.HEAD
-                if cycle is None or self.conn.held_count
-                else ConnectionState.IDLE
-            )
+        if cycle is None:
+            return ConnectionState.HEAD
+        if cycle.response_complete and theirs is h11.IDLE:
+            return ConnectionState.HEAD if self.conn.held_count else ConnectionState.IDLE
         if theirs is h11.SEND_BODY:
             return ConnectionState.REST if cycle.response_complete else ConnectionState.BODY
         return ConnectionState.RESPONSE
@@ -426,16 +431,3 @@ def _has_left(connection: socket.socket | None) -> bool:
         return bool(poll.poll(0))
     except (OSError, ValueError):
         return True
-
-
-def _with_extensions(app: ASGIApp, protocol: GuardedProtocol) -> ASGIApp:
-    async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            offered = scope.setdefault("extensions", {})
-            offered["jitney.must_end"] = protocol.must_end
-            if scope["http_version"] == "1.1":
-                # In HTTP/1.0 a body without a length has no chunks.
-                offered["jitney.write_piece"] = protocol.write_piece
-        await app(scope, receive, send)
-
-    return call

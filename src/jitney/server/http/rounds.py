@@ -6,20 +6,15 @@ those that go on. Each gets half of the work. Event loop.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from jitney.server import limits
-
-
-class _Loop(Protocol):
-    def call_soon(self, callback: Callable[[], None], /) -> object: ...
 
 
 class Rounds:
     """What is left of this round, and the callbacks of the next one, in order."""
 
-    def __init__(self, loop: _Loop) -> None:
-        self._loop = loop
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
         self._left = limits.STEPS_PER_ROUND
         # With the bytes that each holds in memory meanwhile.
         self._first: dict[Callable[[], None], int] = {}
@@ -59,7 +54,7 @@ class Rounds:
     def _call(self) -> None:
         if not self._is_called:
             self._is_called = True
-            self._loop.call_soon(self._begin)
+            self._call_soon(self._begin)
 
     def _begin(self) -> None:
         self._is_called = False

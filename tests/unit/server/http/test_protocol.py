@@ -69,7 +69,9 @@ def made(transport: Transport, clock: Clock) -> GuardedProtocol:
     """A connection."""
     config = uvicorn.Config(FastAPI(), log_config=None, ws="none")
     config.load()
-    protocol = GuardedProtocol(config, ServerState(), {}, clock, rounds=Rounds(clock))
+    protocol = GuardedProtocol(
+        config, ServerState(), {}, clock, rounds=Rounds(clock.call_soon), note=print
+    )
     protocol.connection_made(transport)
     return protocol
 

@@ -28,7 +28,7 @@ class Loop:
 def test_a_round_has_an_end_and_those_who_wait_go_on_in_turn() -> None:
     """Guards everybody else: in each round no more than so much is read, in turns."""
     loop = Loop()
-    rounds, log = Rounds(loop), list[str]()
+    rounds, log = Rounds(loop.call_soon), list[str]()
     share = limits.STEPS_PER_ROUND // 2
 
     def sender(name: str, left: int) -> Callable[[], None]:
@@ -54,7 +54,7 @@ def test_a_round_has_an_end_and_those_who_wait_go_on_in_turn() -> None:
 def test_those_who_begin_do_not_wait_for_all_who_go_on() -> None:
     """Guards small requests: the two lines take turns, however long one of them is."""
     loop = Loop()
-    rounds, log = Rounds(loop), list[int]()
+    rounds, log = Rounds(loop.call_soon), list[int]()
     for at in range(4):
         assert not rounds.is_crowded
         rounds.wait(partial(log.append, at), is_begun=True, held_bytes=limits.READS_BYTES_MAX // 4)
@@ -68,7 +68,7 @@ def test_those_who_begin_do_not_wait_for_all_who_go_on() -> None:
 def test_the_two_lines_share_steps_and_not_turns() -> None:
     """Guards small requests: beside large ones as many are read as take as long."""
     loop = Loop()
-    rounds, counts = Rounds(loop), {1: 0, 64: 0}
+    rounds, counts = Rounds(loop.call_soon), {1: 0, 64: 0}
 
     def sender(steps: int) -> Callable[[], None]:
         def go_on() -> None:
@@ -90,7 +90,7 @@ def test_the_two_lines_share_steps_and_not_turns() -> None:
 def test_what_was_too_much_is_missing_in_the_next_round() -> None:
     """Guards the bound where one step is a large one."""
     loop = Loop()
-    rounds = Rounds(loop)
+    rounds = Rounds(loop.call_soon)
     rounds.take(2 * limits.STEPS_PER_ROUND + 1)
     assert rounds.is_over
     for is_over in (True, False, False):
@@ -102,7 +102,7 @@ def test_what_was_too_much_is_missing_in_the_next_round() -> None:
 def test_who_has_left_is_not_called() -> None:
     """Guards connections that are gone."""
     loop = Loop()
-    rounds, log = Rounds(loop), list[int]()
+    rounds, log = Rounds(loop.call_soon), list[int]()
     calls = [partial(log.append, at) for at in range(3)]
     for each in calls:
         rounds.wait(each, is_begun=False)
@@ -114,7 +114,7 @@ def test_who_has_left_is_not_called() -> None:
 def test_one_that_fails_does_not_keep_the_others_waiting() -> None:
     """Guards everybody else in the line: want of memory may come up anywhere."""
     loop = Loop()
-    rounds, log = Rounds(loop), list[str]()
+    rounds, log = Rounds(loop.call_soon), list[str]()
 
     def fail() -> None:
         raise MemoryError
@@ -129,7 +129,7 @@ def test_one_that_fails_does_not_keep_the_others_waiting() -> None:
 
 def test_what_left_is_not_held_any_more() -> None:
     """Guards the bound: who goes, or asks twice, is counted once."""
-    rounds = Rounds(Loop())
+    rounds = Rounds(Loop().call_soon)
     for read in (print, print):
         rounds.wait(read, is_begun=True, held_bytes=limits.READS_BYTES_MAX // 2)
     assert not rounds.is_crowded

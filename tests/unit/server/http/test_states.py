@@ -100,8 +100,10 @@ class Connection:
         )
         config.load()
         self.loop, self.transport = loop or Loop(), Transport()
-        self.rounds = rounds or Rounds(self.loop)
-        self.protocol = GuardedProtocol(config, ServerState(), {}, self.loop, rounds=self.rounds)
+        self.rounds = rounds or Rounds(self.loop.call_soon)
+        self.protocol = GuardedProtocol(
+            config, ServerState(), {}, self.loop, rounds=self.rounds, note=print
+        )
         self.protocol.connection_made(self.transport)
 
     async def send(self, data: bytes) -> None:
@@ -195,7 +197,7 @@ def test_those_who_are_late_together_are_ended_in_turns() -> None:
 
     async def live() -> None:
         loop = Loop()
-        rounds = Rounds(loop)
+        rounds = Rounds(loop.call_soon)
         late = [Connection(loop, rounds) for _ in range(100)]
         for each in late:
             each.protocol.data_received(b"G")
