@@ -18,7 +18,7 @@ from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Delta, Usage
 from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
-from jitney.server.admission.live_calls import Handles, Wait
+from jitney.server.admission.live_calls import Handles, LiveRequest
 from jitney.server.call import Call
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.http.disconnect import wait_disconnect
@@ -38,7 +38,7 @@ class Generation:
         self.service = service
         self.prepared = prepared
         self.call = call
-        self._waits = [Wait(request.id) for request in prepared.requests]
+        self._requests: list[LiveRequest] = []
         self._handles: Handles = []
 
     @contextlib.contextmanager
@@ -52,10 +52,9 @@ class Generation:
         """
         service, due_at = self.service, self.call.due_at
         with contextlib.ExitStack() as stack:
+            name = self.call.caller.name
             stack.enter_context(
-                service.live_calls.registered(
-                    self.call.caller.name, self.prepared.id, self._handles, self._waits
-                )
+                service.live_calls.registered(name, self.prepared.id, self._handles)
             )
             if due_at is not None:
                 # The engine itself may be busy with a batch or a new backend.
@@ -71,7 +70,7 @@ class Generation:
     def _send(self) -> None:
         service, prepared = self.service, self.prepared
         requests = prepared.requests
-        service.billing.reserve(requests, self.call.caller)
+        self._requests = service.live_calls.reserve(requests, self.call.caller)
         try:
             for request in requests:
                 handle = service.engine.send(
@@ -83,7 +82,7 @@ class Generation:
                 self._handles.append(handle)
         except BaseException:
             for request in requests[len(self._handles) :]:
-                service.billing.release(request.id)
+                service.live_calls.release(request.id)
             raise
 
     async def _watch(self, receive: Receive, ping: Callable[[], Awaitable[None]] | None) -> None:
@@ -102,7 +101,7 @@ class Generation:
     @property
     def is_accepted(self) -> bool:
         """Whether the engine has accepted all requests."""
-        return all(each.is_accepted for each in self._waits)
+        return all(each.queue_position is not None for each in self._requests)
 
     async def answers(self) -> list[Answer]:
         """All answers, when they are complete. Raises the error of any request."""
@@ -114,7 +113,7 @@ class Generation:
 
     def deltas(self) -> AsyncGenerator[Placed, None]:
         """Deltas of all requests as they come. Raises the error of any request at the end."""
-        return self._read(0) if len(self._waits) == 1 else self._read_all()
+        return self._read(0) if len(self.prepared.requests) == 1 else self._read_all()
 
     async def _wait_accepted(self) -> None:
         """Wait until the engine has accepted all of several requests. Raises any refusal."""
@@ -178,10 +177,11 @@ class Generation:
     def queue_headers(self) -> dict[str, str]:
         """The place in the queue at acceptance, and the wait for the first slot once it is over."""
         headers: dict[str, str] = {}
-        positions = [each.queue_position for each in self._waits if each.queue_position is not None]
+        live = self._requests
+        positions = [each.queue_position for each in live if each.queue_position is not None]
         if positions:
             headers["x-jitney-queue-position"] = str(min(positions))
-        waits = [each.waited_ms for each in self._waits if each.waited_ms is not None]
+        waits = [each.waited_ms for each in live if each.waited_ms is not None]
         if waits:
             headers["x-jitney-queue-ms"] = f"{max(waits):.1f}"
         return headers

@@ -1,6 +1,6 @@
 """One engine behind HTTP, with what every endpoint needs: `Service`. Event loop.
 
-It holds the parts together: who may call (`keys`), how much (`admission`, `billing`), the worker
+It holds the parts together: who may call (`keys`), how much (`admission`), the worker
 threads, the bodies, and the calls that are being answered.
 """
 
@@ -17,7 +17,6 @@ from jitney.engine.engine import Engine, EngineState
 from jitney.engine.request_factory import RequestFactory
 from jitney.server import limits
 from jitney.server.admission.admission import Admission
-from jitney.server.admission.billing import Billing
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.worker_threads import WorkerThreads
@@ -59,8 +58,7 @@ class Service:
         self.clock = clock or SystemClock()
         self.keys = KeyRing(keys, self.clock, engine.settings)
         self.admission = Admission(engine, self.body_limit)
-        self.billing = Billing(self.model_len_max)
-        self.live_calls = LiveCalls()
+        self.live_calls = LiveCalls(self.model_len_max)
         self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
         self.bodies = BodyReader(self.body_limit)
         self.response_listeners: list[Callable[[str, int, str | None], None]] = []
@@ -69,7 +67,6 @@ class Service:
         self.created = now_s()
         self.is_stopping = False
         engine.observe(self.live_calls.take)
-        engine.observe(self.billing.take)
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -18,7 +18,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Delta
 from jitney.server import limits
 from jitney.server.http.protocol import GuardedProtocol
-from jitney.server.responses import EventStream
+from jitney.server.openai.replies import Reply
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -140,13 +140,13 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
 ) -> None:
     """Guards everyone else: twelve who had read nothing left, and all of it was written out."""
     made: list[bool] = []
-    chunks = EventStream._chunks
+    chunks = Reply.chunks
 
-    def counted(stream: EventStream, placed: tuple[int, Delta]) -> bytes:
+    def counted(reply: Reply, place: int, delta: Delta) -> list[dict[str, Any]]:
         made.append(True)
-        return chunks(stream, placed)
+        return chunks(reply, place, delta)
 
-    monkeypatch.setattr(EventStream, "_chunks", counted)
+    monkeypatch.setattr(Reply, "chunks", counted)
     server = start(World(backend=replace(SLOW, tick_s=0.002), unsent_bytes_max=16_384))
     body = {"prompt": "a", "stream": True, "logprobs": 5, "max_tokens": 1000, "ignore_eos": True}
     body["n"] = 4
