@@ -74,7 +74,7 @@ def serve(
     )
     service = Service(assembly.engine, assembly.request_factory, assembly.template, settings, keys)
     monitor = Monitor(assembly.engine, service.model_name, otlp_endpoint=serving.otlp_endpoint)
-    monitor.metrics.attach_log(lambda: log.dropped_count)
+    monitor.metrics.attach_log(lambda: log.lines.dropped_count)
     # A `LineWriter` does not block if nobody reads.
     output = LineWriter(STDOUT, "{} lines were dropped".format)
     try:

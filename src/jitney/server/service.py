@@ -54,7 +54,11 @@ class Service:
         self.template = template
         assert settings.served_model_name, "A model has a name"
         self.settings = settings
-        self.body_limit = settings.body_limit or body_limit_for(engine.settings.model_len_max)
+        self.model_name = settings.served_model_name[0]
+        """What replies call the model."""
+        self.model_len_max = engine.settings.model_len_max
+        """The longest sequence, prompt and completion together."""
+        self.body_limit = settings.body_limit or body_limit_for(self.model_len_max)
         self.clock = clock or SystemClock()
         self.keys = KeyRing(keys, self.clock, engine.settings)
         self.admission = Admission(engine, self.body_limit)
@@ -72,16 +76,6 @@ class Service:
     def vocabulary(self) -> Vocabulary:
         """The tokens of the model."""
         return self.engine.backend.vocabulary
-
-    @property
-    def model_len_max(self) -> int:
-        """The longest sequence, prompt and completion together."""
-        return self.engine.settings.model_len_max
-
-    @property
-    def model_name(self) -> str:
-        """What replies call the model."""
-        return self.settings.served_model_name[0]
 
     def health(self) -> Health:
         """Whether work gets done. A server that drains is healthy. Any thread."""

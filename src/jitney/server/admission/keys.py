@@ -37,15 +37,11 @@ class Bucket:
         self.per_min = per_min
         self._per_s = per_min / 60.0
         self._full = max(per_min, 1.0)
+        self.amount_max = max(self._per_s * RETRY_AFTER_S_MAX, 1.0)
         self._clock = clock
         self._level = self._full
         self._filled_at = clock.now()
         self._lock = threading.Lock()
-
-    @property
-    def amount_max(self) -> float:
-        """The most that may be taken at once."""
-        return max(self._per_s * RETRY_AFTER_S_MAX, 1.0)
 
     def wait_s(self, amount: float = 1.0) -> float:
         """Seconds until this much may be taken; 0 if it may be taken now."""

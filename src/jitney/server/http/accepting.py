@@ -40,14 +40,10 @@ class Acceptor:
         self._listener = listener
         self._make_protocol = make_protocol
         self._connections = connections
-        self._arriving: set[asyncio.Task[None]] = set()
+        self.arriving: set[asyncio.Task[None]] = set()
+        """Connections that were accepted and have no protocol yet."""
         self._retry: asyncio.TimerHandle | None = None
         """Set from the first connection that could not be accepted to the next one that is."""
-
-    @property
-    def arriving_count(self) -> int:
-        """Connections that were accepted and have no protocol yet."""
-        return len(self._arriving)
 
     def open(self) -> None:
         """Accept connections; the socket must be listening."""
@@ -60,15 +56,15 @@ class Acceptor:
         if self._retry is not None:
             self._retry.cancel()
         self._listener.close()
-        if self._arriving:
-            await asyncio.wait(self._arriving)
+        if self.arriving:
+            await asyncio.wait(self.arriving)
 
     def _watch(self) -> None:
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         # Beyond the limit accept one at a time: to refuse a connection takes an open file.
-        room = connections_max() - len(self._connections) - self.arriving_count
+        room = connections_max() - len(self._connections) - len(self.arriving)
         for _ in range(max(1, min(limits.ACCEPTS_PER_ROUND, room))):
             try:
                 connection, _ = self._listener.accept()
@@ -85,8 +81,8 @@ class Acceptor:
     def _begin(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         arrival = asyncio.create_task(self._hand_over(connection))
-        self._arriving.add(arrival)
-        arrival.add_done_callback(self._arriving.discard)
+        self.arriving.add(arrival)
+        arrival.add_done_callback(self.arriving.discard)
 
     async def _hand_over(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -29,15 +29,11 @@ class LineWriter:
         self._held_bytes = 0
         """What waits, and what is being written."""
         self._is_full = False
-        self._dropped_count = 0
+        self.dropped_count = 0
+        """Lines that were never written."""
         self._reported_count = 0
         # A daemon: the process must not wait for a reader that does not read.
         threading.Thread(target=self._run, name="jitney-lines", daemon=True).start()
-
-    @property
-    def dropped_count(self) -> int:
-        """Lines that were never written."""
-        return self._dropped_count
 
     def put(self, line: str) -> None:
         """Write a line soon, if there is room for it."""
@@ -47,7 +43,7 @@ class LineWriter:
             # nothing waits.
             if self._is_full or self._held_bytes + len(content) > limits.LOG_BYTES_MAX:
                 self._is_full = True
-                self._dropped_count += 1
+                self.dropped_count += 1
                 return
             self._lines.append(content)
             self._held_bytes += len(content)
@@ -66,10 +62,10 @@ class LineWriter:
             is_written = self._write(content)
             with self._changed:
                 if not is_written:
-                    self._dropped_count += 1
+                    self.dropped_count += 1
                 if not self._lines:
                     self._is_full = False
-                unreported_count = self._dropped_count - self._reported_count
+                unreported_count = self.dropped_count - self._reported_count
                 is_due = is_written and unreported_count > 0 and not self._lines
             if is_due and self._write(_bytes_of(self._report(unreported_count))):
                 self._reported_count += unreported_count
@@ -96,23 +92,18 @@ class LogWriter(logging.Handler):
 
     def __init__(self, file: int = STDERR) -> None:
         super().__init__()
-        self._writer = LineWriter(file, self._report)
-
-    @property
-    def dropped_count(self) -> int:
-        """Lines of the log that were never written."""
-        return self._writer.dropped_count
+        self.lines = LineWriter(file, self._report)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record."""
         try:
-            self._writer.put(self.format(record))
+            self.lines.put(self.format(record))
         except Exception:  # As the standard library does it: a bad record is no failure of ours.
             self.handleError(record)
 
     def flush(self) -> None:
         """Wait a moment until all lines are written."""
-        self._writer.wait_written(limits.LOG_END_S_MAX)
+        self.lines.wait_written(limits.LOG_END_S_MAX)
 
     def _report(self, count: int) -> str:
         message = "%d lines of the log were dropped: they found no room"

@@ -112,7 +112,7 @@ class GuardedProtocol(H11Protocol):
             return
         self.conn.receive_data(data)
         if self._is_responding:
-            if self.conn.held_count > limits.HEADER_BYTES_MAX:
+            if len(self.conn.held) > limits.HEADER_BYTES_MAX:
                 self.transport.abort()
         elif not self.flow.is_held:
             self.handle_events()
@@ -141,7 +141,7 @@ class GuardedProtocol(H11Protocol):
 
     def _wait_round(self) -> None:
         """Let others have their turn. New bytes stay in the system's buffer meanwhile."""
-        held_bytes = self.conn.held_count
+        held_bytes = len(self.conn.held)
         if self._rounds.is_crowded and held_bytes > limits.BODY_BYTES_SPARED:
             message = "The server reads as many large bodies as it may; try again later."
             self.conn.refusal = _try_later(message, code="too_many_bodies")
@@ -165,7 +165,7 @@ class GuardedProtocol(H11Protocol):
         elif not self.cycle.more_body or not self.conn.is_short:
             self.linger()
         self._enter_state()
-        if self.conn.held_count:
+        if self.conn.held:
             self.handle_events()
 
     def shutdown(self) -> None:
@@ -262,7 +262,7 @@ class GuardedProtocol(H11Protocol):
     def _drop_unread(self) -> None:
         """Free what nobody reads. The objects refer to each other, and the garbage collector
         runs seldom."""
-        self.conn.forget()
+        self.conn.held.clear()
         if self.cycle is not None:
             self.cycle.body.clear()
 
@@ -302,7 +302,7 @@ class GuardedProtocol(H11Protocol):
         if cycle is None:
             return ConnectionState.HEAD
         if cycle.response_complete and theirs is h11.IDLE:
-            return ConnectionState.HEAD if self.conn.held_count else ConnectionState.IDLE
+            return ConnectionState.HEAD if self.conn.held else ConnectionState.IDLE
         if theirs is h11.SEND_BODY:
             return ConnectionState.REST if cycle.response_complete else ConnectionState.BODY
         return ConnectionState.RESPONSE
@@ -336,7 +336,7 @@ class GuardedProtocol(H11Protocol):
         if self.state is ConnectionState.HEAD and self.flow.is_held:
             # Its bytes wait to be read; their turn comes soon.
             self._timer = self.loop.call_later(limits.HEADER_S_MAX, self._time_out)
-        elif self.state is ConnectionState.HEAD and self.conn.held_count:
+        elif self.state is ConnectionState.HEAD and self.conn.held:
             message = f"The headers did not arrive within {limits.HEADER_S_MAX:g} s."
             self._rounds.take(limits.STEPS_PER_REQUEST)
             self._write_refusal(Refusal("request_timeout", message))

@@ -38,31 +38,23 @@ class StrictConnection(h11.Connection):
         """Whether there may be more to read, in the next round."""
         self.is_short = True
         """Whether the rest of the body is short and certain to come, so that we read it."""
+        self.held = bytearray()
+        """What has come and is not read yet."""
         self._rounds = rounds
         self._steps_left = 0
-        self._held = bytearray()
         self._head_bytes = 0
         self._chunks: ChunkedBody | None = None
         self._body_bytes = 0
         self._length_left = 0
 
     @property
-    def held_count(self) -> int:
-        """Bytes that have come and are not read yet."""
-        return len(self._held)
-
-    @property
     def has_begun(self) -> bool:
         """Whether anything was read of this share."""
         return self._steps_left < limits.STEPS_PER_SHARE
 
-    def forget(self) -> None:
-        """Keep nothing that was not read."""
-        self._held.clear()
-
     def receive_data(self, data: bytes) -> None:
         """Keep what has come until it is read."""
-        self._held += data
+        self.held += data
 
     def begin(self) -> None:
         """From here on, a share of this round is read."""
@@ -107,7 +99,7 @@ class StrictConnection(h11.Connection):
 
     def _feed_head(self) -> bool:
         """Give h11 the headers when they are whole."""
-        held = self._held
+        held = self.held
         if not held:
             return False
         end = held.find(b"\r\n\r\n", 0, limits.HEADER_BYTES_MAX)
@@ -140,11 +132,11 @@ class StrictConnection(h11.Connection):
             return self._feed_chunks(self._chunks)
         if self._length_left == 0:
             return True
-        piece = bytes(self._held[: min(self._length_left, limits.PIECE_BYTES_MAX)])
+        piece = bytes(self.held[: min(self._length_left, limits.PIECE_BYTES_MAX)])
         if not piece:
             return False
         super().receive_data(piece)
-        del self._held[: len(piece)]
+        del self.held[: len(piece)]
         self._length_left -= len(piece)
         return True
 
@@ -152,7 +144,7 @@ class StrictConnection(h11.Connection):
         if chunks.is_over:
             return True
         try:
-            piece = chunks.take(self._held)
+            piece = chunks.take(self.held)
         except BadChunk as error:
             raise self._refused(_no_http(str(error))) from None
         self._body_bytes += len(piece)

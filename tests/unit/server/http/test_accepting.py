@@ -66,7 +66,7 @@ async def _close_on_arrival() -> int:
         for _ in range(3):
             stack.enter_context(socket.socket()).connect(listener.getsockname())
         async with asyncio.timeout(WAIT_S):
-            while not acceptor.arriving_count:  # noqa: ASYNC110, it has no event
+            while not acceptor.arriving:  # noqa: ASYNC110, it has no event
                 await asyncio.sleep(0)
         await acceptor.close()
         return len(connections)
