@@ -148,7 +148,7 @@ class Error(BaseModel):
 
 
 class Refusal(Exception):
-    """An HTTP answer that is an error. Its code decides its status and its type."""
+    """An HTTP response that is an error. Its code decides its status and its type."""
 
     def __init__(
         self,
@@ -216,4 +216,4 @@ def sentence(text: str) -> str:
 
 
 class ClientLeft(Exception):
-    """The client closed the connection: nobody reads an answer."""
+    """The client closed the connection: nobody reads a response."""

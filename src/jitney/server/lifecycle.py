@@ -2,7 +2,7 @@
 
     signal -> /ready answers 503, new work is refused, running work goes on
     nothing runs, or its time is over -> the engine ends, running requests get an error
-    all callers have their answers, or a few seconds passed -> the socket is closed
+    all callers have their responses, or a few seconds passed -> the socket is closed
 
 A second signal ends the waiting, unless it is SIGHUP: a closing terminal sends two. Under nohup
 SIGHUP is ignored. If the engine stops by itself, the server ends too, once its callers have their

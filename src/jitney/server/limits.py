@@ -143,7 +143,7 @@ this time, the caller gets its error anyway."""
 
 LINGER_S_MAX = 2.0
 """How long a client may finish sending a body that was answered early. A client that is cut while
-it sends may lose the answer."""
+it sends may lose the response."""
 
 REST_BYTES_MAX = 65_536
 """A body up to this size that was answered early is skipped, and its connection kept. Most clients

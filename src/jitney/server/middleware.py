@@ -30,7 +30,7 @@ _VALID_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.REQUEST_ID_CHARACTERS_MAX}}}")
 
 
 class RequestContext:
-    """Outermost: gives every answer an id and one log line, and catches every exception."""
+    """Outermost: gives every response an id and one log line, and catches every exception."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app

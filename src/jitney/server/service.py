@@ -66,7 +66,7 @@ class Service:
         self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
         self.bodies = BodyReader(self.body_limit)
         self.response_listeners: list[Callable[[str, int, str | None], None]] = []
-        """Called for every HTTP answer with its route's pattern, its status, and a refusal's
+        """Called for every HTTP response with its route's pattern, its status, and a refusal's
         reason."""
         self.created = now_s()
         self.is_stopping = False

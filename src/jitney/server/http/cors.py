@@ -26,7 +26,7 @@ EXPOSED = (
     "retry-after",
     "retry-after-ms",
 )
-"""Headers of answers that a page may read."""
+"""Headers of responses that a page may read."""
 
 
 class Cors(CORSMiddleware):
@@ -43,7 +43,7 @@ class Cors(CORSMiddleware):
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """The answer to the request that a browser sends before a call."""
+        """The response to the request that a browser sends before a call."""
         found = super().preflight_response(request_headers).headers
         headers = {name: value for name, value in found.items() if not name.startswith("content-")}
         if not self.is_allowed_origin(request_headers["origin"]):

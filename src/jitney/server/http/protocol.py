@@ -169,7 +169,7 @@ class GuardedProtocol(H11Protocol):
             self.handle_events()
 
     def shutdown(self) -> None:
-        """The server ends: close the connection, after its answer if one is under way."""
+        """The server ends: close the connection, after its response if one is under way."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
         else:
@@ -184,17 +184,17 @@ class GuardedProtocol(H11Protocol):
         await self.config.loaded_app(scope, receive, send)
 
     def must_end(self) -> bool:
-        """Whether an answer that begins now is the last one of its connection."""
+        """Whether a response that begins now is the last one of its connection."""
         return self.cycle.more_body and not self.conn.is_short
 
     def linger(self) -> None:
-        """Send nothing more, and throw away what comes, until the client has read the answer."""
+        """Send nothing more, and throw away what comes, until the client has read the response."""
         if self._is_lingering or self.transport.is_closing():
             return
         self._is_lingering = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            # Nobody reads the rest of its answer.
+            # Nobody reads the rest of its response.
             cycle.disconnected = True
             cycle.waiting_for_100_continue = False
             cycle.message_event.set()
@@ -247,14 +247,14 @@ class GuardedProtocol(H11Protocol):
 
     @property
     def _is_responding(self) -> bool:
-        """Whether a request was read whole, and its answer is not complete."""
+        """Whether a request was read whole, and its response is not complete."""
         cycle = self.cycle
         return cycle is not None and not cycle.more_body and not cycle.response_complete
 
     @property
     def _has_too_much(self) -> bool:
         """Whether too much of a body has come that nobody has read."""
-        # Nobody reads it while the client does not read earlier answers.
+        # Nobody reads it while the client does not read earlier responses.
         is_stuck = self.flow.write_paused
         bytes_max = limits.BODY_BYTES_SPARED if is_stuck else limits.BODY_UNREAD_BYTES_MAX
         return self.cycle is not None and len(self.cycle.body) > bytes_max

@@ -93,7 +93,7 @@ class StrictConnection(h11.Connection):
         self._length_left = 0
         if self._chunks is None:
             self._length_left = int(headers.get(b"content-length", b"0"))
-        # A client that expects `100 Continue` may send nothing after another answer.
+        # A client that expects `100 Continue` may send nothing after another response.
         is_known = self._chunks is None and b"expect" not in headers
         self.is_short = is_known and self._length_left <= limits.REST_BYTES_MAX
 
