@@ -3,12 +3,15 @@
 The status line of a stream waits a moment for the first token, so that an early failure is an HTTP
 status. A later failure is one event, without `[DONE]`.
 
-Tests: tests/e2e/server/test_streaming.py and test_rows_clients.py.
+Tests: tests/unit/server/test_responses.py, tests/e2e/server/test_streaming.py and
+test_rows_clients.py.
 """
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -18,10 +21,25 @@ from jitney.errors import QueueFull
 from jitney.server import limits
 from jitney.server.error_object import ClientLeft
 from jitney.server.generation import Generation, Placed
-from jitney.server.http import sse
 from jitney.server.http.error_response import refusal_for
 from jitney.server.http.json_slices import encode_json
 from jitney.server.openai.replies import Reply
+
+_DONE = b"data: [DONE]\n\n"
+_PING = b": ping\n\n"
+_EVENT_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+"""The last one asks nginx to pass events on as they come."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def frame(value: dict[str, Any]) -> bytes:  # Any: a JSON value
+    """One server-sent event with a JSON object in it."""
+    return b"data: " + _encode(value).encode("utf-8") + b"\n\n"
 
 
 async def whole_response(generation: Generation, reply: Reply, receive: Receive) -> Response:
@@ -67,7 +85,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, generation: Generation, reply: Reply) -> None:
-        super().__init__(headers=sse.HEADERS)
+        super().__init__(headers=_EVENT_HEADERS)
         # The framework set it for an empty body.
         del self.headers["content-length"]
         self._generation = generation
@@ -139,21 +157,21 @@ class EventStream(Response):
             while placed is not None:
                 # Some deltas add nothing yet, such as half a tool call.
                 if chunks := self._reply.chunks(*placed):
-                    await send_body(b"".join(map(sse.frame, chunks)))
+                    await send_body(b"".join(map(frame, chunks)))
                 placed = await anext(self._deltas, None)
             if not generation.prepared.wants_usage:
-                return sse.DONE
-            return sse.frame(self._reply.usage_chunk(generation.usages())) + sse.DONE
+                return _DONE
+            return frame(self._reply.usage_chunk(generation.usages())) + _DONE
         except ClientLeft:
             return b""
         except Exception as error:
-            return sse.frame(refusal_for(error, generation.call.http_id).body)
+            return frame(refusal_for(error, generation.call.http_id).body)
 
     async def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
         idle_s = self._service.clock.now() - self._sent_at
         if self._send is not None and idle_s >= self._service.settings.sse_ping_interval:
-            await self._send(sse.PING)
+            await self._send(_PING)
 
     async def _close(self) -> None:
         if self._first is not None and not self._first.done():

@@ -1,4 +1,4 @@
-"""Tests of `check_body` and `sse`: what a caller is told, and what it can read back."""
+"""Tests of `check_body`: what a caller is told."""
 
 import json
 from typing import Any
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from jitney.server.error_object import Refusal
-from jitney.server.http import sse
 from jitney.server.limits import TOKENS_LISTED_MAX
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
@@ -162,15 +161,3 @@ def test_no_body_is_too_strange(fields: dict[str, Any]) -> None:
     except Refusal as refusal:
         status = refusal.status
     assert status in (200, 400)
-
-
-@given(st.dictionaries(st.text(), st.text()))
-def test_what_is_framed_is_read_back(value: dict[str, str]) -> None:
-    """Guards the stream: no text of a model can end an event or begin another."""
-    framed = sse.frame(value)
-    assert framed.startswith(b"data: ")
-    assert framed.endswith(b"\n\n")
-    inner = framed[len(b"data: ") : -2]
-    assert b"\n" not in inner
-    assert b"\r" not in inner
-    assert json.loads(inner) == value
