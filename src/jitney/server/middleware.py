@@ -38,7 +38,8 @@ class RequestContext:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        call = Call(_http_id(Headers(scope=scope)), self._service.clock.now())
+        headers = Headers(scope=scope)
+        call = Call(_http_id(headers), self._service.clock.now())
         scope.setdefault("state", {})["call"] = call
         status: int | None = None
         # The connection knows whether it stays open; tests may have no connection.
@@ -57,7 +58,7 @@ class RequestContext:
             await send(message)
 
         try:
-            _check_head(scope)
+            _check_head(scope, headers)
             await self._app(scope, receive, send_marked)
         except ClientLeft:
             status = 499
@@ -142,9 +143,9 @@ def _http_id(headers: Headers) -> str:
     return given if _VALID_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
 
 
-def _check_head(scope: Scope) -> None:
+def _check_head(scope: Scope, headers: Headers) -> None:
     """Check what the protocol does not check."""
-    headers, code = Headers(scope=scope), ""
+    code = ""
     if len(scope["raw_path"]) + len(scope["query_string"]) > limits.ADDRESS_BYTES_MAX:
         code, message = "uri_too_long", "The address is too long."
     elif not scope["path"].isprintable():
