@@ -42,8 +42,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp": POOL,
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
+    "example": {},
 }
-"""Every backend here and in a process of its own, some in other layouts too."""
+"""Every backend here and in a process of its own, some in other layouts too, and the example."""
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS))
@@ -52,13 +53,17 @@ def built(
 ) -> Iterator[Backend]:
     """One backend of each kind, kept for a whole module because a model takes time to load."""
     which: str = request.param
+    sizes = {"slots": SLOTS, "kv_tokens": KV_TOKENS, "max_num_batched_tokens": BATCH_TOKENS_MAX}
+    if which == "example":
+        example = pytest.importorskip("examples.numpy_backend.backend", reason="needs tokenizers")
+        yield example.make_backend(example.NumpySettings(model=str(tiny_gguf), **sizes))
+        return
     name = which.split("-")[0]
     needs(name, threads=1)
     values = kind_of(name).trial_values(tiny_gguf, tmp_path_factory.mktemp("model"), {})
     if "threads" in values:
         # More would spin for each other on a busy machine, and the model is tiny.
         values["threads"] = 1
-    sizes = {"slots": SLOTS, "kv_tokens": KV_TOKENS, "max_num_batched_tokens": BATCH_TOKENS_MAX}
     build = load_process if which.endswith("-process") else load
     backend = build(name, values | sizes | VARIANTS[which])
     yield backend
