@@ -6,7 +6,7 @@ Makes a drawing for rich from numbers and text, for a given width and height. Pu
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, chop_cells
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -84,12 +84,11 @@ def draw(panes: list[Pane], status: Status, width: int, height: int) -> Renderab
 
 def tail(text: str, width: int, rows: int) -> list[str]:
     """The last lines of a text, wrapped at words."""
+    # Not rich's own wrapping, which takes twice the time for a long text.
     wrapper = Wrapper(width)
-    wrapped = (wrapper.feed(text.lstrip()) + wrapper.end()).split("\n")
+    wrapped = (wrapper.feed(text.strip()) + wrapper.end()).split("\n")
     # A word longer than a line is cut.
     lines = [piece for line in wrapped for piece in chop_cells(line, width) or [line]]
-    while lines and not lines[-1].strip():
-        lines.pop()
     return lines[-rows:] if rows > 0 else []
 
 
@@ -110,9 +109,12 @@ def _rows_of(count: int, in_row: int) -> int:
     return -(-count // in_row)
 
 
-def _shorten(text: str, width: int) -> str:
-    line = " ".join(text.split())
-    return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
+def _title(pane: Pane, width: int) -> Text:
+    """Its sign and its title, on one line."""
+    words = " ".join(pane.title.split())
+    title = Text(f"{SIGNS[pane.state]} {words}", style=f"bold {STYLES[pane.state]}", no_wrap=True)
+    title.truncate(width, overflow="ellipsis")
+    return title
 
 
 def _grid(panes: list[Pane], in_row: int, width: int, rows: int) -> Table:
@@ -128,17 +130,14 @@ def _grid(panes: list[Pane], in_row: int, width: int, rows: int) -> Table:
 
 
 def _panel(pane: Pane, width: int, rows: int) -> Panel:
-    style = STYLES[pane.state]
     lines = tail(pane.text, width - 4, rows - 2)
     return Panel(
         Text("\n".join(lines), style="" if pane.text else "dim", no_wrap=True),
-        title=Text(
-            f"{SIGNS[pane.state]} {_shorten(pane.title, width - 10)}", style=f"bold {style}"
-        ),
+        title=_title(pane, width - 8),
         title_align="left",
         subtitle=Text(f"{pane.tokens} {plural('token', pane.tokens)}", style="bright_black"),
         subtitle_align="right",
-        border_style=style,
+        border_style=STYLES[pane.state],
         height=rows,
         padding=(0, 1),
     )
@@ -149,16 +148,12 @@ def _tails(panes: list[Pane], width: int, rows: int) -> list[Text]:
     each = max(rows // max(len(panes), 1), 1)
     lines = []
     for pane in panes:
-        style = STYLES[pane.state]
         if each == 1:
-            title = _shorten(pane.title, width // 3)
-            last = ticker(pane.text, width - cell_len(title) - 5)
-            line = Text(no_wrap=True).append(f"{SIGNS[pane.state]} {title}: ", f"bold {style}")
-            lines.append(line.append(last))
+            title = _title(pane, width // 3 + 2)
+            last = ticker(pane.text, width - title.cell_len - 3)
+            lines.append(Text(no_wrap=True).append_text(title).append(f": {last}"))
             continue
-        lines.append(
-            Text(f"{SIGNS[pane.state]} {_shorten(pane.title, width - 3)}", style=f"bold {style}")
-        )
+        lines.append(_title(pane, width - 1))
         shown = tail(pane.text, width - 3, each - 1)
         lines += [Text("  " + line, no_wrap=True) for line in shown]
         lines += [Text("")] * (each - 1 - len(shown))

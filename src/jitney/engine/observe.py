@@ -22,13 +22,6 @@ class _Listener:
     observer: Observer
     failed_count: int = 0
 
-    def fail(self) -> None:
-        """Count a failure. Called inside the handler of its exception."""
-        self.failed_count += 1
-        if self.failed_count & (self.failed_count - 1) == 0:
-            text = "An observer failed (%d so far) and goes on: %r"
-            _log.warning(text, self.failed_count, self.observer, exc_info=True)
-
 
 class Observers:
     """All observers. `add` and `remove` may be called from any thread."""
@@ -60,7 +53,10 @@ class Observers:
                 listener.observer(record)
             except Exception:
                 self.failed_count += 1
-                listener.fail()
+                listener.failed_count = count = listener.failed_count + 1
+                if count.bit_count() == 1:
+                    text = "An observer failed (%d so far) and goes on: %r"
+                    _log.warning(text, count, listener.observer, exc_info=True)
 
 
 def log_batch_composition(record: Record) -> None:

@@ -22,9 +22,7 @@ TICK_LANE = 0
 SLOT_LANE_FIRST = 1
 COUNTER_LANE = 0
 
-TraceEvent = dict[str, object]
-Arguments = dict[str, object]
-
+JsonObject = dict[str, object]
 
 EVENTS_PER_TICK = 4
 """Besides those of its members."""
@@ -61,7 +59,7 @@ def _last_ticks(ticks: list[TickRecord]) -> list[TickRecord]:
     return ticks
 
 
-def _names(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
+def _names(ticks: Iterable[TickRecord]) -> Iterator[JsonObject]:
     yield _name_event("process_name", ENGINE, 0, "engine")
     yield _name_event("process_name", REQUESTS, 0, "requests")
     yield _name_event("thread_name", ENGINE, TICK_LANE, "ticks")
@@ -70,21 +68,23 @@ def _names(ticks: Iterable[TickRecord]) -> Iterator[TraceEvent]:
         yield _name_event("thread_name", ENGINE, SLOT_LANE_FIRST + slot, f"slot {slot}")
 
 
-def _event(kind: str, name: str, place: tuple[int, int], arguments: Arguments) -> TraceEvent:
+def _event(
+    kind: str, name: str, place: tuple[int, int], arguments: JsonObject, **times: float
+) -> JsonObject:
     process, lane = place
-    return {"ph": kind, "name": name, "pid": process, "tid": lane, "args": arguments}
+    return {"ph": kind, "name": name, "pid": process, "tid": lane, "args": arguments, **times}
 
 
-def _name_event(kind: str, process: int, lane: int, name: str) -> TraceEvent:
+def _name_event(kind: str, process: int, lane: int, name: str) -> JsonObject:
     return _event("M", kind, (process, lane), {"name": name})
 
 
 def _tick_events(
     ticks: Iterable[TickRecord], named: Container[RequestId] | None
-) -> Iterator[TraceEvent]:
+) -> Iterator[JsonObject]:
     for tick in ticks:
         start = tick.at - tick.tick_ms / 1e3
-        arguments: Arguments = {
+        arguments: JsonObject = {
             "batch_size": tick.batch_size,
             "decode_tokens": tick.decode_tokens,
             "prefill_tokens": tick.prefill_tokens,
@@ -104,9 +104,9 @@ def _tick_events(
         yield _counter("batch tokens", tick.at, batch)
 
 
-def _member(member: Member, request_id: RequestId | None) -> tuple[str, Arguments]:
+def _member(member: Member, request_id: RequestId | None) -> tuple[str, JsonObject]:
     kind = "decode" if member.samples and member.length == 1 else f"prefill {member.length}"
-    arguments: Arguments = {
+    arguments: JsonObject = {
         "request": request_id,
         "completion": member.index,
         "start": member.start,
@@ -115,12 +115,12 @@ def _member(member: Member, request_id: RequestId | None) -> tuple[str, Argument
     return f"{request_id or 'another key'} {kind}", arguments
 
 
-def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:
+def _story_events(stories: Iterable[Story], now: float) -> Iterator[JsonObject]:
     by_arrival = sorted(stories, key=lambda each: each.accepted.arrived_at)
     for lane, story in enumerate(by_arrival, start=1):
         yield _name_event("thread_name", REQUESTS, lane, str(story.id))
         accepted = story.accepted
-        arguments: Arguments = {
+        arguments: JsonObject = {
             "why": explain(story, now),
             "prompt_tokens": accepted.prompt_tokens,
             "cached_tokens": story.cached_tokens,
@@ -135,12 +135,11 @@ def _story_events(stories: Iterable[Story], now: float) -> Iterator[TraceEvent]:
 
 
 def _slice(
-    name: str, lane: int, start: float, end: float, arguments: Arguments, process: int = ENGINE
-) -> TraceEvent:
-    times = {"ts": round(start * 1e6, 1), "dur": round(max(end - start, 0.0) * 1e6, 1)}
-    return {**_event("X", name, (process, lane), arguments), **times}
+    name: str, lane: int, start: float, end: float, arguments: JsonObject, process: int = ENGINE
+) -> JsonObject:
+    ts, dur = round(start * 1e6, 1), round(max(end - start, 0.0) * 1e6, 1)
+    return _event("X", name, (process, lane), arguments, ts=ts, dur=dur)
 
 
-def _counter(name: str, at: float, values: Mapping[str, int]) -> TraceEvent:
-    event = _event("C", name, (ENGINE, COUNTER_LANE), dict(values))
-    return {**event, "ts": round(at * 1e6, 1)}
+def _counter(name: str, at: float, values: Mapping[str, int]) -> JsonObject:
+    return _event("C", name, (ENGINE, COUNTER_LANE), dict(values), ts=round(at * 1e6, 1))

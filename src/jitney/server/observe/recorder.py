@@ -90,14 +90,12 @@ class Recorder:
 
     def ticks(self, after: int = 0, count_max: int = TICKS_MAX) -> list[TickRecord]:
         """Ticks with a number above `after`, oldest first; at most the last `count_max`."""
-        with self._lock:
-            newer = takewhile(lambda record: record.number > after, reversed(self._ticks))
-            return list(islice(newer, count_max))[::-1]
+        newer = takewhile(lambda record: record.number > after, reversed(self._kept()))
+        return list(islice(newer, count_max))[::-1]
 
     def ticks_since(self, at: float) -> list[TickRecord]:
         """Ticks that ended after this moment, newest first."""
-        with self._lock:
-            return list(takewhile(lambda record: record.at > at, reversed(self._ticks)))
+        return list(takewhile(lambda record: record.at > at, reversed(self._kept())))
 
     def stories(self, count_max: int = REQUESTS_MAX, viewer: Viewer = EVERYONE) -> list[Story]:
         """The viewer's live requests, then the ended ones, each newest first."""
@@ -138,6 +136,10 @@ class Recorder:
         """A copy of all histograms."""
         with self._lock:
             return self._histograms.copied()
+
+    def _kept(self) -> list[TickRecord]:
+        with self._lock:
+            return list(self._ticks)
 
     def _known(self) -> list[Story]:
         with self._lock:

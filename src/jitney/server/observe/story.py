@@ -67,7 +67,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Progress:
+class CompletionProgress:
     """How far one completion is; only for the engine thread."""
 
     reached: int = 0
@@ -113,7 +113,7 @@ class Story:
     """stop, length, abort, deadline or error, once it has ended."""
     message: str | None = None
     """The error message that the caller got, and no more: callers see it."""
-    progress: dict[int, Progress] = field(default_factory=dict)
+    progress: dict[int, CompletionProgress] = field(default_factory=dict)
     """By index of the completion."""
 
     @property
@@ -150,7 +150,7 @@ class Story:
         """It was in the batch of a tick."""
         progress = self.progress.get(member.index)
         if progress is None:
-            progress = self.progress[member.index] = Progress()
+            progress = self.progress[member.index] = CompletionProgress()
         self.slot = member.slot
         is_prefill = member.start < progress.reached or member.start < self.accepted.prompt_tokens
         if len(self.resumed_at) < len(self.losses) and self._is_of_last_loss(member):
