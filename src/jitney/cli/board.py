@@ -36,18 +36,13 @@ class PaneState(StrEnum):
     FAILED = "failed"
 
 
-STYLES = {
-    PaneState.WAITING: "bright_black",
-    PaneState.RUNNING: "green",
-    PaneState.DONE: "blue",
-    PaneState.FAILED: "red",
+LOOKS = {
+    PaneState.WAITING: ("·", "bright_black"),
+    PaneState.RUNNING: ("▸", "green"),
+    PaneState.DONE: ("✓", "blue"),
+    PaneState.FAILED: ("✗", "red"),
 }
-SIGNS = {
-    PaneState.WAITING: "·",
-    PaneState.RUNNING: "▸",
-    PaneState.DONE: "✓",
-    PaneState.FAILED: "✗",
-}
+"""The sign and the style of each state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +106,9 @@ def _rows_of(count: int, in_row: int) -> int:
 
 def _title(pane: Pane, width: int) -> Text:
     """Its sign and its title, on one line."""
+    sign, style = LOOKS[pane.state]
     words = " ".join(pane.title.split())
-    title = Text(f"{SIGNS[pane.state]} {words}", style=f"bold {STYLES[pane.state]}", no_wrap=True)
+    title = Text(f"{sign} {words}", style=f"bold {style}", no_wrap=True)
     title.truncate(width, overflow="ellipsis")
     return title
 
@@ -137,7 +133,7 @@ def _panel(pane: Pane, width: int, rows: int) -> Panel:
         title_align="left",
         subtitle=Text(f"{pane.tokens} {plural('token', pane.tokens)}", style="bright_black"),
         subtitle_align="right",
-        border_style=STYLES[pane.state],
+        border_style=LOOKS[pane.state][1],
         height=rows,
         padding=(0, 1),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import assert_never
 
-from jitney.core.events import PreemptReason
+from jitney.core.events import FinishReason, PreemptReason
 from jitney.core.snapshot import Snapshot
 from jitney.records import (
     BackendLost,
@@ -124,10 +124,6 @@ class Stats:
     """The scheduler's own counters, by name."""
 
 
-ENDINGS = ("stop", "length", "abort", "deadline", "error")
-"""How a request may end: `ending_of`."""
-
-
 @dataclass(slots=True)
 class Statistics:
     """Sums of records, which only grow, and the last snapshot of the scheduler.
@@ -138,7 +134,7 @@ class Statistics:
     started_at: float
     snapshot: Snapshot
     accepted: int = 0
-    ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+    ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, FinishReason), 0))
     """Requests by how they ended."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were not accepted, by the name of the error."""
