@@ -20,7 +20,7 @@ from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import GivenPrompt
 from jitney.api.submission import GivenPriority
 from jitney.config import resolve
-from jitney.config.forms import SWITCH, Form, whole_number
+from jitney.config.forms import SWITCH, Form, read_named, whole_number
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
@@ -94,11 +94,7 @@ class BatchConfig:
 
     def __post_init__(self) -> None:
         for name, form in _FORMS.items():
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, form.read(value))
-            except ValueError:
-                raise ConfigError(f"{name} is {value!r:.80}; expected {form.expected}.") from None
+            object.__setattr__(self, name, read_named(form, name, getattr(self, name)))
         try:
             strategy = BatchingStrategy(self.strategy)
         except ValueError:

@@ -75,7 +75,7 @@ def value_text(setting: Setting, value: object) -> str:
         return words if words.startswith("none") else f"none: {words}"
     if setting.is_secret:
         return NOT_SHOWN
-    return setting.show(value)
+    return setting.form.show(value)
 
 
 def _plain(setting: Setting, value: object) -> object:

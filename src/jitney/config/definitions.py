@@ -8,8 +8,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from jitney.config.forms import Form, Refused, value_text
-from jitney.errors import ConfigError
+from jitney.config.forms import Form, or_none, read_named
 
 
 class Group(StrEnum):
@@ -40,42 +39,19 @@ class Setting:
     help: str
     default: object
     """None also means that the default is computed later; see `default_text`."""
-    optional: bool
-    """Whether none is a value."""
     default_text: str | None = None
     """The default in words, if it is computed later."""
     is_secret: bool = False
     """Whether its value is never shown."""
 
     @property
-    def expected(self) -> str:
-        """What a value looks like, in words."""
-        return self.form.expected + (", or none" if self.optional else "")
-
-    @property
     def default_shown(self) -> str:
         """The default, in words or as a person would write it."""
-        return self.default_text or self.show(self.default)
-
-    def show(self, value: object) -> str:
-        """A value as a person would write it."""
-        if isinstance(value, bool) or value is None:
-            return str(value).lower()
-        return self.form.show(value)
+        return self.default_text or self.form.show(self.default)
 
     def read(self, value: object, where: str = "") -> object:
         """The value, checked and converted. Raises a ConfigError that names the place."""
-        if self.optional and (
-            value is None or (isinstance(value, str) and value.strip().lower() == "none")
-        ):
-            return None
-        try:
-            return self.form.read(value)
-        except Refused as refused:
-            raise ConfigError(f"{self.name} is {value_text(value)}{where}, {refused}.") from None
-        except ValueError:
-            shown = "not right" if self.is_secret else value_text(value)
-            raise ConfigError(f"{self.name} is {shown}{where}; expected {self.expected}.") from None
+        return read_named(self.form, self.name, value, where, is_secret=self.is_secret)
 
 
 def setting(
@@ -89,12 +65,13 @@ def setting(
 ) -> Any:  # Any: of the type of the field
     """A field that defines a setting; `default` or `default_factory` as for any field.
 
-    Without either, the default is None.
+    Without either, the default is None. If it is None, none is a value.
     """
+    default = default or {"default": None}
+    form = or_none(form) if default.get("default", ...) is None else form
     about = {"group": group, "form": form, "help": help}
     return field(
-        metadata={**about, "default_text": default_text, "is_secret": is_secret},
-        **(default or {"default": None}),
+        metadata={**about, "default_text": default_text, "is_secret": is_secret}, **default
     )
 
 
@@ -104,7 +81,6 @@ def defined_settings(kind: type[Defined] | Defined) -> tuple[Setting, ...]:
         Setting(
             name=each.name,
             default=None if each.default is MISSING else each.default,
-            optional=each.default is None,
             **each.metadata,
         )
         for each in fields(kind)

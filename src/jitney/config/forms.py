@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jitney.errors import ConfigError
+
 NUMBER_CHARACTERS_MAX = 40
 WORD_CHARACTERS_MAX = 80
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*", re.ASCII)
@@ -210,7 +212,12 @@ def _read_model(value: object) -> Path:
     return path.absolute() if begins.startswith("./") else path
 
 
-SWITCH = Form(read=_read_switch, expected="true or false", placeholder=None)
+SWITCH = Form(
+    read=_read_switch,
+    expected="true or false",
+    placeholder=None,
+    show=lambda value: str(value).lower(),
+)
 """On or off: a truth value, or one of the usual words and digits for it."""
 
 PATH = Form(read=_read_path, expected="a path", placeholder="PATH")
@@ -223,6 +230,32 @@ MODEL = Form(
 )
 """The path of a model, or its name on the hub, as a `Path`. The loader decides which of them it is.
 A value that begins with ./ can only be a path."""
+
+
+def or_none(form: Form) -> Form:
+    """The same form, or none: the word, or in a file and in Python its own value."""
+
+    def read(value: object) -> object:
+        is_none = value is None or (isinstance(value, str) and value.strip().lower() == "none")
+        return None if is_none else form.read(value)
+
+    def show(value: object) -> str:
+        return "none" if value is None else form.show(value)
+
+    return replace(form, read=read, expected=f"{form.expected}, or none", show=show)
+
+
+def read_named(
+    form: Form, name: str, value: object, where: str = "", *, is_secret: bool = False
+) -> Any:  # Any: as `Form.read`
+    """The value of this name, checked and converted. Raises a ConfigError that names the place."""
+    try:
+        return form.read(value)
+    except Refused as refused:
+        raise ConfigError(f"{name} is {value_text(value)}{where}, {refused}.") from None
+    except ValueError:
+        shown = "not right" if is_secret else value_text(value)
+        raise ConfigError(f"{name} is {shown}{where}; expected {form.expected}.") from None
 
 
 def value_text(value: object) -> str:

@@ -15,7 +15,7 @@ from jitney.config import file as settings_file
 from jitney.config.combinations import find_conflict
 from jitney.config.definitions import flag_name, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
-from jitney.config.forms import value_text
+from jitney.config.forms import read_named, value_text
 from jitney.config.machine import cache_folder
 from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
 from jitney.errors import ConfigError
@@ -205,13 +205,10 @@ def _translate(layer: list[_GivenValue]) -> Iterator[_GivenValue]:
 def _meaning_of(word: ForeignName, given: _GivenValue) -> Iterator[_GivenValue]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
     assert word.meaning is not None, f"{word.name} has a meaning"
-    found = f"{word.name} is {value_text(given.value)} in {given.source}"
-    try:
-        value = word.meaning.form.read(given.value)
-    except ValueError:
-        raise ConfigError(f"{found}; expected {word.meaning.form.expected}.") from None
+    value = read_named(word.meaning.form, word.name, given.value, f" in {given.source}")
     values = dict(word.meaning.values)
     if value not in values:
+        found = f"{word.name} is {value_text(given.value)} in {given.source}"
         raise ConfigError(f"{found}, and {word.meaning.advice}.")
     if word.setting is not None:
         yield _GivenValue(word.setting, values[value], given.source, is_meaning=True)
