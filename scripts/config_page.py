@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from jitney.config.definitions import Group, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName, Meaning
-from jitney.config.keyfile import EXAMPLE, FIELDS
+from jitney.config.keyfile import FIELDS
 from jitney.config.settings import known_serve_settings, known_settings
 
 _HEAD = """\
@@ -56,6 +56,15 @@ the module: install it, or name its folder in PYTHONPATH.
 {EXAMPLE_POLICY}```
 """
 
+EXAMPLE_KEYS = """\
+keys:
+  - {name: search, key: a-secret-of-search, priority: high, requests_per_minute: 600}
+  - name: nightly
+    key_env: NIGHTLY_KEY
+    tokens_per_minute: 100000
+    queue_share: 0.25
+"""
+
 _KEY_FILE_HEAD = f"""\
 ## Key file
 
@@ -63,7 +72,7 @@ _KEY_FILE_HEAD = f"""\
 `name` and a secret; [api.md](api.md#keys) says how rates are counted.
 
 ```yaml
-{EXAMPLE}```
+{EXAMPLE_KEYS}```
 """
 
 _WORDS_HEAD = """\

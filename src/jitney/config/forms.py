@@ -23,17 +23,9 @@ _ORIGIN = re.compile(
     r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.ASCII
 )
 _OWN_PORTS = {"http": 80, "https": 443}
-_UNITS = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+_BINARY = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+_DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
+_UNITS = {unit.lower(): factor for unit, factor in (_BINARY | _DECIMAL).items()}
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -270,8 +262,7 @@ def value_text(value: object) -> str:
 
 def size_text(count: int) -> str:
     """Bytes for people, in the largest binary unit that divides them."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        factor = _UNITS[unit.lower()]
+    for unit, factor in _BINARY.items():
         if count and count % factor == 0:
             return f"{count // factor}{unit}"
     return str(count)

@@ -1,6 +1,6 @@
 """Reads the keys of the server's callers from a file.
 
-`EXAMPLE` shows a file, and `FIELDS` explains each field. Called at start-up, from one thread.
+`FIELDS` explains each field. Called at start-up, from one thread.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,6 @@ from jitney.config.resolve import nearest
 from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
-
-EXAMPLE = """\
-keys:
-  - {name: search, key: a-secret-of-search, priority: high, requests_per_minute: 600}
-  - name: nightly
-    key_env: NIGHTLY_KEY
-    tokens_per_minute: 100000
-    queue_share: 0.25
-"""
 
 KEYS_MAX = 1000
 RATE_MIN = 60 / RETRY_AFTER_S_MAX

@@ -5,7 +5,7 @@ Called at start-up, from one thread; reads one file and nothing else.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -63,10 +63,12 @@ def resolve(
     given_as: Literal["flag", "argument"] = "flag",
 ) -> Resolved:
     """The settings in force. A flag that is None and an empty variable do not count."""
+    written = {} if file is None else settings_file.load(file)
+    # All names are checked before any value.
     layers = (
-        _from_file(file) if file is not None else [],
-        _from_environment(environ),
-        _from_flags(flags, given_as),
+        list(_from_table(written, f"file {file}", (), TABLES)),
+        list(_from_environment(environ)),
+        list(_from_flags(flags, given_as)),
     )
     server = {each.name: each for each in known_serve_settings()}
     known = {each.name: each for each in known_settings()} | server
@@ -117,10 +119,6 @@ def _known_names(given_as: str = "flag") -> list[str]:
     return [*settings, *words]
 
 
-def _from_file(file: Path) -> list[_GivenValue]:
-    return list(_from_table(settings_file.load(file), f"file {file}", (), TABLES))
-
-
 def _from_table(
     table: Mapping[str, object], source: str, path: tuple[str, ...], inner: tuple[str, ...]
 ) -> Iterator[_GivenValue]:
@@ -130,7 +128,7 @@ def _from_table(
         spelled = ".".join(within)
         name = _normalise(str(key))
         if name not in inner:
-            name = _known_name(name, spelled, source, tables=TABLES)
+            name = _known_name(name, spelled, source, _known_names(), tables=TABLES)
             yield _GivenValue(name, value, source if spelled == name else f"{source}: {spelled}")
         elif isinstance(value, dict | None):
             yield from _from_table(value or {}, source, within, inner[inner.index(name) + 1 :])
@@ -140,47 +138,43 @@ def _from_table(
             )
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[_GivenValue]:
-    spellings = {variable_name(each): each for each in _known_names()}
-    found = []
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_GivenValue]:
+    names = _known_names()
+    spellings = {variable_name(each): each for each in names}
     for variable, value in sorted(environ.items()):
-        if not variable.startswith("JITNEY_") or not value.strip():
-            continue
-        if variable not in spellings:
-            close = nearest(variable.removeprefix("JITNEY_"), _known_names())
-            hint = _hint(None if close is None else variable_name(close))
-            raise ConfigError(f"Unknown setting {variable} in the environment; {hint}.")
-        found.append(_GivenValue(spellings[variable], value, f"environment {variable}"))
-    return found
+        if variable.startswith("JITNEY_") and value.strip():
+            # Names are in lower case, so that one in upper case is unknown.
+            key = spellings.get(variable, variable.removeprefix("JITNEY_").upper())
+            name = _known_name(key, variable, "the environment", names, spell=variable_name)
+            yield _GivenValue(name, value, f"environment {variable}")
 
 
-def _from_flags(flags: Mapping[str, object], given_as: str) -> list[_GivenValue]:
-    found = []
+def _from_flags(flags: Mapping[str, object], given_as: str) -> Iterator[_GivenValue]:
+    names = _known_names(given_as)
+    spell = flag_name if given_as == "flag" else str
     for key, value in flags.items():
         if value is not None:
-            spelled = flag_name(key) if given_as == "flag" else key
-            name = _known_name(_normalise(key), spelled, f"the {given_as}s", given_as)
-            found.append(_GivenValue(name, value, f"{given_as} {spelled}"))
-    return found
+            name = _known_name(_normalise(key), spell(key), f"the {given_as}s", names, spell=spell)
+            yield _GivenValue(name, value, f"{given_as} {spell(key)}")
 
 
 def _known_name(
-    key: str, spelled: str, place: str, given_as: str = "flag", tables: tuple[str, ...] = ()
+    key: str,
+    spelled: str,
+    place: str,
+    names: list[str],
+    *,
+    spell: Callable[[str], str] = str,
+    tables: tuple[str, ...] = (),
 ) -> str:
     """The name, if it is known. Raises ConfigError with the nearest name or table."""
-    names = _known_names(given_as)
     if key in names:
         return key
     close = nearest(key, [*names, *tables])
-    if spelled.startswith("--") and close is not None:
-        close = flag_name(close)
-    raise ConfigError(f"Unknown setting {spelled[:SPELLED_MAX]} in {place}; {_hint(close)}.")
-
-
-def _hint(close: str | None) -> str:
-    if close is None:
-        return "`jitney config show` lists all settings"
-    return f"the nearest known one is {close}"
+    hint = "`jitney config show` lists all settings"
+    if close is not None:
+        hint = f"the nearest known one is {spell(close)}"
+    raise ConfigError(f"Unknown setting {spelled[:SPELLED_MAX]} in {place}; {hint}.")
 
 
 def _normalise(key: str) -> str:

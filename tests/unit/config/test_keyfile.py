@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from jitney.config import load_keys
-from jitney.config.keyfile import EXAMPLE, FIELDS
+from jitney.config.keyfile import FIELDS
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
-from scripts.config_page import config_reference
+from scripts.config_page import EXAMPLE_KEYS, config_reference
 
 
 def keys_in(tmp_path: Path, text: str) -> Path:
@@ -44,13 +44,13 @@ keys:
 
 def test_the_example_of_the_page_is_a_file_of_keys(tmp_path: Path) -> None:
     """Guards the page: what it shows can be pasted, and it names every field."""
-    file = keys_in(tmp_path, EXAMPLE)
+    file = keys_in(tmp_path, EXAMPLE_KEYS)
     assert [key.name for key in load_keys(file, {"NIGHTLY_KEY": "a-secret"})] == [
         "search",
         "nightly",
     ]
     page = config_reference()
-    assert EXAMPLE in page
+    assert EXAMPLE_KEYS in page
     assert all(f"| `{name}` |" in page for name in FIELDS)
 
 
