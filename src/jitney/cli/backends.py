@@ -47,8 +47,8 @@ class Overview:
     """The number type it would compute with, if there is a choice."""
 
 
-def call(options: BackendsOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+def call(options: BackendsOptions, resolved: Resolved) -> None:
+    """Run the command."""
     settings = resolved.settings
     show_log(every_tick=False)
     if options.add is not None:
@@ -62,7 +62,6 @@ def call(options: BackendsOptions, resolved: Resolved) -> int:
         # For a program, lines are not broken.
         for label, text, _ in _rows(found):
             sys.stdout.write(f"{label:<{LABELS_WIDTH}}{text}".rstrip() + "\n")
-    return 0
 
 
 def overview(settings: Settings, *, measures: bool = False) -> Overview:

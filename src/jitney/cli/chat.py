@@ -55,8 +55,8 @@ HELP = (
 )
 
 
-def call(options: ChatOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+def call(options: ChatOptions, resolved: Resolved) -> None:
+    """Run the command."""
     params = SamplingParams(
         max_tokens=options.max_tokens,
         temperature=choose_temperature(options.temperature, options.greedy),
@@ -67,7 +67,6 @@ def call(options: ChatOptions, resolved: Resolved) -> int:
                 "The model has no chat template, so it cannot chat; use jitney run --raw."
             )
         Chat(llm, params, options.system).run()
-    return 0
 
 
 def read_line(*, is_terminal: bool) -> str | None:

@@ -35,8 +35,8 @@ TOP_P = 0.9
 REPETITION_PENALTY = 1.1
 
 
-def call(options: DemoOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+def call(options: DemoOptions, resolved: Resolved) -> None:
+    """Run the command."""
     console = Console(file=sys.stdout, highlight=False)
     with opened(resolved) as llm:
         clock = SystemClock()
@@ -49,7 +49,6 @@ def call(options: DemoOptions, resolved: Resolved) -> int:
     failed = [each.error for each in watched if each.error is not None]
     if failed:
         raise failed[0]
-    return 0
 
 
 def plain_text(watched: list[Watched]) -> str:

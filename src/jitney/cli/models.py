@@ -27,8 +27,8 @@ from jitney.models.inventory import HUB, StoredModel, stored_models
 NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 
 
-def call(options: ModelsOptions, resolved: Resolved) -> int:
-    """Run `jitney models list`; the exit code."""
+def call(options: ModelsOptions, resolved: Resolved) -> None:
+    """Run `jitney models list`."""
     found = stored_models(resolved.settings.cache_dir)
     if options.json:
         sys.stdout.write(models_json(found) + "\n")
@@ -40,10 +40,9 @@ def call(options: ModelsOptions, resolved: Resolved) -> int:
         # For a program, lines are not broken.
         for each in found:
             sys.stdout.write("\t".join(_row(each)) + "\n")
-    return 0
 
 
-def remove(options: RemoveOptions, resolved: Resolved) -> int:
+def remove(options: RemoveOptions, resolved: Resolved) -> None:
     """Run `jitney models rm`. All names are looked up before anything is removed."""
     cache = resolved.settings.cache_dir
     if not options.names:
@@ -55,23 +54,21 @@ def remove(options: RemoveOptions, resolved: Resolved) -> int:
     shared = [each for each in chosen if each.kind == HUB]
     if shared and not options.yes and not _confirm(shared):
         sys.stdout.write("Nothing was removed.\n")
-        return 0
+        return
     for each in chosen:
         if not inventory.remove(each):
             raise ModelError(f"Another process is making {each.name}; it was left alone.")
         sys.stdout.write(f"removed {each.name} ({bytes_text(each.size)})\n")
-    return 0
 
 
-def prune(options: PruneOptions, resolved: Resolved) -> int:
-    """Run `jitney models prune`; the exit code."""
+def prune(options: PruneOptions, resolved: Resolved) -> None:
+    """Run `jitney models prune`."""
     cache = resolved.settings.cache_dir
     with disk_errors(f"{cache} could not be pruned"):
         read = [name for kind in all_kinds() for name in kind.conversions]
         freed = inventory.prune(cache, read) + forget(cache)
     exactly = f" ({freed} bytes)" if freed >= 2**10 else ""
     sys.stdout.write(f"{bytes_text(freed)} freed{exactly}\n")
-    return 0
 
 
 def models_json(found: list[StoredModel]) -> str:

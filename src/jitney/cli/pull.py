@@ -24,21 +24,21 @@ from jitney.models.parts import size_of
 MIB = 2**20
 
 
-def call(options: PullOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+def call(options: PullOptions, resolved: Resolved) -> None:
+    """Run the command."""
     settings = resolved.settings
     show_log(every_tick=False)
     if options.named is not None:
-        return _pull_named(options.named, settings)
+        _pull_named(options.named, settings)
+        return
     with _progress() as report:
         model = ready_model(replace(settings, model=None), report)
     files = model.iterdir() if model.is_dir() else [model]
     size = sum(file.stat().st_size for file in files) / MIB
     sys.stdout.write(f"{embedded.NAME} is ready: {model} ({size:.0f} MiB)\n")
-    return 0
 
 
-def _pull_named(name: str, settings: Settings) -> int:
+def _pull_named(name: str, settings: Settings) -> None:
     reference = parse_reference(name)
     if reference is None:
         raise ConfigError(
@@ -48,7 +48,6 @@ def _pull_named(name: str, settings: Settings) -> int:
     with _progress() as report:
         model = hub_module("hub").fetch(reference, settings.cache_dir, report)
     sys.stdout.write(f"{reference} is here: {model} ({size_of(model) / MIB:.1f} MiB)\n")
-    return 0
 
 
 def fetch_model(settings: Settings) -> None:

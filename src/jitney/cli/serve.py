@@ -38,8 +38,8 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 QUESTION = "Why is the sky blue?"
 
 
-def call(options: ServeOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+def call(options: ServeOptions, resolved: Resolved) -> None:
+    """Run the command."""
     settings, serving = _for_serving(resolved), resolved.serving
     log = show_log()
     try:
@@ -56,7 +56,6 @@ def call(options: ServeOptions, resolved: Resolved) -> int:
     finally:
         # The log comes before the sentence that says why the server ended.
         log.flush()
-    return 0
 
 
 def serve(

@@ -25,14 +25,13 @@ SERVER_HEADING = "of the server"
 NOT_SHOWN = "not shown"
 
 
-def call(options: ShowOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+def call(options: ShowOptions, resolved: Resolved) -> None:
+    """Run the command."""
     if options.json:
         sys.stdout.write(settings_json(resolved) + "\n")
-        return 0
+        return
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
     console.print(_table(resolved))
-    return 0
 
 
 def settings_json(resolved: Resolved) -> str:
