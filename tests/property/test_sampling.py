@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from jitney.core.batch import Sampling
-from jitney.sampling import reference
 from jitney.sampling.choose import best_ids
 from jitney.sampling.sampler import SlotSampler
+from tests import reference_sampler as reference
 
 
 @st.composite

@@ -15,7 +15,7 @@ from jitney.core.params import Constraint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the tokens of one slot are chosen; `jitney.sampling.reference` explains each field.
+    """How the tokens of one slot are chosen; `jitney.sampling.sampler` explains each field.
 
     Sampling depends only on these fields and on the tokens of the slot. So a slot can be rebuilt
     from its tokens after a preemption or a crash. The first `prompt_count` tokens of the slot are

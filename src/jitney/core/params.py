@@ -3,7 +3,7 @@
 `PARAMETERS` is the table of them: type, help and range by name. HTTP bodies, the reference page and
 the command line use it. So a new parameter needs a row, a field, and a step in the sampler.
 
-Frozen and checked at construction, so the core does not check again. `jitney.sampling.reference`
+Frozen and checked at construction, so the core does not check again. `jitney.sampling.sampler`
 defines what each parameter does.
 """
 

@@ -1,1 +1,1 @@
-"""How tokens are chosen: the written meaning of every parameter, and fast code that agrees."""
+"""How tokens are chosen: what every parameter means, constraints, logprobs."""

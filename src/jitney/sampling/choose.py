@@ -1,4 +1,4 @@
-"""The fast choice of one token from one row: the same token as `reference.choose`, but faster.
+"""The choice of one token from one row, as fast as it can be.
 
 Pure functions, called from the backend's thread. There is no full sort and little float64: one
 float32 pass over the row bounds the mass, and float64 serves the few tokens that matter. If
@@ -36,7 +36,7 @@ class _Mass:
 
 
 def choose_token(row: Floats, sampling: Sampling, drawn: float) -> int:
-    """Steps 8 and 9 of the reference. At least one of the adjusted logits is finite."""
+    """Steps 8 and 9 of `jitney.sampling.sampler`. At least one of the adjusted logits is finite."""
     best = float(row.max())
     if 0 < sampling.top_k < len(row):
         kept = best_ids(row, sampling.top_k)

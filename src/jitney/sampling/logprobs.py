@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from jitney.core.batch import TokenLogprob
 from jitney.sampling.choose import best_ids
-from jitney.sampling.reference import LOGPROB_MIN
+
+LOGPROB_MIN = -9999.0
+"""Stands for minus infinity, which JSON cannot express. OpenAI's API gives the same value."""
 
 
 def token_logprob(row: NDArray[np.float32], token: int, count: int) -> TokenLogprob:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from jitney.core.batch import Sampling
-from jitney.sampling import reference
+from tests import reference_sampler as reference
 
 
 def row_of(*logits: float) -> NDArray[np.float32]:

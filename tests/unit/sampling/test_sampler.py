@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from jitney.core.batch import Fault, FaultKind, Sample, Sampling
 from jitney.errors import InvalidRequest
-from jitney.sampling import reference
-from jitney.sampling.logprobs import prompt_logprobs, token_logprob
+from jitney.sampling.logprobs import LOGPROB_MIN, prompt_logprobs, token_logprob
 from jitney.sampling.sampler import SlotSampler
+from tests import reference_sampler as reference
 
 GREEDY = Sampling(seed=1, prompt_count=1)
 
@@ -109,7 +109,7 @@ def test_prompt_logprobs_equal_the_reference_row_by_row() -> None:
 def test_logprobs_are_always_numbers_that_json_can_carry() -> None:
     """Guards impossible tokens and broken rows: minus infinity and NaN have no JSON."""
     row = logits_of([0, -math.inf, 1])[0]
-    assert token_logprob(row, 1, 3).logprob == reference.LOGPROB_MIN
-    assert token_logprob(row, 1, 3).top[-1] == (1, reference.LOGPROB_MIN)
-    assert token_logprob(logits_of([0, math.nan])[0], 0, 1).logprob == reference.LOGPROB_MIN
+    assert token_logprob(row, 1, 3).logprob == LOGPROB_MIN
+    assert token_logprob(row, 1, 3).top[-1] == (1, LOGPROB_MIN)
+    assert token_logprob(logits_of([0, math.nan])[0], 0, 1).logprob == LOGPROB_MIN
     assert token_logprob(logits_of([1000, 0])[0], 0, 0).logprob <= 0.0

@@ -35,7 +35,7 @@ from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Samp
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed, ConfigError
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.sampling.reference import TEMPERATURE_MIN
+from jitney.sampling.sampler import TEMPERATURE_MIN
 from jitney.tokenizers import byte_tokenizer
 
 ROWS_GROUP = 4

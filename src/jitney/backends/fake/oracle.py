@@ -14,8 +14,7 @@ from jitney.core.backend import Vocabulary
 from jitney.core.batch import Sampling
 from jitney.core.params import SamplingParams
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.sampling.reference import TEMPERATURE_MIN
-from jitney.sampling.sampler import SlotSampler
+from jitney.sampling.sampler import TEMPERATURE_MIN, SlotSampler
 from jitney.tokenizers import byte_tokenizer
 
 Logits = npt.NDArray[np.float32]

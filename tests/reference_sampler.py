@@ -1,29 +1,7 @@
 """The exact meaning of every sampling parameter, in plain numpy, one row at a time.
 
-This code is slow and never runs while serving. Tests compare `jitney.sampling.sampler` and the
-samplers of the backends with it. The logits of one row go through these steps, in this order:
-
- 1. A row that holds NaN or plus infinity is a fault. Minus infinity is an impossible token.
- 2. `logit_bias` is added.
- 3. `min_tokens`: while the completion is shorter, the `end_tokens` are impossible.
- 4. The constraint's mask: tokens that it does not allow are impossible.
- 5. `repetition_penalty`, for every token in the prompt or the completion: a positive logit is
-    divided by it, any other is multiplied. Then, for every token in the completion,
-    `frequency_penalty` times its count is subtracted, and `presence_penalty` once. Steps 2 to 5
-    use float32, later steps float64.
- 6. If no token is left, that is a fault.
- 7. A temperature below TEMPERATURE_MIN is greedy: the best token, the lowest id among equals.
- 8. Otherwise logits are divided by the temperature, and tokens are kept by
-    `top_k`  the k best, lower ids first among equals (0 and -1: all);
-    `top_p`  of those, the best ones whose mass just reaches top_p of their total, at least one;
-    `min_p`  of those, the ones at least min_p times as likely as the best.
- 9. The kept tokens, in the order of their ids, divide [0, 1) in proportion to their
-    probabilities, and the number drawn from (seed, position) selects one of them. The order is by
-    id, not by rank: rounding noise may swap the ranks of two almost equal tokens, and with ranks
-    they would swap places. With ids, noise moves each border only as much as the mass below it.
-
-Reported logprobs are those of the model itself: log-softmax of the raw logits, before the steps
-above. Impossible tokens are reported at LOGPROB_MIN.
+It is slow and never serves. The samplers are compared with it: `jitney.sampling.sampler`, whose
+docstring names the steps, and those of backends.
 """
 
 import math
@@ -33,19 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import Fault, Sample, Sampling, TokenLogprob
+from jitney.core.batch import Sample, Sampling, TokenLogprob
 from jitney.sampling.draw import uniform
-
-TEMPERATURE_MIN = 1e-5
-"""Below this the best token has all the mass, within the precision of a float."""
-
-LOGPROB_MIN = -9999.0
-"""Stands for minus infinity, which JSON cannot express. OpenAI's API gives the same value."""
-
-FAULT_NOT_A_NUMBER = Fault("The model produced logits that are not numbers at this position.")
-FAULT_NOTHING_LEFT = Fault(
-    "No token is left to choose: bias, constraint and model exclude them all."
-)
+from jitney.sampling.logprobs import LOGPROB_MIN
+from jitney.sampling.sampler import FAULT_NOT_A_NUMBER, FAULT_NOTHING_LEFT, TEMPERATURE_MIN
 
 
 def sample(
