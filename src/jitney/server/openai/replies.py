@@ -12,7 +12,7 @@ from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs
-from jitney.server.openai.tool_calls import Calling, CallParser, ContentPiece, Piece
+from jitney.server.openai.tool_calls import Calling, CallParser, ChatDelta, ContentDelta
 from jitney.server.openai.translate import PreparedCall
 from jitney.version import version
 
@@ -118,10 +118,10 @@ class _ChatText:
         """What new text adds: content and parts of calls."""
         if self._parser is None:
             return [{"content": text}] if text else []
-        pieces = self._parser.push(text)
+        deltas = self._parser.push(text)
         if is_last:
-            pieces += self._parser.finish()
-        return [self._delta(piece) for piece in pieces]
+            deltas += self._parser.finish()
+        return [self._written(delta) for delta in deltas]
 
     def message(self, text: str) -> Json:
         """The message with the whole text."""
@@ -151,15 +151,15 @@ class _ChatText:
             return "tool_calls"
         return finish_name(reason)
 
-    def _delta(self, piece: Piece) -> Json:
-        if isinstance(piece, ContentPiece):
-            return {"content": piece.text}
-        part: Json = {"index": piece.index}
-        function = {"arguments": piece.arguments}
-        if piece.name is not None:
+    def _written(self, delta: ChatDelta) -> Json:
+        if isinstance(delta, ContentDelta):
+            return {"content": delta.text}
+        part: Json = {"index": delta.index}
+        function = {"arguments": delta.arguments}
+        if delta.name is not None:
             assert self._calling is not None
             part |= {"id": self._calling.new_id(), "type": "function"}
-            function = {"name": piece.name, **function}
+            function = {"name": delta.name, **function}
         return {"tool_calls": [{**part, "function": function}]}
 
 

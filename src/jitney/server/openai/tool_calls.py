@@ -1,6 +1,6 @@
 """Finds calls of tools in a model's text as it comes: `CallParser`. Pure; one per completion.
 
-Models write calls as JSON between marks (`CallFormat`). The parser returns pieces of content and of
+Models write calls as JSON between marks (`CallFormat`). The parser returns content and parts of
 calls as early as they are certain. It holds back text that may become a mark, and passes arguments
 on while the model writes them. Text that looked like a call and is not one (not JSON, or an unknown
 tool) becomes content. If the model can write only calls, such text is a call that was cut off, and
@@ -10,11 +10,17 @@ is dropped.
 import json
 import secrets
 import string
+from collections.abc import Generator
 from dataclasses import dataclass
-from enum import Enum, auto
+from typing import TypeVar
 
 _SPACE = " \n\r\t"
 _LETTERS = string.ascii_letters + string.digits
+_DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+Result = TypeVar("Result")
+Reading = Generator[None, None, Result]
+"""Reads text that arrives in parts: each `yield` waits for more of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +63,14 @@ class Calling:
 
 
 @dataclass(frozen=True, slots=True)
-class ContentPiece:
+class ContentDelta:
     """Text that is not a call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
+class CallDelta:
     """The beginning of a call (with `name`), or more of its arguments."""
 
     index: int
@@ -72,305 +78,213 @@ class CallPiece:
     arguments: str
 
 
-Piece = ContentPiece | CallPiece
-
-
-class _Mode(Enum):
-    TEXT = auto()
-    LIST = auto()
-    CALL = auto()
-    AFTER = auto()
-    SHUT = auto()
-
-
-class _Reader:
-    """Follows one JSON object with a name and arguments, a character at a time."""
-
-    def __init__(self, arguments_key: str) -> None:
-        self._arguments_keys = ("arguments", arguments_key)
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False
-        self._key: str | None = None
-        self._expects_key = False
-        self._part: list[str] = []
-        self.name: str | None = None
-        self.has_arguments = False
-        self.is_done = False
-        self.is_bad = False
-
-    def push(self, character: str) -> str:
-        """The part of the arguments that this character completes."""
-        if self._in_string:
-            return self._push_in_string(character)
-        if self._depth == 0:
-            if character == "{":
-                self._depth = 1
-                self._expects_key = True
-            elif character not in _SPACE:
-                self.is_bad = True
-            return ""
-        if character == '"':
-            self._in_string = True
-            if self._depth == 1:
-                self._part = []
-                if not self._expects_key and self._key is None:
-                    self.is_bad = True
-        if self._depth == 1:
-            return self._push_at_top(character)
-        return self._push_inside(character)
-
-    def _push_at_top(self, character: str) -> str:
-        if character == '"':
-            self._part = [character]
-            return ""
-        if character in "{[":
-            self._depth = 2
-            if self._key in self._arguments_keys and character == "{":
-                self.has_arguments = True
-                return character
-        elif character == "}":
-            self._depth = 0
-            self.is_done = True
-        elif character == ",":
-            self._key = None
-            self._expects_key = True
-        elif character not in ":" + _SPACE and self._key is None:
-            self.is_bad = True
-        return ""
-
-    def _push_inside(self, character: str) -> str:
-        if character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-        return self._argument(character)
-
-    def _argument(self, character: str) -> str:
-        """The character where it is part of the arguments."""
-        return character if self._key in self._arguments_keys and self.has_arguments else ""
-
-    def _push_in_string(self, character: str) -> str:
-        if self._escaped:
-            self._escaped = False
-        elif character == "\\":
-            self._escaped = True
-        elif character == '"':
-            self._in_string = False
-        if self._depth > 1:
-            return self._argument(character)
-        self._part.append(character)
-        return "" if self._in_string else self._end_string()
-
-    def _end_string(self) -> str:
-        try:
-            text = str(json.loads("".join(self._part)))
-        except ValueError:
-            self.is_bad = True
-            return ""
-        if self._expects_key:
-            self._key = text
-            self._expects_key = False
-        elif self._key == "name":
-            self.name = text
-        elif self._key in self._arguments_keys and not self.has_arguments:
-            # Some models write the arguments as JSON in a string, as the API has them.
-            self.has_arguments = True
-            return text
-        return ""
+ChatDelta = ContentDelta | CallDelta
 
 
 class CallParser:
-    """The text of one completion, in pieces."""
+    """Reads the text of one completion, and gives its content and its calls."""
 
     def __init__(self, calling: Calling) -> None:
         self._calling = calling
         self._form = calling.form
-        self._held = ""
-        self._space: list[str] = []
-        self._skips_space = False
-        self._raw: list[str] = []
+        self._arguments_keys = ("arguments", self._form.arguments_key)
+        self._text = ""
+        self._at = 0
+        """The place in the text where reading goes on."""
+        self._unsure: list[str] = []
+        """Text that was read, and is content unless a call follows."""
+        self._in_call = False
+        """Whether the text belongs to a call, so that nothing of it is content."""
+        self._key: str | None = None
         self._arguments: list[str] = []
-        self._is_accepted = False
-        self._may_be_bare = self._form.is_bare
-        self._reader = _Reader(self._form.arguments_key)
-        self._pieces: list[Piece] = []
-        self._mode = _Mode.TEXT
+        self._has_arguments = self._in_arguments = False
+        self._deltas: list[ChatDelta] = []
+        self._reading = self._read_answer()
         self.call_count = 0
-        if calling.starts_inside:
-            self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
 
-    def push(self, text: str) -> list[Piece]:
-        """Add text, and return the pieces that are certain now."""
-        self._held += text
-        self._advance()
+    def push(self, text: str) -> list[ChatDelta]:
+        """Add text, and return what is certain now."""
+        self._text, self._at = self._text[self._at :] + text, 0
+        next(self._reading)
         return self._taken()
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[ChatDelta]:
         """The text has ended: return what was held back."""
-        if self._mode is _Mode.LIST or (self._mode is _Mode.CALL and not self._is_accepted):
-            self._space, self._raw = self._raw, []
-            self._mode = _Mode.TEXT
-        if self._mode is _Mode.TEXT:
-            text = "".join(self._space) + self._held
+        if not self._in_call:
+            text = "".join([*self._unsure, self._text[self._at :]])
             self._emit(text.rstrip(_SPACE) if self.call_count else text)
-            self._space, self._held = [], ""
-        elif self._mode is _Mode.CALL:
-            # Its name was sent, so it counts as a call although it was cut off.
-            self.call_count += 1
-            self._mode = _Mode.SHUT
         return self._taken()
 
-    def _advance(self) -> None:
-        """Read the held text until nothing more is certain."""
-        before = None
-        while self._held and before != (self._mode, len(self._held)):
-            before = (self._mode, len(self._held))
-            match self._mode:
-                case _Mode.TEXT:
-                    self._read_text()
-                case _Mode.LIST:
-                    self._read_list()
-                case _Mode.CALL:
-                    self._read_call()
-                case _Mode.AFTER:
-                    self._read_after()
-                case _Mode.SHUT:
-                    self._held = ""
+    def _read_answer(self) -> Reading[None]:
+        if self._calling.starts_inside:
+            yield from self._read_calls()
+        if self._form.is_bare and (yield from self._skip(_SPACE)) == "{":
+            yield from self._read_calls()
+        while True:
+            yield from self._read_content()
+            yield from self._read_calls()
 
-    def _read_text(self) -> None:
-        """Emit text that is certain. Hold space back, because it is dropped before a call."""
-        if self._skips_space or self._may_be_bare:
-            stripped = self._held.lstrip(_SPACE)
-            if not self._skips_space:
-                self._space.append(self._held[: len(self._held) - len(stripped)])
-            self._held = stripped
-            if not stripped:
-                return
-            self._skips_space = False
-        if self._may_be_bare:
-            self._may_be_bare = False
-            if self._held.startswith("{"):
-                self._open("")
-                return
+    def _read_content(self) -> Reading[None]:
+        """Read text up to a call, and the mark that opens it."""
         opening = self._form.opening
-        at = self._held.find(opening)
-        if at >= 0:
-            self._emit_up_to(at)
-            self._held = self._held[len(opening) :]
-            self._open(opening)
-        else:
-            self._emit_up_to(len(self._held) - _overlap(self._held, opening))
+        while (at := self._text.find(opening, self._at)) < 0:
+            self._emit_up_to(len(self._text) - _overlap(self._text[self._at :], opening))
+            yield
+        self._emit_up_to(at)
+        self._unsure.append(opening)
+        self._at += len(opening)
 
     def _emit_up_to(self, end: int) -> None:
-        """Emit these characters as text, without the space at their end."""
-        text, self._held = self._held[:end], self._held[end:]
+        """Emit this text. Hold back the space at its end, which is dropped before a call."""
+        text, self._at = self._text[self._at : end], end
         body = text.rstrip(_SPACE)
         if body:
-            self._emit("".join(self._space) + body)
-            self._space = []
-        if len(body) < len(text):
-            self._space.append(text[len(body) :])
+            self._emit("".join([*self._unsure, body]))
+            self._unsure = []
+        self._unsure.append(text[len(body) :])
 
-    def _open(self, mark: str) -> None:
-        # With the space before it: if this is not a call, all of it is text.
-        self._raw = [*self._space, mark]
-        self._space = []
-        self._mode = _Mode.LIST if self._form.is_list else _Mode.CALL
-        self._begin_call()
+    def _read_calls(self) -> Reading[None]:
+        """Read calls, until the text is content again."""
+        is_call = True
+        if self._form.is_list:
+            is_call = (yield from self._skip(_SPACE)) == "["
+            if is_call:
+                yield from self._next()
+        while is_call:
+            yield from self._read_call()
+            if not self._in_call:
+                break
+            is_call = yield from self._read_to_next_call()
+            self._in_call = False
+            self._unsure = []
+        self._emit("".join(self._unsure))
+        self._unsure = []
 
-    def _begin_call(self) -> None:
-        self._reader = _Reader(self._form.arguments_key)
-        self._arguments = []
-        self._is_accepted = False
-
-    def _read_list(self) -> None:
-        stripped = self._held.lstrip(_SPACE)
-        self._raw.append(self._held[: len(self._held) - len(stripped)])
-        self._held = stripped
-        if not stripped:
-            return
-        if stripped[0] == "[":
-            self._raw.append("[")
-            self._held = stripped[1:]
-            self._mode = _Mode.CALL
-        else:
-            self._give_up()
-
-    def _read_call(self) -> None:
-        for count, character in enumerate(self._held, 1):
-            self._raw.append(character)
-            self._arguments.append(self._reader.push(character))
-            if self._reader.name is not None and not self._is_accepted:
-                if self._reader.name not in self._calling.names:
-                    self._held = self._held[count:]
-                    self._give_up()
-                    return
-                self._is_accepted = True
-                self._pieces.append(CallPiece(self.call_count, self._reader.name, ""))
-            if self._reader.is_done or self._reader.is_bad:
-                self._held = self._held[count:]
-                self._end_call()
-                return
-        self._held = ""
-        self._pass_arguments()
-
-    def _pass_arguments(self) -> None:
-        if self._is_accepted and self._arguments:
-            text = "".join(self._arguments)
-            self._arguments = []
-            if text:
-                self._pieces.append(CallPiece(self.call_count, None, text))
-
-    def _end_call(self) -> None:
-        if not self._is_accepted:
-            self._give_up()
-            return
-        self._pass_arguments()
-        if not self._reader.has_arguments:
-            self._pieces.append(CallPiece(self.call_count, None, "{}"))
-        self.call_count += 1
-        self._mode = _Mode.AFTER if self._calling.parallel else _Mode.SHUT
-        self._begin_call()
-
-    def _read_after(self) -> None:
+    def _read_to_next_call(self) -> Reading[bool]:
+        """Read what stands after a call. False if no other call follows at once."""
         form = self._form
-        skipped = _SPACE + (";" if form.is_bare else "")
-        self._held = self._held.lstrip(skipped)
-        if not self._held:
-            return
-        if form.closing and form.closing.startswith(self._held[: len(form.closing)]):
-            if len(self._held) >= len(form.closing):
-                self._held = self._held[len(form.closing) :]
-                self._mode = _Mode.TEXT
-                self._skips_space = True
-            return
-        first = self._held[0]
-        if form.is_list and first in ",]":
-            self._held = self._held[1:]
-            self._raw = []
-            self._mode = _Mode.CALL if first == "," else _Mode.TEXT
-            self._skips_space = first == "]"
-        elif form.is_bare and first == "{":
-            self._raw = []
-            self._mode = _Mode.CALL
+        while not self._calling.parallel:
+            self._at = len(self._text)
+            yield
+        character = yield from self._skip(_SPACE + (";" if form.is_bare else ""))
+        if form.closing and (yield from self._skip_mark(form.closing)):
+            yield from self._skip(_SPACE)
+        elif form.is_list and character in ",]":
+            yield from self._next()
+            if character == ",":
+                return True
+            yield from self._skip(_SPACE)
         else:
-            self._mode = _Mode.TEXT
+            return form.is_bare and character == "{"
+        return False
 
-    def _give_up(self) -> None:
-        """This is not a call: its text is content."""
-        self._emit("".join(self._raw))
-        self._raw = []
-        self._begin_call()
-        self._mode = _Mode.TEXT
+    def _read_call(self) -> Reading[None]:
+        """Read one JSON object with a name and arguments, or as much of it as is one."""
+        self._key, self._arguments, self._has_arguments = None, [], False
+        character = " "
+        while character in _SPACE:
+            character = yield from self._next()
+        is_open = character == "{"
+        while is_open:
+            character = yield from self._next()
+            if character == '"':
+                is_open = self._take_string((yield from self._read_string()))
+            elif character in "{[":
+                yield from self._read_nested(character)
+            elif character == ",":
+                self._key = None
+            elif character == "}" or (self._key is None and character not in ":" + _SPACE):
+                is_open = False
+        self._emit_arguments()
+        if self._in_call and not self._has_arguments:
+            self._deltas.append(CallDelta(self.call_count - 1, None, "{}"))
+
+    def _take_string(self, written: str) -> bool:
+        """Take a key, the name, or arguments in a string. False if this is not a call."""
+        try:
+            text = str(json.loads(written))
+        except ValueError:
+            return False
+        if self._key is None:
+            self._key = text
+        elif self._key == "name" and not self._in_call:
+            if text not in self._calling.names:
+                return False
+            self._deltas.append(CallDelta(self.call_count, text, ""))
+            self._in_call = True
+            self.call_count += 1
+        elif self._key in self._arguments_keys and not self._has_arguments:
+            # Some models write the arguments as JSON in a string, as the API has them.
+            self._has_arguments = True
+            self._arguments.append(text)
+        return True
+
+    def _read_nested(self, opening: str) -> Reading[None]:
+        """Read an object or a list up to its end. An object may be the arguments."""
+        if self._key in self._arguments_keys and opening == "{":
+            self._arguments.append(opening)
+            self._has_arguments = self._in_arguments = True
+        depth = 1
+        while depth:
+            character = yield from self._next()
+            if character == '"':
+                yield from self._read_string()
+            depth += _DEPTH_STEPS.get(character, 0)
+        self._in_arguments = False
+
+    def _read_string(self) -> Reading[str]:
+        """The rest of a string in JSON, with both of its quotation marks."""
+        written = ['"']
+        while len(written) == 1 or written[-1] != '"':
+            written.append((yield from self._next()))
+            if written[-1] == "\\":
+                written[-1] += yield from self._next()
+        return "".join(written)
+
+    def _next(self) -> Reading[str]:
+        """The next character of a call."""
+        while self._at == len(self._text):
+            self._emit_arguments()
+            yield
+        character = self._text[self._at]
+        self._at += 1
+        self._unsure.append(character)
+        if self._in_arguments:
+            self._arguments.append(character)
+        return character
+
+    def _skip(self, skipped: str) -> Reading[str]:
+        """The next character that is not one of these; reading goes on with it."""
+        while True:
+            rest = self._text[self._at :].lstrip(skipped)
+            end = len(self._text) - len(rest)
+            self._unsure.append(self._text[self._at : end])
+            self._at = end
+            if rest:
+                return rest[0]
+            yield
+
+    def _skip_mark(self, mark: str) -> Reading[bool]:
+        """Whether the mark comes next; if so, reading goes on after it."""
+        while mark.startswith(found := self._text[self._at : self._at + len(mark)]):
+            if found == mark:
+                self._at += len(mark)
+                return True
+            yield
+        return False
+
+    def _emit_arguments(self) -> None:
+        if self._in_call and (text := "".join(self._arguments)):
+            self._deltas.append(CallDelta(self.call_count - 1, None, text))
+            self._arguments = []
 
     def _emit(self, text: str) -> None:
         if text and not self._calling.is_enforced:
-            self._pieces.append(ContentPiece(text))
+            self._deltas.append(ContentDelta(text))
 
-    def _taken(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
+    def _taken(self) -> list[ChatDelta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
 
 def _overlap(text: str, mark: str) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.server.openai.tool_calls import CallFormat, Calling, CallParser, CallPiece, ContentPiece
+from jitney.server.openai.tool_calls import CallDelta, CallFormat, Calling, CallParser, ContentDelta
 from jitney.server.openai.tools import HERMES, LLAMA, MISTRAL
 
 Read = tuple[str, list[tuple[str, str]]]
@@ -30,10 +30,10 @@ def read(
     parser = CallParser(calling)
     pieces = [piece for part in parts for piece in parser.push(part)]
     pieces += parser.finish()
-    content = "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
+    content = "".join(piece.text for piece in pieces if isinstance(piece, ContentDelta))
     calls: list[list[str]] = []
     for piece in pieces:
-        if isinstance(piece, CallPiece):
+        if isinstance(piece, CallDelta):
             if piece.name is not None:
                 assert piece.index == len(calls)
                 calls.append([piece.name, ""])
@@ -176,7 +176,7 @@ def test_arguments_are_passed_on_while_they_are_written() -> None:
     """Guards the use of streaming calls at all."""
     parser = CallParser(Calling(form=HERMES, names=("f",)))
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "lo')
-    assert parser.push("ng te") == [CallPiece(0, None, "ng te")]
+    assert parser.push("ng te") == [CallDelta(0, None, "ng te")]
 
 
 @pytest.mark.parametrize(
