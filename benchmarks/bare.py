@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jitney.backends.llamacpp.backend import PASS_TOKENS_MAX
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model
 from jitney.backends.machine.cores import usable_cores
-from jitney.core.backend import Backend, Text, Traits, Vocabulary
+from jitney.core.backend import Backend, Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Copy, MemoryOperation, Outcome, Release, Truncate
 from jitney.core.params import Constraint
 
@@ -50,7 +50,7 @@ class Recorder:
         """Pass it on."""
         self._backend.check()
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Pass it on."""
         return self._backend.encode(texts)
 

@@ -97,12 +97,12 @@ def test_no_content_makes_a_control_token(contents: list[str], continues: bool) 
     )
     tokens = [
         token
-        for segment in segments
-        for token in encode(segment.text, special=segment.special)
+        for text, is_special in segments
+        for token in encode(text, special=is_special)
         if token in VOCABULARY.control
     ]
     turn = encode("<|user|><|end|>", special=True)
     assert tokens == (turn * len(contents))[: -1 if continues else None]
     expected = "".join(f"<|user|>{c.strip().replace('xy', '')}<|end|>" for c in contents)
-    whole = "".join(segment.text for segment in segments)
+    whole = "".join(text for text, _ in segments)
     assert whole + "<|end|>" * continues == expected

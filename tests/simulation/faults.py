@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from jitney.backends.fake.backend import FakeBackend
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Fault, Open, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed
@@ -121,7 +121,7 @@ class FaultyBackend:
             self._marks.add("lost while idle")
             raise BackendCrashed("the backend died while nothing ran.")
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """As the fake backend does."""
         return self._inner.encode(texts)
 

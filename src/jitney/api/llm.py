@@ -198,7 +198,7 @@ class LLM:
         segments = template.render(
             listed, add_generation_prompt, continue_final_message=continue_final_message
         )
-        text = "".join(segment.text for segment in segments)
+        text = "".join(text for text, _ in segments)
         return Prompt(text, self._assembly.request_factory.encode(segments))
 
     def submit(

@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 
-Text = tuple[str, bool]
-"""A text, and whether names of control tokens in it become those tokens."""
+Segment = tuple[str, bool]
+"""A part of a prompt, and whether names of control tokens in it become those tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Check that the backend still lives, while no batch runs. Cheap. Raises BackendCrashed."""
         ...
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of all texts in order. Each text is tokenised alone; no token is added."""
         ...
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from jitney.core import limits
-from jitney.core.backend import Backend, Text
+from jitney.core.backend import Backend, Segment
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.sequence import check_prompt_length
 from jitney.core.utf8 import utf8_bytes
 from jitney.errors import ContextLengthExceeded, InvalidRequest
-from jitney.text.chat_template import Segment
 
 Wanted = Callable[[], bool]
 """Whether a caller still waits for the result."""
@@ -96,7 +95,7 @@ class RequestFactory:
         """Tokens of a text prompt. Names of control tokens in it become those tokens."""
         if not isinstance(text, str):
             raise InvalidRequest(f"prompt is a text or tokens, and got {text!r:.80}.", "prompt")
-        return self.encode((Segment(text, special=True),), is_wanted)
+        return self.encode(((text, True),), is_wanted)
 
     def make(
         self,
@@ -132,23 +131,21 @@ class RequestFactory:
 
     def _check_size(self, segments: tuple[Segment, ...]) -> None:
         """Refuse a prompt that is too large before time is spent to tokenise it."""
-        character_count = sum(len(segment.text) for segment in segments)
+        character_count = sum(len(text) for text, _ in segments)
         if character_count > limits.PROMPT_CHARACTERS_MAX:
             raise InvalidRequest(
                 f"The prompt has {character_count} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
                 "prompt",
             )
-        byte_count = sum(
-            len(utf8_bytes(segment.text, "the prompt", "prompt")) for segment in segments
-        )
+        byte_count = sum(len(utf8_bytes(text, "the prompt", "prompt")) for text, _ in segments)
         if byte_count > self._prompt_bytes_max:
             raise ContextLengthExceeded(
                 f"The prompt has {byte_count} bytes, which is more than the {self._model_len_max} "
                 "tokens of the context can hold; shorten the prompt.",
                 "prompt",
             )
-        segment_count = sum(bool(segment.text) for segment in segments)
+        segment_count = sum(bool(text) for text, _ in segments)
         if segment_count > self._model_len_max:
             raise ContextLengthExceeded(
                 f"The prompt has {segment_count} parts between names of control tokens. Each part "
@@ -167,18 +164,18 @@ class RequestFactory:
                 )
 
 
-def _slices(segments: Iterable[Segment]) -> Iterator[list[Text]]:
-    """The texts in order, in slices that are tokenised in one step."""
-    texts: list[Text] = []
+def _slices(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """The segments with text, in slices that are tokenised in one step."""
+    part: list[Segment] = []
     character_count = 0
-    for segment in segments:
-        if not segment.text:
+    for text, is_special in segments:
+        if not text:
             continue
-        character_count += len(segment.text)
-        is_full = len(texts) == limits.SLICE_TEXTS or character_count > limits.SLICE_CHARACTERS
-        if texts and is_full:
-            yield texts
-            texts, character_count = [], len(segment.text)
-        texts.append((segment.text, segment.special))
-    if texts:
-        yield texts
+        character_count += len(text)
+        is_full = len(part) == limits.SLICE_TEXTS or character_count > limits.SLICE_CHARACTERS
+        if part and is_full:
+            yield part
+            part, character_count = [], len(text)
+        part.append((text, is_special))
+    if part:
+        yield part

@@ -3,18 +3,17 @@
 Any thread. Messages are checked here and rendered in a process with limits (`renderer.py`). There
 `hiding.py` makes sure that a caller's text never becomes a control token. `render` gives segments:
 if a caller wrote the name of a control token, that name is a separate segment that is not
-`special`, and is tokenised as plain text.
+special, and is tokenised as plain text.
 """
 
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from jitney.core import limits
-from jitney.core.backend import Vocabulary
+from jitney.core.backend import Segment, Vocabulary
 from jitney.core.utf8 import utf8_bytes
 from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from jitney.text.renderer import Renderer
@@ -28,14 +27,6 @@ _DEPTH_MAX = 32
 _BITS_MAX = 4096
 """Bits of an integer. Python cannot write much larger ones as JSON."""
 _TOOLS = re.compile(r"\btools\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of a prompt. Names of control tokens in it become tokens only if `special`."""
-
-    text: str
-    special: bool
 
 
 class ChatTemplate:
@@ -118,7 +109,7 @@ class ChatTemplate:
             utf8_bytes(text, "messages", "messages")
         if continue_final_message:
             _check_continuable(checked[-1], add_generation_prompt)
-        pieces = self._ask(
+        segments = self._ask(
             {
                 "messages": checked,
                 "tools": tools,
@@ -128,7 +119,7 @@ class ChatTemplate:
                 "now": self._now().isoformat(),
             }
         )
-        return tuple(Segment(text, special) for text, special in pieces)
+        return tuple((text, is_special) for text, is_special in segments)
 
     def close(self) -> None:
         """End the template's process; idempotent."""

@@ -1,7 +1,7 @@
 """Keeps a caller's text apart from a chat template's text while the template renders both.
 
 A caller's text never becomes a control token: if a caller writes the name of one, that name becomes
-a separate piece that is not special. Two steps ensure this. First, before rendering, a mark
+a separate segment that is not special. Two steps ensure this. First, before rendering, a mark
 replaces each such name, and afterwards the name is put back. A mark is one character that occurs
 nowhere else. Second, a template may cut text so that a name appears (`<|e[X]nd|>` without the
 `[X]`). So text with the first character of a name is rendered again, with that character replaced
@@ -13,12 +13,12 @@ Pure; runs in the template's process. The time is linear in the length of the te
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any  # Any: JSON
 
+from jitney.core.backend import Segment
 from jitney.text.name_pattern import names_pattern
-
-Piece = tuple[str, bool]
-"""A part of a prompt, and whether names of control tokens in it become those tokens."""
 
 _PRIVATE = re.compile("[\U000f0000-\U0010fffd]")
 _RUNS = re.compile("([\U000f0000-\U0010fffd]+)")
@@ -38,8 +38,8 @@ class Hiding:
         self._firsts = sorted({name[0] for name in listed})
         self._taken = frozenset(_PRIVATE.findall(ours + "".join(listed)))
 
-    def pieces(self, given: Any, write: Callable[[Any], str]) -> list[Piece]:
-        """The pieces of `write(given)`, for a caller's JSON. Raises MarksUsedUp, or as `write`."""
+    def segments(self, given: Any, write: Callable[[Any], str]) -> list[Segment]:
+        """The segments of `write(given)`, for JSON of a caller. Raises MarksUsedUp."""
         if self._names is None:
             return _split(write(given), {})
         texts = list(_texts(given))
@@ -83,18 +83,19 @@ def _marks_for(found: Iterable[str], free: Iterator[str]) -> dict[str, str]:
         raise MarksUsedUp from None
 
 
-def _split(text: str, names: dict[str, str]) -> list[Piece]:
-    """Put the hidden texts back, as separate pieces."""
-    found: list[tuple[list[str], bool]] = []
+def _split(text: str, names: dict[str, str]) -> list[Segment]:
+    """Put the hidden texts back, as separate segments."""
+    parts: list[Segment] = []
     for index, part in enumerate(_RUNS.split(text) if names else [text]):
-        # Every second part is a run of private characters; not all of them need be marks.
-        each = ((names.get(mark, mark), mark not in names) for mark in part)
-        for piece, special in each if index % 2 else [(part, True)]:
-            if found and found[-1][1] == special:
-                found[-1][0].append(piece)
-            elif piece:
-                found.append(([piece], special))
-    return [("".join(pieces), special) for pieces, special in found]
+        if index % 2:
+            # A run of private characters; not all of them need be marks.
+            parts += [(names.get(mark, mark), mark not in names) for mark in part]
+        elif part:
+            parts.append((part, True))
+    return [
+        ("".join(text for text, _ in group), is_special)
+        for is_special, group in groupby(parts, key=itemgetter(1))
+    ]
 
 
 def _with_marks(marks: dict[str, str], text: str) -> str:

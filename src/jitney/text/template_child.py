@@ -6,8 +6,8 @@ sandbox, set up as Hugging Face does it, keeps it away from Python. The process 
 its memory, so nothing here counts its work (decision 17). No import here may start a thread.
 
     ["ready", None]       for the task None: the template can be used
-    ["done", pieces]      the prompt
-    ["parts", count]      the prompt has too many pieces; each needs at least one token
+    ["done", segments]    the prompt
+    ["parts", count]      the prompt has too many segments; each needs at least one token
     ["invalid", text]     a sentence for the author of the messages
     ["failed", kind]      the template failed on the messages; the class of its error
     ["model", text]       a sentence for the person who chose the model
@@ -36,7 +36,7 @@ _QUOTE_CHARACTERS_MAX = 1000
 _END_SPACE = "\N{EM SPACE}"
 """A character that templates strip as a space, and never write themselves."""
 
-Answer = list[Any]
+RenderAnswer = list[Any]
 
 
 class NothingToContinue(Exception):
@@ -54,14 +54,14 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def set_up(given: Any) -> Callable[[Any], Answer]:
+def set_up(given: Any) -> Callable[[Any], RenderAnswer]:
     """The function that answers the chats of one template."""
     try:
         template = compiled(given["source"])
     except MemoryError:
         raise
     except Exception as error:
-        unreadable: Answer = ["model", _why_unreadable(error)]
+        unreadable: RenderAnswer = ["model", _why_unreadable(error)]
         return lambda task: unreadable
     values = given["values"]
     ours = "".join([given["source"], *filter(None, values.values())])
@@ -82,7 +82,7 @@ def compiled(source: str) -> Template:
 class _Chats:
     """One template, its constant values, and the names that callers may not use.
 
-    A prompt of more pieces than `tokens_max` does not fit the model.
+    A prompt of more segments than `tokens_max` does not fit the model.
     """
 
     template: Template
@@ -90,7 +90,7 @@ class _Chats:
     hiding: Hiding
     tokens_max: int
 
-    def answer(self, task: Any) -> Answer:
+    def answer(self, task: Any) -> RenderAnswer:
         """The prompt of a chat, or why there is none."""
         if task is None:
             return ["ready", None]
@@ -100,26 +100,26 @@ class _Chats:
                 end = self.hiding.mark(given)
                 spaces = _spaces_after(given[0][-1]["content"])
                 given = [_with_end_mark(given[0], end), given[1]]
-                pieces = self.hiding.pieces(
+                segments = self.hiding.segments(
                     given, lambda hidden: _text_before_mark(end, spaces, self._text(task, *hidden))
                 )
             else:
-                pieces = self.hiding.pieces(given, lambda hidden: self._text(task, *hidden))
+                segments = self.hiding.segments(given, lambda hidden: self._text(task, *hidden))
         except MemoryError:
             # The process reports this one.
             raise
         except Exception as error:
             return _answer_of(error)
-        if len(pieces) > self.tokens_max:
-            return ["parts", len(pieces)]
-        count = sum(len(text) for text, _ in pieces)
+        if len(segments) > self.tokens_max:
+            return ["parts", len(segments)]
+        count = sum(len(text) for text, _ in segments)
         if count > limits.PROMPT_CHARACTERS_MAX:
             return [
                 "invalid",
                 f"messages make a prompt of {count} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
             ]
-        return ["done", pieces]
+        return ["done", segments]
 
     def _text(self, task: Any, messages: Any, tools: Any) -> str:
         now = datetime.fromisoformat(task["now"])
@@ -157,7 +157,7 @@ def _text_before_mark(end: str, spaces: str, text: str) -> str:
     return before if after.startswith(_END_SPACE) else before.removesuffix(spaces)
 
 
-def _answer_of(error: Exception) -> Answer:
+def _answer_of(error: Exception) -> RenderAnswer:
     words = str(error)[:_QUOTE_CHARACTERS_MAX]
     if isinstance(error, MarksUsedUp):
         return ["invalid", "messages use up all private characters of Unicode."]

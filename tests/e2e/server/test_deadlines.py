@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jitney.core.backend import Text
+from jitney.core.backend import Segment
 from jitney.core.batch import Batch, Outcome
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, events
@@ -28,7 +28,7 @@ class Stuck:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         assert self.may_encode.wait(2 * WAIT_S), "nobody let it go"
         tokens: list[int] = self._backend.encode(texts)
         return tokens

@@ -13,7 +13,7 @@ import pytest
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core import limits as core_limits
-from jitney.core.backend import Text
+from jitney.core.backend import Segment
 from jitney.core.params import Constraint
 from jitney.server import limits
 from tests.e2e.server.conftest import Start
@@ -44,7 +44,7 @@ class Door:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         self.asked.append("encode")
         assert self.is_open.wait(WAIT_S), "nobody opened"
         tokens: list[int] = self._backend.encode(texts)
@@ -360,7 +360,7 @@ class Counter(Door):
         super().__init__(backend)
         self.calls: list[int] = []
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         self.calls.append(len(texts))
         return super().encode(texts)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Request, RequestId
@@ -80,7 +80,7 @@ class FaultyBackend:
         if fault is not None:
             raise fault
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         return self._fake.encode(texts)
 
     def prepare(self, constraint: Constraint) -> None:

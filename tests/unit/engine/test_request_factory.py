@@ -6,12 +6,11 @@ import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core import limits
-from jitney.core.backend import Text
+from jitney.core.backend import Segment
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId
 from jitney.engine.request_factory import GivenUp, RequestFactory, RequestOptions
 from jitney.errors import ContextLengthExceeded, InvalidRequest
-from jitney.text.chat_template import Segment
 
 
 @pytest.fixture
@@ -25,8 +24,8 @@ def factory() -> Iterator[RequestFactory]:
 
 def test_names_of_control_tokens_count_only_in_special_pieces(factory: RequestFactory) -> None:
     """Guards against a user who ends the system's turn by writing its end token."""
-    special = factory.encode((Segment("<|end|>", special=True),))
-    plain = factory.encode((Segment("<|end|>", special=False),))
+    special = factory.encode((("<|end|>", True),))
+    plain = factory.encode((("<|end|>", False),))
     assert len(special) == 1
     assert len(plain) == len("<|end|>")
     assert factory.encode_text("<|end|>") == special
@@ -120,7 +119,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     longest = max(map(len, backend.vocabulary.pieces))
     factory = RequestFactory(backend, 64, lambda: 0)
 
-    def never(texts: Sequence[Text]) -> list[int]:
+    def never(texts: Sequence[Segment]) -> list[int]:
         raise AssertionError("it was tokenised")
 
     monkeypatch.setattr(backend, "encode", never)
@@ -135,12 +134,12 @@ class Counting(FakeBackend):
         super().__init__(FakeSettings())
         self.calls: list[int] = []
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         self.calls.append(len(texts))
         return super().encode(texts)
 
 
-NAMES = (Segment("x", special=True), Segment("<|end|>", special=False))
+NAMES = (("x", True), ("<|end|>", False))
 
 
 def test_all_parts_of_a_prompt_are_one_message() -> None:
@@ -158,7 +157,7 @@ def test_more_parts_than_the_context_has_tokens_are_refused_unread() -> None:
     with pytest.raises(ContextLengthExceeded, match="66 parts"):
         factory.encode(NAMES * 33)
     assert backend.calls == []
-    assert len(factory.encode((Segment("x", True), Segment("", False)) * 64)) == 64
+    assert len(factory.encode((("x", True), ("", False)) * 64)) == 64
 
 
 def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +166,10 @@ def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLICE_CHARACTERS", 10)
     backend = Counting()
     factory = RequestFactory(backend, 4096, lambda: 0)
-    factory.encode(tuple(Segment(text, True) for text in ("a", "", "b", "c", "d")))
+    factory.encode(tuple((text, True) for text in ("a", "", "b", "c", "d")))
     assert backend.calls == [3, 1]
     backend.calls.clear()
-    factory.encode(tuple(Segment("x" * size, True) for size in (6, 4, 1, 11, 2)))
+    factory.encode(tuple(("x" * size, True) for size in (6, 4, 1, 11, 2)))
     assert backend.calls == [2, 1, 1, 1]
 
 

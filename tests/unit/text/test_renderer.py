@@ -11,7 +11,7 @@ import pytest
 from jitney.core import limits
 from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
 from jitney.sandbox.sandbox import Gone, Sandbox
-from jitney.text.chat_template import ChatTemplate, Segment
+from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 from tests.e2e.server.processes import is_alive
@@ -173,7 +173,7 @@ def test_a_chat_over_the_limit_fails_alone(make: Make) -> None:
     for _ in range(3):
         with pytest.raises(ModelError, match=r"longer than 0\.2 s; send fewer"):
             template.render(user("bomb"))
-        assert template.render(user("hi")) == (Segment("fine", True),)
+        assert template.render(user("hi")) == (("fine", True),)
     assert renderer.start_count == 1
 
 
@@ -239,7 +239,7 @@ def test_a_slow_chat_keeps_nobody_waiting(make: Make, monkeypatch: pytest.Monkey
     slow[0].start()
     while not first._turn.locked():
         pass
-    assert template.render(user("hi")) == (Segment("fine", True),)
+    assert template.render(user("hi")) == (("fine", True),)
     assert renderer.start_count == 2
     slow[1].start()
     while not second._turn.locked():
@@ -266,7 +266,7 @@ def test_a_process_that_is_expected_is_the_one_that_is_used(make: Make) -> None:
     assert len(pids) == 1
     template = make("a", renderer=renderer)
     template.start()
-    assert (template.render(user("hi")), renderer.pids) == ((Segment("a", True),), pids)
+    assert (template.render(user("hi")), renderer.pids) == ((("a", True),), pids)
     assert renderer.start_count == 1
 
 

@@ -30,7 +30,7 @@ from jitney.backends.shared.layout import (
 )
 from jitney.backends.shared.shapes import is_lone, rows_missing
 from jitney.backends.shared.slots import SlotContents, SlotMemory
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed, ConfigError
@@ -171,7 +171,7 @@ class FakeBackend:
     def check(self) -> None:
         """Does nothing: this backend never crashes. Tests wrap it to simulate a crash."""
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts. The name of a control token becomes that token only when `special`."""
         return [
             token

@@ -31,7 +31,7 @@ from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.shapes import rows_missing
 from jitney.backends.shared.slots import SlotMemory
 from jitney.core import limits
-from jitney.core.backend import Backend, Text, Traits
+from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.parts import size_of
@@ -179,14 +179,14 @@ class LlamaCppModel:
         self._shape = Shape(**shape)
         assert self._settings.slots % self._shape.rows_group == 0, shape
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other."""
         model = self._model
         if model is None:
             raise BackendCrashed("The backend was closed.")
         # llama.cpp compiles its patterns at each call (about 60 us), and a chat template repeats
         # the same texts between messages.
-        known: dict[Text, list[int]] = {}
+        known: dict[Segment, list[int]] = {}
         for text in dict.fromkeys(texts):
             known[text] = model.encode(checked_bytes(text[0]), special=text[1])
         return [token for text in texts for token in known[text]]

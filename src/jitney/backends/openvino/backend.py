@@ -23,7 +23,7 @@ from jitney.backends.shared.paging import BlockPool
 from jitney.backends.shared.shapes import is_lone
 from jitney.backends.shared.slots import SlotMemory
 from jitney.core import limits
-from jitney.core.backend import Backend, Text, Traits
+from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
 from jitney.tokenizers.tokenizer import read_tokenizer
 
@@ -124,7 +124,7 @@ class OpenVinoModel:
         self._rows_min = shape.get("rows_min", 1)
         self._head_rows_min = shape.get("head_rows_min", 1)
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other."""
         tokens: list[int] = []
         for text, special in texts:

@@ -19,7 +19,7 @@ from jitney.backends.process.batch_time import BatchTimeLimits
 from jitney.backends.process.worker_process import Fallback, MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
-from jitney.core.backend import Text
+from jitney.core.backend import Segment
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
@@ -134,7 +134,7 @@ class ProcessBackend:
         nothing = messages.Execute.of(Batch(0, (), ()))
         worker.ask(worker.batches, nothing, messages.Executed, CHECK_S_MAX)
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, in one message. While there is no process, waits for the next one."""
         question = messages.Encode(tuple(texts))
         answer = self._ask_in_turn("texts", self._texts_turn, question, messages.Encoded)

@@ -11,7 +11,7 @@ from typing import Any, Self, get_args  # Any: an operation, or its fields befor
 import msgspec
 
 from jitney import errors
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Entry, MemoryOperation, Outcome
 from jitney.core.params import Constraint
 from jitney.sandbox.frames import Frames, MalformedFrame
@@ -91,7 +91,7 @@ class Reset(_Message, frozen=True):
 class Encode(_Message, frozen=True):
     """Tokenise texts, each by itself; answered by Encoded or Failure."""
 
-    texts: tuple[Text, ...]
+    texts: tuple[Segment, ...]
 
 
 class Encoded(_Message, frozen=True):

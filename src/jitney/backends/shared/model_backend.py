@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar  # Any: numbers as a trial wr
 
 from jitney.backends.shared.layout import BatchLimits, EntryRows, TokenSampler, lay_out
 from jitney.backends.shared.slots import Cells, SavedCells, SlotMemory
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed
@@ -72,7 +72,7 @@ class ForwardModel(Protocol[SavedCells, Logits]):
         """Use another shape of passes from now on. For trials, with every slot empty."""
         ...
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other. Raises BackendCrashed when it was closed."""
         ...
 
@@ -120,7 +120,7 @@ class ModelBackend(Generic[SavedCells, Logits]):
         """Use another shape of passes from now on. For trials, with every slot empty."""
         self._model.use_shape(shape)
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other."""
         return self._model.encode(texts)
 

@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from jitney.core.backend import Segment
 from jitney.errors import InvalidRequest, ModelError
 from jitney.server.openai.chat_body import ChatBody, ChatMessage, TokenizeBody, Tool
 from jitney.server.openai.tools import HERMES, NO_PARAMETERS
 from jitney.server.service import Service
-from jitney.text.chat_template import Segment
 
 _INTRODUCTION = """\
 You can call these functions, described by JSON schemas:

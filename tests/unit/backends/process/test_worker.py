@@ -10,7 +10,7 @@ import pytest
 
 from jitney.backends.process.messages import Channel, Done, Execute, Executed, Failure, Reset
 from jitney.backends.process.worker import BatchServer
-from jitney.core.backend import Text, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
@@ -41,7 +41,7 @@ class Plain:
     def check(self) -> None:
         raise NotImplementedError
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         raise NotImplementedError
 
     def prepare(self, constraint: Constraint) -> None:

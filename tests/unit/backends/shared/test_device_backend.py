@@ -15,7 +15,7 @@ from jitney.backends.process.worker import BatchServer
 from jitney.backends.shared.device_backend import DeviceBackend, DeviceSampler
 from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.slots import SlotMemory
-from jitney.core.backend import QueueingBackend, Text, Traits
+from jitney.core.backend import QueueingBackend, Segment, Traits
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -158,7 +158,7 @@ class HashModel:
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         return []
 
     def close(self) -> None:
