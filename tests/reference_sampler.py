@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import Sample, Sampling, TokenLogprob
+from jitney.core.batch import LOGPROB_MIN, Sample, Sampling, TokenLogprob
 from jitney.sampling.draw import uniform
-from jitney.sampling.logprobs import LOGPROB_MIN
 from jitney.sampling.sampler import FAULT_NOT_A_NUMBER, FAULT_NOTHING_LEFT, TEMPERATURE_MIN
 
 

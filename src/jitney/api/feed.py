@@ -10,7 +10,6 @@ Tests: tests/unit/api/test_llm.py.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from jitney.core.request import Request
 from jitney.engine.answer import Answer
@@ -20,15 +19,6 @@ from jitney.errors import DeadlineExceeded, QueueFull
 
 RETRY_S = 0.05
 """The pause before a refused request is sent again, unless an answer comes first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A request that was sent, and its place among the results."""
-
-    place: int
-    request: Request
-    handle: Handle[Answer]
 
 
 def run_all(
@@ -45,9 +35,9 @@ def run_all(
         while feed.fill():
             if feed.is_all_sent and engine.settings.wait_s is None:
                 engine.stop_gathering()
-            sent = feed.sent[0]
+            place, handle = feed.sent[0]
             try:
-                answer = sent.handle.result(RETRY_S if feed.is_refused else None)
+                answer = handle.result(RETRY_S if feed.is_refused else None)
             except QueueFull:
                 feed.take_back()
             except DeadlineExceeded:
@@ -57,16 +47,18 @@ def run_all(
             else:
                 feed.sent.popleft()
                 feed.widen()
-                answers[sent.place] = answer
+                answers[place] = answer
                 report(answer)
     finally:
-        for left in feed.sent:
-            left.handle.cancel()
+        for _, handle in feed.sent:
+            handle.cancel()
     return [answers[place] for place in range(len(answers))]
 
 
 class _Feed:
-    """The requests to send, and those that were sent, the oldest first.
+    """The requests to send, and the handles of those that were sent, the oldest first.
+
+    Each has its place among the results.
 
     `_room` bounds how many are in progress at a time. After a refusal it shrinks to the number
     that was accepted. It grows by one with every answer or pause.
@@ -79,7 +71,7 @@ class _Feed:
         self._room_max = engine.settings.max_num_queued_reqs + engine.settings.max_num_seqs
         self._room = self._room_max
         self._is_exhausted = False
-        self.sent: deque[_Sent] = deque()
+        self.sent: deque[tuple[int, Handle[Answer]]] = deque()
 
     @property
     def is_refused(self) -> bool:
@@ -105,13 +97,13 @@ class _Feed:
                 self._refused.appendleft(following)
                 self._narrow()
             else:
-                self.sent.append(_Sent(place, request, handle))
+                self.sent.append((place, handle))
         return bool(self.sent)
 
     def take_back(self) -> None:
         """Send the oldest request again later: the engine refused it."""
-        sent = self.sent.popleft()
-        self._refused.append((sent.place, sent.request))
+        place, handle = self.sent.popleft()
+        self._refused.append((place, handle.request))
         self._narrow()
 
     def widen(self) -> None:

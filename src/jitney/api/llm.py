@@ -221,7 +221,7 @@ class LLM:
         callbacks = read_callbacks(options)
         request = self._request(read, read_params(1, params)[0], options)
         handle = self.engine.submit(request, streams=callbacks.want_deltas)
-        return self._with_callbacks(self._with_output(handle, read), callbacks)
+        return self._handle(handle, read, callbacks)
 
     async def submit_async(
         self,
@@ -235,7 +235,7 @@ class LLM:
         # To tokenise a long text or compile a constraint would block the loop.
         request = await asyncio.to_thread(self._request, read, read_params(1, params)[0], options)
         handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
-        return self._with_callbacks(self._with_output(handle, read), callbacks)
+        return self._handle(handle, read, callbacks)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -307,16 +307,15 @@ class LLM:
         made_id = f"{ID_PREFIX}{next(self._numbers)}"
         return request_factory.make(tokens, params, read_options(made_id, options))
 
-    def _with_output(self, handle: Handle[Answer], prompt: Prompt) -> Handle[RequestOutput]:
-        vocabulary = self.engine.backend.vocabulary
-        return handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
-
-    def _with_callbacks(
-        self, handle: Handle[RequestOutput], callbacks: Callbacks
+    def _handle(
+        self, handle: Handle[Answer], prompt: Prompt, callbacks: Callbacks
     ) -> Handle[RequestOutput]:
+        """The handle for the caller: with outputs, and with the callbacks that were given."""
+        vocabulary = self.engine.backend.vocabulary
+        made = handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
         if callbacks.are_given:
-            self._callback_threads.serve(handle, callbacks)
-        return handle
+            self._callback_threads.serve(made, callbacks)
+        return made
 
 
 def _check_not_empty(messages: Sequence[object]) -> None:

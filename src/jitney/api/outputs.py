@@ -119,13 +119,9 @@ def _completion(completion: Completion, vocabulary: Vocabulary) -> CompletionOut
 
 def _position(chosen: TokenLogprob, vocabulary: Vocabulary) -> PositionLogprobs:
     position = {
-        token: Logprob(logprob, rank, _text(token, vocabulary))
+        token: Logprob(logprob, rank, vocabulary.text(token))
         for rank, (token, logprob) in enumerate(chosen.top, 1)
     }
     if chosen.token not in position:
-        position[chosen.token] = Logprob(chosen.logprob, None, _text(chosen.token, vocabulary))
+        position[chosen.token] = Logprob(chosen.logprob, None, vocabulary.text(chosen.token))
     return position
-
-
-def _text(token: int, vocabulary: Vocabulary) -> str:
-    return vocabulary.pieces[token].decode("utf-8", errors="replace")

@@ -53,6 +53,12 @@ class Vocabulary:
     adds_bos: bool = False
     chat_template: str | None = None
 
+    def text(self, token: int | None) -> str | None:
+        """One token as text, with U+FFFD for bytes that are no character; None if it has none."""
+        if token is None or not 0 <= token < len(self.pieces):
+            return None
+        return self.pieces[token].decode("utf-8", errors="replace")
+
 
 class Backend(Protocol):
     """Runs batches. Implemented in `jitney.backends`."""

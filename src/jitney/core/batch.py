@@ -138,6 +138,10 @@ class Batch:
         return sum(entry.length for entry in self.entries)
 
 
+LOGPROB_MIN = -9999.0
+"""Stands for minus infinity, which JSON cannot express. OpenAI's API gives the same value."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token with its logprob, and the most likely tokens at that position, best first."""

@@ -82,9 +82,11 @@ class FollowTime:
 
 
 @dataclass(slots=True)
-class Pace:
-    """The latest time of a token, shared by all completions with the same constraint."""
+class Compiled:
+    """A constraint at its start, and the latest time of a token, for all its completions."""
 
+    state: Any  # Any: LLMatcher
+    memory_bytes: int
     token_s: float = 0.0
 
 
@@ -94,18 +96,17 @@ class Matcher:
     When all constraints together take too much time, those that are slow at a token are ended.
     """
 
-    def __init__(self, state: Any, vocabulary_size: int, time: FollowTime, pace: Pace) -> None:
-        # Any: an LLMatcher
-        self._state = state
+    def __init__(self, compiled: Compiled, vocabulary_size: int, time: FollowTime) -> None:
+        self._compiled = compiled
+        self._state = compiled.state.deep_copy()
         self._vocabulary_size = vocabulary_size
         self._time = time
-        self._pace = pace
         self._consumed = 0
         self._token_s = 0.0
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
         """Read the new tokens of the completion. Start again if some tokens were taken back."""
-        if self._time.is_over and self._pace.token_s > limits.CONSTRAINT_TOKEN_S_MAX:
+        if self._time.is_over and self._compiled.token_s > limits.CONSTRAINT_TOKEN_S_MAX:
             raise refusal("it takes too long to follow; make it simpler, or less ambiguous")
         if len(completion_tokens) < self._consumed:
             self._state.reset()
@@ -133,14 +134,7 @@ class Matcher:
         seconds = self._time.spent() - started_at
         self._time.take(seconds, token_count)
         self._token_s += seconds / max(token_count, 1)
-        self._pace.token_s = self._token_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    state: Any  # Any: LLMatcher
-    memory_bytes: int
-    pace: Pace
+        self._compiled.token_s = self._token_s
 
 
 class ConstraintCompiler:
@@ -153,14 +147,14 @@ class ConstraintCompiler:
         self._tokenizer_lock = threading.Lock()
         self._starts = threading.Lock()
         self._tokenizer: Any = None  # Any: an LLTokenizer, built when first needed (a second)
-        self._compiled: OrderedDict[Constraint, _Compiled] = OrderedDict()
-        self._compiling: dict[Constraint, Future[_Compiled]] = {}
+        self._compiled: OrderedDict[Constraint, Compiled] = OrderedDict()
+        self._compiling: dict[Constraint, Future[Compiled]] = {}
         # The time left in this batch to compile constraints again, and the latest such work.
         self._recompile_left_s = limits.CONSTRAINTS_LOST_S_MAX
         self._is_first_batch = True
-        self._recompiling: Future[_Compiled] | None = None
+        self._recompiling: Future[Compiled] | None = None
         self._time = FollowTime()
-        self._sandbox = Sandbox(
+        self.sandbox = Sandbox(
             set_up,
             lambda: set_up_input(vocabulary),
             Bounds(
@@ -172,11 +166,6 @@ class ConstraintCompiler:
                 wait_s=_TURNS_MAX * limits.CONSTRAINT_COMPILE_S_MAX,
             ),
         )
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The process that tries constraints."""
-        return self._sandbox
 
     def prepare(self, constraint: Constraint) -> None:
         """Try an untrusted constraint within limits, and compile it if it passes.
@@ -200,13 +189,12 @@ class ConstraintCompiler:
         process. Raises QueueFull when the batch has no time left for that. Called on the thread
         that runs batches.
         """
-        kept = self._cached(constraint) or self._recompiled(constraint)
-        size = len(self._vocabulary.pieces)
-        return Matcher(kept.state.deep_copy(), size, self._time, kept.pace)
+        compiled = self._cached(constraint) or self._recompiled(constraint)
+        return Matcher(compiled, len(self._vocabulary.pieces), self._time)
 
     def close(self) -> None:
         """End the process that tries constraints; idempotent."""
-        self._sandbox.close()
+        self.sandbox.close()
 
     def _try_in_sandbox(self, constraint: Constraint) -> int:
         """Compile it in the process with limits. Returns the memory that it took."""
@@ -214,7 +202,7 @@ class ConstraintCompiler:
         # A model that cannot have constraints is refused before a process starts.
         self._ready_tokenizer()
         try:
-            refused, taken_bytes = self._sandbox.run([constraint.kind.value, constraint.text])
+            refused, taken_bytes = self.sandbox.run([constraint.kind.value, constraint.text])
         except TooLong:
             raise refusal(
                 f"it took longer than {limit_s:g} s to compile; make it simpler"
@@ -238,7 +226,7 @@ class ConstraintCompiler:
             raise InvalidRequest(refused, "structured_outputs")
         return int(taken_bytes)
 
-    def _recompiled(self, constraint: Constraint) -> _Compiled:
+    def _recompiled(self, constraint: Constraint) -> Compiled:
         # Built before the clock starts: this is not the constraint's time.
         self._ready_tokenizer()
         if self._recompile_left_s <= 0.0:
@@ -254,7 +242,7 @@ class ConstraintCompiler:
         finally:
             self._recompile_left_s -= perf_counter() - started_at
 
-    def _compile_in_thread(self, constraint: Constraint, memory_bytes: int) -> Future[_Compiled]:
+    def _compile_in_thread(self, constraint: Constraint, memory_bytes: int) -> Future[Compiled]:
         """Compile it in a thread and cache it. Callers at the same time share one thread."""
         tokenizer = self._ready_tokenizer()
         with self._lock:
@@ -262,27 +250,24 @@ class ConstraintCompiler:
             if done is not None:
                 return done
             done = self._compiling[constraint] = Future()
+        done.add_done_callback(lambda _: self._compiling.pop(constraint))
 
         def work() -> None:
             try:
-                kept = _Compiled(compile_grammar(tokenizer, constraint), memory_bytes, Pace())
+                state = compile_grammar(tokenizer, constraint)
+                compiled = Compiled(state, memory_bytes)
                 with self._lock:
-                    self._compiled[constraint] = kept
+                    self._compiled[constraint] = compiled
                     self._evict()
-                done.set_result(kept)
+                done.set_result(compiled)
             except MemoryError:
                 done.set_exception(_no_memory())
             except BaseException as error:
                 done.set_exception(error)
-            finally:
-                with self._lock:
-                    del self._compiling[constraint]
 
         try:
             self._start(threading.Thread(target=work, name="constraint-compile"))
         except RuntimeError:
-            with self._lock:
-                del self._compiling[constraint]
             done.set_exception(_no_memory())
         return done
 
@@ -296,17 +281,16 @@ class ConstraintCompiler:
             finally:
                 threading.stack_size(usual)
 
-    def _cached(self, constraint: Constraint) -> _Compiled | None:
+    def _cached(self, constraint: Constraint) -> Compiled | None:
         with self._lock:
-            kept = self._compiled.get(constraint)
-            if kept is None:
-                return None
-            self._compiled.move_to_end(constraint)
-            return kept
+            compiled = self._compiled.get(constraint)
+            if compiled is not None:
+                self._compiled.move_to_end(constraint)
+            return compiled
 
     def _evict(self) -> None:
         """Keep the cache within its limits, but keep the newest. Called with the lock held."""
-        size = sum(kept.memory_bytes for kept in self._compiled.values())
+        size = sum(each.memory_bytes for each in self._compiled.values())
         while len(self._compiled) > _CACHED_MAX or (
             len(self._compiled) > 1 and size > _CACHED_BYTES_MAX
         ):

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jitney.core.batch import TokenLogprob
+from jitney.core.batch import LOGPROB_MIN, TokenLogprob
 from jitney.sampling.choose import best_ids
-
-LOGPROB_MIN = -9999.0
-"""Stands for minus infinity, which JSON cannot express. OpenAI's API gives the same value."""
 
 
 def token_logprob(row: NDArray[np.float32], token: int, count: int) -> TokenLogprob:

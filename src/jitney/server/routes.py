@@ -150,9 +150,9 @@ def make_state_router(service: Service) -> APIRouter:
             "vocab_size": len(vocabulary.pieces),
             "model_max_length": service.model_len_max,
             "add_bos_token": vocabulary.adds_bos,
-            "bos_token": _name(service, vocabulary.bos_token),
+            "bos_token": vocabulary.text(vocabulary.bos_token),
             "bos_token_id": vocabulary.bos_token,
-            "eos_token": _name(service, ends[0] if ends else None),
+            "eos_token": vocabulary.text(ends[0] if ends else None),
             "eos_token_id": ends[0] if ends else None,
             "eos_token_ids": list(ends),
             "chat_template": vocabulary.chat_template,
@@ -263,9 +263,3 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "jitney",
         "max_model_len": service.model_len_max,
     }
-
-
-def _name(service: Service, token: int | None) -> str | None:
-    if token is None:
-        return None
-    return service.vocabulary.pieces[token].decode("utf-8", errors="replace")

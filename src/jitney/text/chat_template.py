@@ -49,16 +49,16 @@ class ChatTemplate:
         self._tokens_max = tokens_max
         self._now = now
         eos = vocabulary.eos_tokens
-        names = {_name(vocabulary, token) for token in vocabulary.control} - {""}
+        names = {vocabulary.text(token) for token in vocabulary.control}
         self._renderer = renderer or Renderer()
         self._renderer.prepare(
             {
                 "source": source,
-                "names": sorted(names),
+                "names": sorted(filter(None, names)),
                 "tokens_max": tokens_max,
                 "values": {
-                    "bos_token": _name(vocabulary, vocabulary.bos_token),
-                    "eos_token": _name(vocabulary, eos[0] if eos else None),
+                    "bos_token": vocabulary.text(vocabulary.bos_token) or "",
+                    "eos_token": vocabulary.text(eos[0] if eos else None) or "",
                     "documents": None,
                 },
             }
@@ -147,12 +147,6 @@ class ChatTemplate:
                     "order and their fields."
                 )
         return value
-
-
-def _name(vocabulary: Vocabulary, token: int | None) -> str:
-    if token is None or not 0 <= token < len(vocabulary.pieces):
-        return ""
-    return vocabulary.pieces[token].decode("utf-8", errors="replace")
 
 
 def _invalid(message: str) -> InvalidRequest:

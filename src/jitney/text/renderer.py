@@ -21,26 +21,16 @@ class Renderer:
     def __init__(self) -> None:
         self._given: Any = None
         self._is_closed = False
-        self._processes = tuple(
+        self.sandboxes = tuple(
             Sandbox(template_child.set_up, lambda: self._given, _bounds(wait_s))
             for wait_s in (limits.TEMPLATE_QUICK_S, limits.TEMPLATE_WAIT_S_MAX)
         )
-
-    @property
-    def start_count(self) -> int:
-        """How many processes were started so far."""
-        return sum(each.start_count for each in self._processes)
-
-    @property
-    def pids(self) -> list[int]:
-        """The numbers of the running processes."""
-        return [each.pid for each in self._processes if each.pid is not None]
 
     def spawn(self) -> None:
         """Start a process before the template is known."""
         # If this fails, it fails again when the process is needed, and is reported then.
         with contextlib.suppress(SandboxError):
-            self._processes[0].spawn()
+            self.sandboxes[0].spawn()
 
     def prepare(self, given: Any) -> None:
         """Set the input of `template_child.set_up`. Call it before `run`."""
@@ -50,9 +40,9 @@ class Renderer:
         """The answer to a task. Raises ModelError, QueueFull or EngineStopped."""
         assert self._given is not None, "Call prepare before run."
         try:
-            for process in self._processes:
+            for sandbox in self.sandboxes:
                 with contextlib.suppress(Busy):
-                    found: list[Any] = process.run(task)
+                    found: list[Any] = sandbox.run(task)
                     return found
         except Gone as error:
             if self._is_closed:
@@ -75,7 +65,7 @@ class Renderer:
     def close(self) -> None:
         """End the processes and their tasks; idempotent."""
         self._is_closed = True
-        for each in self._processes:
+        for each in self.sandboxes:
             each.close()
 
 

@@ -180,7 +180,7 @@ def test_many_slow_ones_have_one_time_and_quick_ones_go_on(compiler: ConstraintC
             else:
                 started, now = now, now + 0.02
                 matcher._time.take(now - started, 0)
-                matcher._pace.token_s = now - started
+                matcher._compiled.token_s = now - started
     assert ended == 12
     assert now < 4 * 12 * 0.02 / 2
 

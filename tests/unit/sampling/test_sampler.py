@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitney.core.batch import Fault, FaultKind, Sample, Sampling
+from jitney.core.batch import LOGPROB_MIN, Fault, FaultKind, Sample, Sampling
 from jitney.errors import InvalidRequest
-from jitney.sampling.logprobs import LOGPROB_MIN, prompt_logprobs, token_logprob
+from jitney.sampling.logprobs import prompt_logprobs, token_logprob
 from jitney.sampling.sampler import SlotSampler
 from tests import reference_sampler as reference
 

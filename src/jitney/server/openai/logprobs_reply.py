@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jitney.core.backend import Vocabulary
-from jitney.core.batch import TokenLogprob
+from jitney.core.batch import LOGPROB_MIN, TokenLogprob
 from jitney.text.detokenizer import Detokenizer
-
-LOWEST = -9999.0
-"""The logprob of an impossible token: JSON has no infinity."""
 
 Json = dict[str, Any]  # Any: a JSON value
 
@@ -33,7 +30,7 @@ def _chat_token(token: int, logprob: float, vocabulary: Vocabulary) -> Json:
     piece = _piece(token, vocabulary)
     return {
         "token": piece.decode("utf-8", errors="replace"),
-        "logprob": max(logprob, LOWEST),
+        "logprob": max(logprob, LOGPROB_MIN),
         "bytes": list(piece),
     }
 
@@ -65,7 +62,7 @@ class LegacyLogprobs:
         return {
             "tokens": [token_name(token, self._vocabulary) for token in tokens],
             "token_logprobs": [
-                None if each is None else max(each.logprob, LOWEST) for each in logprobs
+                None if each is None else max(each.logprob, LOGPROB_MIN) for each in logprobs
             ],
             "top_logprobs": [None if each is None else self._top(each) for each in logprobs],
             "text_offset": offsets,
@@ -73,10 +70,13 @@ class LegacyLogprobs:
 
     def _top(self, logprob: TokenLogprob) -> dict[str, float]:
         named = {
-            token_name(token, self._vocabulary): max(value, LOWEST) for token, value in logprob.top
+            token_name(token, self._vocabulary): max(value, LOGPROB_MIN)
+            for token, value in logprob.top
         }
         # The token itself is always among them, as OpenAI has it.
-        named.setdefault(token_name(logprob.token, self._vocabulary), max(logprob.logprob, LOWEST))
+        named.setdefault(
+            token_name(logprob.token, self._vocabulary), max(logprob.logprob, LOGPROB_MIN)
+        )
         return named
 
 

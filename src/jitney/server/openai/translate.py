@@ -357,7 +357,7 @@ def _silent_count(service: Service, text: str, tokens: tuple[int, ...]) -> int:
     first = vocabulary.bos_token
     if not vocabulary.adds_bos or first is None or tokens[:1] != (first,):
         return 0
-    return 0 if text.startswith(vocabulary.pieces[first].decode("utf-8", "replace")) else 1
+    return 0 if text.startswith(vocabulary.text(first) or "") else 1
 
 
 def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:

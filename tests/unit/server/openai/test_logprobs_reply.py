@@ -1,7 +1,7 @@
 """Tests of `jitney.server.openai.logprobs_reply`: logprobs in both forms."""
 
-from jitney.core.batch import TokenLogprob
-from jitney.server.openai.logprobs_reply import LOWEST, LegacyLogprobs, chat_logprobs, token_name
+from jitney.core.batch import LOGPROB_MIN, TokenLogprob
+from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs, token_name
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 VOCABULARY = byte_vocabulary()
@@ -25,8 +25,8 @@ def test_offsets_are_those_of_characters_in_the_text() -> None:
     assert shaped["token_logprobs"] == [None, -1.0, -1.0, -1.0]
     assert legacy.shaped([ord("z")], [TokenLogprob(ord("z"), float("-inf"))]) == {
         "tokens": ["z"],
-        "token_logprobs": [LOWEST],
-        "top_logprobs": [{"z": LOWEST}],
+        "token_logprobs": [LOGPROB_MIN],
+        "top_logprobs": [{"z": LOGPROB_MIN}],
         "text_offset": [6],
     }
 
