@@ -16,7 +16,7 @@ from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.slots import SlotMemory
-from jitney.core.backend import Backend, Text, Traits
+from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ModelError
 from jitney.tokenizers.tokenizer import read_tokenizer
 
@@ -85,7 +85,7 @@ class NumpyModel:
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Does nothing: every token is computed alone."""
 
-    def encode(self, texts: Sequence[Text]) -> list[int]:
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other."""
         encode = self._tokenizer.encode
         return [token for text, special in texts for token in encode(text, special=special)]
