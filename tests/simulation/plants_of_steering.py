@@ -122,8 +122,7 @@ OF_STEERING = (
         "exception",
         (
             "core/ranking.py",
-            "            if math.isnan(rank):\n"
-            '                raise ValueError("NaN is no rank")\n',
+            '        if math.isnan(rank):\n            raise ValueError("NaN is no rank")\n',
             "",
         ),
     ),

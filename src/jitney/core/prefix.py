@@ -7,8 +7,8 @@ for it. Every waiting sequence is looked up in every tick. To be fast, a look-up
 whole prompt again: the sequence's chain remembers the last result. Called by `Memory` only.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_STRIDE, PREFIX_WAIT_MIN
@@ -126,7 +126,7 @@ class PrefixIndex:
         is_computed = held is self._computed
         common = {
             holding: _usable(chain, holding, depth, length_max, is_computed=is_computed)
-            for holding in _first(held.get(chain.key(depth), {}).values())
+            for holding in islice(held.get(chain.key(depth), {}).values(), CANDIDATES_MAX)
         }
         for holding in sorted(common, key=lambda each: -common[each]):
             if chain.equals(holding.chain, depth):
@@ -144,10 +144,6 @@ def _usable(
         # Beyond that, one was computed in a span and the other token by token (invariant 4).
         common = min(common, spanned, theirs)
     return min(common, held_count, length_max)
-
-
-def _first(holdings: Iterable[Holding]) -> list[Holding]:
-    return [holding for holding, _ in zip(holdings, range(CANDIDATES_MAX), strict=False)]
 
 
 def _put(held: HoldingsByKey, depth: int, holding: Holding) -> None:

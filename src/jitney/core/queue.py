@@ -231,7 +231,7 @@ def check_room(
     retry_s: float,
 ) -> None:
     """Raise QueueFull if there is no room for the sequences of a new request."""
-    _check_share(queue, sequences, counters, retry_s)
+    queue.shares.check_room(sequences, counters, retry_s)
     count = queue.count + len(sequences)
     token_count = queue.token_count + sum(each.known_count for each in sequences)
     requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
@@ -242,21 +242,5 @@ def check_room(
     raise QueueFull(
         f"{queue.count} requests with {queue.token_count} tokens are waiting already "
         f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
-        retry_s,
-    )
-
-
-def _check_share(
-    queue: WaitQueue, sequences: list[Sequence], counters: Counters, retry_s: float
-) -> None:
-    share, tenant = sequences[0].request.share, sequences[0].request.tenant
-    if share is None or queue.shares.has_room(sequences):
-        return
-    counters.add("share_full")
-    held = queue.shares.held(tenant)
-    raise QueueFull(
-        f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
-        f"are waiting already, and its share of the queue is {share.waiting_max} and "
-        f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
         retry_s,
     )

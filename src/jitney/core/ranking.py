@@ -9,6 +9,7 @@ Tests: tests/unit/core/test_queue.py.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from jitney.core.counters import Counters
 from jitney.core.policy import Candidate, SchedulingPolicy
@@ -44,38 +45,29 @@ def ranking_of(
     Mistakes of a user's policy are added to the complaints.
     """
     if not isinstance(policy, Policy):
-        return ForeignRanking(policy, counters, complaints).rank
+        return partial(_ask, policy, counters, complaints)
     rankings = {Policy.FIFO: by_arrival, Policy.PRIORITY: by_class, Policy.SJF: by_work}
     return rankings.get(policy)
 
 
-class ForeignRanking:
-    """Asks a user's policy, and accepts only a number."""
-
-    def __init__(self, policy: SchedulingPolicy, counters: Counters, complaints: list[str]) -> None:
-        self._policy = policy
-        self._counters = counters
-        self._complaints = complaints
-
-    def rank(self, sequence: Sequence) -> float:
-        """The policy's number, or 0 if it gives none."""
-        try:
-            rank = float(self._policy.rank(_candidate(sequence)))
-            if math.isnan(rank):
-                raise ValueError("NaN is no rank")
-        except BaseException as error:
-            # Even SystemExit: a policy must not end the engine.
-            self._refuse(sequence, error)
-            return 0.0
-        return rank
-
-    def _refuse(self, sequence: Sequence, error: BaseException) -> None:
-        self._counters.add("policy_faults")
-        if self._counters["policy_faults"] <= COMPLAINTS_MAX:
-            self._complaints.append(
-                f"The policy {type(self._policy).__name__} gave request {sequence.request.id} no "
+def _ask(
+    policy: SchedulingPolicy, counters: Counters, complaints: list[str], sequence: Sequence
+) -> float:
+    """The number of a user's policy, or 0 if it gives none."""
+    try:
+        rank = float(policy.rank(_candidate(sequence)))
+        if math.isnan(rank):
+            raise ValueError("NaN is no rank")
+    except BaseException as error:
+        # Even SystemExit: a policy must not end the engine.
+        counters.add("policy_faults")
+        if counters["policy_faults"] <= COMPLAINTS_MAX:
+            complaints.append(
+                f"The policy {type(policy).__name__} gave request {sequence.request.id} no "
                 f"rank, so its rank is 0: {type(error).__name__}{_reason(error)}"
             )
+        return 0.0
+    return rank
 
 
 def _reason(error: BaseException) -> str:

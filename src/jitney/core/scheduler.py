@@ -254,7 +254,7 @@ class Scheduler:
             running_count=len(running),
             prefilling_count=sum(sequence.is_prefilling for sequence in running),
             waiting_count=queue.count,
-            paused_count=self._live.waiting_paused_count,
+            paused_count=sum(each.state is SequenceState.WAITING for each in self._live.paused),
             waiting_tokens=queue.token_count,
             deferred_count=min(self._live.deferred_count, queue.count),
             cached_count=memory.cached_count,

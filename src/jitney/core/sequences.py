@@ -122,13 +122,6 @@ class LiveSequences:
             return self.queue.count
         return self.queue.count - self.queue.newcomer_count()
 
-    @property
-    def is_tick_full(self) -> bool:
-        """Whether running sequences fill a tick. Then it is better to choose the next one later."""
-        chunk = self._settings.prefill_chunk
-        wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
-        return wanted >= self._settings.max_num_batched_tokens
-
     def preempt(
         self,
         sequence: Sequence,
@@ -151,11 +144,6 @@ class LiveSequences:
         self.events.append(
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
-
-    @property
-    def waiting_paused_count(self) -> int:
-        """How many are paused and do not run any more."""
-        return sum(sequence.state is SequenceState.WAITING for sequence in self.paused)
 
     def stop_paused(self, now: float) -> None:
         """Preempt running sequences that were paused, if their batch has returned."""
@@ -286,11 +274,13 @@ class LiveSequences:
     def held_back(self) -> Set[str] | None:
         """Tenants of which nothing is admitted now; None: nothing is admitted at all.
 
-        These are tenants that run their full share. When running sequences fill a tick, tenants
-        that already prefill are held back too; other tenants still get their part of the tick.
+        These are tenants that run their full share. When running sequences fill a tick, it is
+        better to choose the next one later. Then tenants that already prefill are held back too;
+        other tenants still get their part of the tick.
         """
-        full = self.queue.shares.full
-        if not self.is_tick_full:
+        full, chunk = self.queue.shares.full, self._settings.prefill_chunk
+        wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
+        if wanted < self._settings.max_num_batched_tokens:
             return full
         prefilling = {s.request.limited_tenant for s in self.running if s.wanted_count > 1}
         named = {tenant for tenant in prefilling if tenant is not None}

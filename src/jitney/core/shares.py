@@ -8,7 +8,9 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from jitney.core import limits
+from jitney.core.counters import Counters
 from jitney.core.sequence import Sequence
+from jitney.errors import QueueFull
 
 
 def paused_max(waiting_max: int) -> int:
@@ -46,17 +48,25 @@ class Shares:
         """What the tenant holds now."""
         return self._held.get(tenant, TenantCounts())
 
-    def has_room(self, sequences: list[Sequence]) -> bool:
-        """Whether a new request is within its tenant's share of the queue.
+    def check_room(self, sequences: list[Sequence], counters: Counters, retry_s: float) -> None:
+        """Raise QueueFull if a new request is not within its tenant's share of the queue.
 
         A tenant without waiting sequences may always add one request, even above its share.
         """
         share, held = sequences[0].request.share, self.held(sequences[0].request.tenant)
         if share is None or held.waiting_count == 0:
-            return True
+            return
         token_count = held.waiting_tokens + sum(each.known_count for each in sequences)
         count = held.waiting_count + len(sequences)
-        return count <= share.waiting_max and token_count <= share.waiting_tokens_max
+        if count <= share.waiting_max and token_count <= share.waiting_tokens_max:
+            return
+        counters.add("share_full")
+        raise QueueFull(
+            f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
+            f"are waiting already, and its share of the queue is {share.waiting_max} and "
+            f"{share.waiting_tokens_max}; try again in {retry_s:.1f} s.",
+            retry_s,
+        )
 
     def may_pause(self, sequence: Sequence) -> bool:
         """Whether its tenant may have one more paused sequence."""

@@ -91,13 +91,12 @@ class Collector:
             for index in range(params.n)
         ]
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
-        self._live_count = params.n
         self._is_read_too_slowly = False
 
     @property
     def is_done(self) -> bool:
         """Whether every completion has its finish event."""
-        return self._live_count == 0
+        return all(track.completion is not None for track in self._tracks)
 
     @property
     def is_answered(self) -> bool:
@@ -216,7 +215,6 @@ class Collector:
             event = replace(event, reason=FinishReason.STOP, stop_reason=track.matched)
         self._send(track, text, event.at, event)
         track.completion = self._complete(track, event)
-        self._live_count -= 1
 
     def _flush(self, track: _Track) -> str:
         """The text that was held back, because nothing can follow it now."""
