@@ -15,8 +15,8 @@ from jitney.records import Member, RequestAccepted, RequestDone, TickRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Facts about one turn of the engine that no batch, outcome or snapshot has."""
+class TickFacts:
+    """Facts about one tick of the engine that no batch, outcome or snapshot has."""
 
     started_at: float
     ended_at: float
@@ -43,11 +43,11 @@ def record_accepted(
     )
 
 
-def record_tick(batch: Batch, outcome: Outcome, snapshot: Snapshot, turn: Turn) -> TickRecord:
+def record_tick(batch: Batch, outcome: Outcome, snapshot: Snapshot, facts: TickFacts) -> TickRecord:
     """The record of a batch that was carried out."""
     decode_tokens = sum(1 for entry in batch.entries if entry.wants_token and entry.length == 1)
     return TickRecord(
-        at=turn.ended_at,
+        at=facts.ended_at,
         number=batch.number,
         batch_size=len(batch.entries),
         decode_tokens=decode_tokens,
@@ -56,12 +56,12 @@ def record_tick(batch: Batch, outcome: Outcome, snapshot: Snapshot, turn: Turn) 
         queue_depth=snapshot.waiting_count,
         kv_used=snapshot.kv_used,
         kv_cached=snapshot.kv_cached,
-        sampled_tokens=sum(1 for member in turn.members if member.samples),
-        preempted_count=turn.preempted_count,
+        sampled_tokens=sum(1 for member in facts.members if member.samples),
+        preempted_count=facts.preempted_count,
         forward_ms=outcome.seconds * 1e3,
         decode_ms=_decodes_s(decode_tokens, batch, outcome, snapshot.fit) * 1e3,
-        tick_ms=(turn.ended_at - turn.started_at) * 1e3,
-        members=turn.members,
+        tick_ms=(facts.ended_at - facts.started_at) * 1e3,
+        members=facts.members,
     )
 
 

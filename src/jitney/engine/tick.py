@@ -33,7 +33,7 @@ from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
 from jitney.engine.in_flight import InFlight, LostBatch, members_of
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.make_records import Turn, record_accepted, record_done, record_tick
+from jitney.engine.make_records import TickFacts, record_accepted, record_done, record_tick
 from jitney.engine.observe import Observers
 from jitney.engine.recovery import Recovery
 from jitney.engine.stats import Statistics
@@ -197,9 +197,9 @@ class Tick:
         planned = self._in_flight.pop_oldest(now)
         members = members_of(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
-        turn = Turn(begun_at, now, self._preempted_count, members)
+        facts = TickFacts(begun_at, now, self._preempted_count, members)
         self._preempted_count = 0
-        self._record(record_tick(planned.batch, outcome, self._measure(), turn))
+        self._record(record_tick(planned.batch, outcome, self._measure(), facts))
         self._deliver(now)
         return True
 
