@@ -73,7 +73,7 @@ class TickRecord:
     sampled_tokens: int
     """Tokens that were made."""
     preempted_count: int
-    """Sequences that lost their slot while the batch was planned."""
+    """Sequences that were preempted or displaced while the batch was planned."""
     forward_ms: float
     """The forward pass alone, as the backend measured it."""
     decode_ms: float
@@ -100,7 +100,7 @@ class RequestAccepted:
     arrived_at: float
     """When it arrived; its latencies count from here."""
     sent_at: float
-    """When the engine got it; its wait for a slot counts from here."""
+    """When it was put into the engine's inbox; its wait for a slot counts from here."""
     completions: int
     """How many completions of its prompt it wants."""
     max_tokens: int | None
@@ -133,7 +133,7 @@ class RequestStarted:
     prompt_tokens: int
     prefix_cache_tokens: int
     waited_ms: float
-    """The wait for its first slot, since the engine got it."""
+    """The wait for its first slot, since it was put into the engine's inbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class RequestDone:
     prefix_cache_ratio: float
     """The share of the prompt that was in the cache."""
     preempted_count: int
-    """How often one of its completions lost its slot."""
+    """How often one of its completions was preempted or displaced."""
     was_cancelled: bool
     """Whether it was cancelled before it was done."""
     stop_reason: str

@@ -36,14 +36,14 @@ OF_JOINING = (
         "joining",
         (
             _GATE,
-            "if newcomers.count >= least or drains",
-            "if newcomers.count >= least - 1 or drains",
+            "if newcomers.count >= least or starts_now",
+            "if newcomers.count >= least - 1 or starts_now",
         ),
     ),
     planted(
         "a full group waits for its timer all the same",
         "joining",
-        (_GATE, "if newcomers.count >= least or drains", "if drains"),
+        (_GATE, "if newcomers.count >= least or starts_now", "if starts_now"),
     ),
     planted(
         "anybody joins a group that has departed",

@@ -50,7 +50,7 @@ class Gate(Protocol):
         """Whether answers are held back now, to be given out with others."""
         return False
 
-    def open(self, now: float, newcomers: Newcomers, *, drains: bool) -> None:
+    def open(self, now: float, newcomers: Newcomers, *, starts_now: bool) -> None:
         """Decide which newcomers may join in this tick."""
         ...
 
@@ -105,12 +105,12 @@ class Window(Gate):
         """Whether newcomers may join."""
         return self._is_open
 
-    def open(self, now: float, newcomers: Newcomers, *, drains: bool) -> None:
+    def open(self, now: float, newcomers: Newcomers, *, starts_now: bool) -> None:
         """Let newcomers in when the window is over, or when there are enough of them."""
         oldest = newcomers.oldest
         is_over = oldest is None or oldest.accepted_at + self._wait_s <= now
         is_enough = newcomers.count >= min(self._size, max(newcomers.room, 1))
-        self._is_open = drains or is_over or is_enough
+        self._is_open = starts_now or is_over or is_enough
         if not self._is_open:
             self._counters.add("window_waits")
         elif not is_over:
@@ -149,7 +149,7 @@ class Groups(Gate):
         """Whether a group runs whose answers are given out when all have ended."""
         return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
 
-    def open(self, now: float, newcomers: Newcomers, *, drains: bool) -> None:
+    def open(self, now: float, newcomers: Newcomers, *, starts_now: bool) -> None:
         """Start a new group if the last one has ended and this one may start."""
         if self._members:
             return
@@ -158,7 +158,7 @@ class Groups(Gate):
             return
         size = self._next_size(newcomers.count)
         least = max(size, self._settings.min_batch_size)
-        if newcomers.count >= least or drains or self._is_over(newcomers.oldest, now):
+        if newcomers.count >= least or starts_now or self._is_over(newcomers.oldest, now):
             self._room = min(newcomers.count, least)
             self._size_last = size
             self._counters.add("groups_departed")

@@ -65,8 +65,8 @@ PROMPT_CHARACTERS_MAX = 10_000_000
 """A text longer than this is refused before it is tokenised."""
 
 COPIED_TOKENS_MAX = 4096
-"""Tokens of shared prefixes that are copied into new slots in one tick. The copy that reaches it is
-the last. Where each slot has its own cells, a copy moves bytes: 50 KB per token for a small model.
+"""Tokens of shared prefixes that new sequences get in one tick, copied or taken over with the slot.
+The one that reaches it is the last. Where each slot has its own cells, a copy moves bytes: 50 KB per token for a small model.
 Twelve copies of 4,000 tokens in one tick stopped everybody for 0.8 s."""
 
 SLICE_CHARACTERS = 65_536
@@ -120,8 +120,8 @@ BATCH_FACTOR = 20.0
 slow a machine ten times."""
 
 BATCH_S_MIN = 20.0
-"""No batch is stuck before this time. A wrong verdict costs a reload of the model, and the
-sequences of the batch become suspects."""
+"""No batch is stuck before this time. A wrong verdict costs a reload of the model, and a failure is
+counted for each sequence of the batch."""
 
 BATCH_FIRST_S = 60.0
 BATCH_TOKEN_S = 0.5

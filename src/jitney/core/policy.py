@@ -19,6 +19,7 @@ class Candidate:
 
     request_id: str
     arrived_at: float
+    """When the engine accepted it."""
     priority: Priority
     tenant: str
     prompt_tokens: int

@@ -153,7 +153,7 @@ class Scheduler:
         its share, or junior ones, are preempted.
         """
         self._live.stop_paused(now)
-        self._live.admit(now, drains=self._ends_waits)
+        self._live.admit(now, starts_now=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
         for candidates in self._choice.candidates(self._batch_number):

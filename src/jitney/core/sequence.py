@@ -1,8 +1,8 @@
 """`Sequence`: one stream of tokens that grows. Mutable; only the scheduler changes it.
 
 Each sequence has *known* tokens and *computed* tokens. A tick lets computed catch up with known. A
-sequence that is one token behind is generating; one that is further behind is prefilling. These two
-words are for people; nothing depends on them.
+sequence that is one token behind is generating; one that is further behind is prefilling. Both are
+computed in the same way. Only the split of the budget, admission and sending ahead tell them apart.
 
     known      tokens[:known_count]           prompt and completion so far
     computed   positions whose keys and values are in the slot, confirmed by an outcome
@@ -30,8 +30,8 @@ class SequenceState(StrEnum):
 
     WAITING -> RUNNING -> FINISHED
        ^          |
-       `----------'  preempted, or the backend lost its memory
-    and WAITING -> FINISHED if it is cancelled or its deadline passes.
+       `----------'  preempted, displaced, paused, or the backend lost its memory
+    and WAITING -> FINISHED if it is cancelled, late, or failed too often.
     """
 
     WAITING = "waiting"
@@ -62,7 +62,8 @@ class History:
     scored_count: int = 1
     """Prompt positions whose logprobs were reported, counting position 0, which has none."""
     failed_count: int = 0
-    """Backend failures in a row with this sequence."""
+    """Failures of the backend with this sequence. It is 0 again when the sequence has got past
+    `failed_known`."""
     failed_known: int = 0
     """Known tokens at the last of them."""
 

@@ -89,12 +89,12 @@ class LiveSequences:
         events, self.events = self.events, []
         return events
 
-    def admit(self, now: float, *, drains: bool) -> None:
+    def admit(self, now: float, *, starts_now: bool) -> None:
         """Let waiting sequences run, as far as strategy, policy, limits and memory allow."""
         newcomers = self.newcomers()
         oldest = newcomers.oldest
         is_gathered = oldest is not None and oldest.order <= self._gathered_order
-        self.gate.open(now, newcomers, drains=drains or is_gathered)
+        self.gate.open(now, newcomers, starts_now=starts_now or is_gathered)
         self._memory_full.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while self.queue.count and self._admit_one(now):

@@ -1,7 +1,8 @@
 """Chooses which running sequence has to make room. Pure functions.
 
-The most senior sequence is never a victim. So it always goes on and ends, and then the next one
-does: preemption cannot go on for ever. A victim has made a token since it was admitted, unless
+When memory runs out, the most senior sequence is never a victim. So it always goes on and ends, and
+then the next one does: preemption cannot go on for ever. A higher class may displace any lower one,
+also the most senior. A victim has made a token since it was admitted, unless
 there is no other.
 """
 

@@ -116,7 +116,7 @@ class Answer:
 
     @property
     def preempted_count(self) -> int:
-        """How often its sequences lost their slot."""
+        """How often its sequences were preempted or displaced."""
         return sum(each.preempted_count for each in self.completions)
 
     @property

@@ -113,8 +113,8 @@ class Engine:
 
         Without `streams` only the ending is kept for the caller, which is cheaper. A bounded stream
         is cancelled when too much of it is unread. Latencies count from `arrived_at` on the
-        engine's clock, waits and time limits from now. Raises QueueFull if the inbox is full, and
-        EngineStopped.
+        engine's clock, waits from now, and time limits from the acceptance. Raises QueueFull if the
+        inbox is full, and EngineStopped.
         """
         self.check_process()
         mailbox = Mailbox(streams=streams, is_bounded=is_bounded)

@@ -103,8 +103,8 @@ class Handle(Generic[Shape]):
 
         It makes no more tokens when its current batch has returned. If others need the room, its
         memory is given up and computed again later. Its time limits hold, and it keeps its age.
-        After ten minutes of pauses in all it goes on by itself. A quarter as many requests as may
-        wait may be paused; beyond that a pause has no effect.
+        After ten minutes of pauses in all it goes on by itself. At most a quarter of
+        `max_num_queued_reqs`, and 1,024, may be paused; beyond that a pause has no effect.
         """
         if not self.is_done:
             self._control.pause(self.id, self._mailbox)

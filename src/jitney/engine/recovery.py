@@ -9,8 +9,9 @@ from jitney.core.backend import Backend
 
 PAUSE_S = 0.5
 PAUSE_S_MAX = 4.0
-"""The pause after the first failed attempt, and the longest one. It doubles with each attempt. A
-machine that killed the backend for lack of memory gets time to recover."""
+"""The pause after the first failed attempt, and the longest one. It doubles with each attempt, and
+counts from the beginning of the attempt. A machine that killed the backend for lack of memory gets
+time to recover."""
 
 
 class Recovery:

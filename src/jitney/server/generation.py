@@ -25,8 +25,8 @@ from jitney.server.http.disconnect import wait_disconnect
 from jitney.server.openai.translate import PreparedCall
 from jitney.server.service import Service
 
-Placed = tuple[int, Delta]
-"""A delta, with the place of its request among those of the call."""
+IndexedDelta = tuple[int, Delta]
+"""A delta, with the index of its request among those of the call."""
 
 _OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
@@ -47,7 +47,7 @@ class Generation:
     ) -> Iterator[None]:
         """Send the requests. They end with this context, with the client, or at the deadline.
 
-        `ping` is called now and then while the client is silent. Raises QueueFull, EngineStopped,
+        `ping` is called every `sse_ping_interval` seconds. Raises QueueFull, EngineStopped,
         and a Refusal when the caller's rate is used up.
         """
         service, due_at = self.service, self.call.due_at
@@ -111,7 +111,7 @@ class Generation:
             raise self._cancelled()
         return answers
 
-    def deltas(self) -> AsyncGenerator[Placed, None]:
+    def deltas(self) -> AsyncGenerator[IndexedDelta, None]:
         """Deltas of all requests as they come. Raises the error of any request at the end."""
         return self._read(0) if len(self.prepared.requests) == 1 else self._read_all()
 
@@ -121,7 +121,7 @@ class Generation:
             for handle in self._handles:
                 await handle.wait_accepted_async()
 
-    async def _read_all(self) -> AsyncGenerator[Placed, None]:
+    async def _read_all(self) -> AsyncGenerator[IndexedDelta, None]:
         await self._wait_accepted()
         # One place for each request: when the reader is slow, the engine merges further deltas.
         queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
@@ -143,7 +143,7 @@ class Generation:
             for task in tasks:
                 task.cancel()
 
-    async def _read(self, place: int) -> AsyncGenerator[Placed, None]:
+    async def _read(self, place: int) -> AsyncGenerator[IndexedDelta, None]:
         """Deltas of one request. An end without a name in OpenAI's interface raises an error."""
         is_cut = False
         async for delta in self._handles[place]:

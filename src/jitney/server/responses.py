@@ -20,7 +20,7 @@ from jitney.engine.answer import Answer
 from jitney.errors import QueueFull
 from jitney.server import limits
 from jitney.server.error_object import ClientLeft
-from jitney.server.generation import Generation, Placed
+from jitney.server.generation import Generation, IndexedDelta
 from jitney.server.http.error_response import refusal_for
 from jitney.server.http.json_slices import encode_json
 from jitney.server.openai.replies import Reply
@@ -92,7 +92,7 @@ class EventStream(Response):
         self._reply = reply
         self._service = generation.service
         self._deltas = generation.deltas()
-        self._first: asyncio.Future[Placed] | None = None
+        self._first: asyncio.Future[IndexedDelta] | None = None
         self._running = contextlib.ExitStack()
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._sent_at = 0.0
@@ -108,7 +108,7 @@ class EventStream(Response):
             await self._close()
             raise
 
-    async def _wait_first(self, first: asyncio.Future[Placed]) -> None:
+    async def _wait_first(self, first: asyncio.Future[IndexedDelta]) -> None:
         waited_s = 0.0
         while waited_s < limits.ACCEPT_S_MAX:
             await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
@@ -153,7 +153,7 @@ class EventStream(Response):
         first, generation = self._first, self._generation
         assert first is not None, "The stream is open"
         try:
-            placed: Placed | None = await first
+            placed: IndexedDelta | None = await first
             while placed is not None:
                 # Some deltas add nothing yet, such as half a tool call.
                 if chunks := self._reply.chunks(*placed):

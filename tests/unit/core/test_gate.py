@@ -27,9 +27,9 @@ def many(count: int, accepted_at: float = 0.0) -> Newcomers:
     return newcomers(*(sequence(f"a{number}", accepted_at=accepted_at) for number in range(count)))
 
 
-def opened(one: Gate, now: float, waiting: Newcomers, *, drains: bool = False) -> bool:
+def opened(one: Gate, now: float, waiting: Newcomers, *, starts_now: bool = False) -> bool:
     """Whether the gate is open for these newcomers."""
-    one.open(now, waiting, drains=drains)
+    one.open(now, waiting, starts_now=starts_now)
     return one.is_open
 
 
@@ -91,7 +91,7 @@ def test_a_static_group_without_a_timer_waits_until_it_is_full() -> None:
     one, waiting = gate(Strategy.STATIC, wait_s=None), many(1)
     assert not opened(one, 1e9, waiting)
     assert one.wake_at(waiting) is None
-    assert opened(one, 0.0, waiting, drains=True)
+    assert opened(one, 0.0, waiting, starts_now=True)
     assert opened(gate(Strategy.STATIC, wait_s=None), 0.0, many(2))
 
 
@@ -124,7 +124,7 @@ def test_answers_of_a_group_are_handed_out_each_by_choice() -> None:
 def test_draining_lets_a_part_of_a_group_depart() -> None:
     """Guards closing: nobody else will come to fill the group."""
     one, first = gate(Strategy.STATIC), sequence("a")
-    assert opened(one, 0.0, newcomers(first), drains=True)
+    assert opened(one, 0.0, newcomers(first), starts_now=True)
     assert one.may_join(first)
 
 

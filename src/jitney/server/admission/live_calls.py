@@ -30,7 +30,7 @@ Handles = list[Handle[Answer]]
 
 @dataclass(slots=True)
 class LiveRequest:
-    """One request of a live call. The engine thread writes what may be None."""
+    """One request of a live call. The engine thread sets the fields that may be None."""
 
     caller: Caller
     prompt_count: int
