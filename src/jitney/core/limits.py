@@ -66,8 +66,8 @@ PROMPT_CHARACTERS_MAX = 10_000_000
 
 COPIED_TOKENS_MAX = 4096
 """Tokens of shared prefixes that new sequences get in one tick, copied or taken over with the slot.
-The one that reaches it is the last. Where each slot has its own cells, a copy moves bytes: 50 KB per token for a small model.
-Twelve copies of 4,000 tokens in one tick stopped everybody for 0.8 s."""
+The one that reaches it is the last. Where each slot has its own cells, a copy moves bytes: 50 KB a
+token for a small model. Twelve copies of 4,000 tokens in one tick stopped everybody for 0.8 s."""
 
 SLICE_CHARACTERS = 65_536
 SLICE_TEXTS = 256

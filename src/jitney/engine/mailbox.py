@@ -179,8 +179,10 @@ class Mailbox:
             self._call_listener()
 
     def fetch(self) -> Delta | Ending | None:
-        """All unread deltas of one completion as one; then the ending, at every call. None if nothing
-        is new."""
+        """All unread deltas of one completion as one; then the ending, at every call.
+
+        None if nothing is new.
+        """
         with self._changed:
             if self._unread:
                 index = next(iter(self._unread))

@@ -124,7 +124,7 @@ class Generation:
     async def _read_all(self) -> AsyncGenerator[IndexedDelta, None]:
         await self._wait_accepted()
         # One place for each request: when the reader is slow, the engine merges further deltas.
-        queue: asyncio.Queue[Placed | Exception | None] = asyncio.Queue(len(self._handles))
+        queue: asyncio.Queue[IndexedDelta | Exception | None] = asyncio.Queue(len(self._handles))
         tasks = [
             asyncio.create_task(_pump(self._read(place), queue))
             for place in range(len(self._handles))
@@ -188,7 +188,7 @@ class Generation:
 
 
 async def _pump(
-    deltas: AsyncIterator[Placed], queue: "asyncio.Queue[Placed | Exception | None]"
+    deltas: AsyncIterator[IndexedDelta], queue: "asyncio.Queue[IndexedDelta | Exception | None]"
 ) -> None:
     try:
         async for placed in deltas:

@@ -3,7 +3,8 @@
 One thread sends and receives batches, and calls `reset` and `check`. Any thread may call `encode`,
 `prepare` and `close`; calls of `encode` wait for each other, and so do calls of `prepare`. A crash
 of native code ends the other process. Then calls for batches raise BackendCrashed, `encode` and
-`prepare` wait for the next process, and only `reset` starts it. Every wait is bounded, and every process is ended.
+`prepare` wait for the next process, and only `reset` starts it. Every wait is bounded, and every
+process is ended.
 """
 
 import logging

@@ -2,9 +2,10 @@
 
 All such backends share this code: memory operations, checks, sampling, constraints. Where a device
 chooses the tokens, and takes a second batch while the first one runs, a backend extends
-`DeviceBackend` of `jitney.backends.shared.device_backend` instead. (None here does so yet.) One thread runs batches and
-calls `reset`; any thread may call `encode` and `prepare`. Every violated precondition raises
-BackendFailed before the model sees it. A row that cannot be sampled gets a fault of its own.
+`DeviceBackend` of `jitney.backends.shared.device_backend` instead. (None here does so
+yet.) One thread runs batches and calls `reset`; any thread may call `encode` and `prepare`. Every
+violated precondition raises BackendFailed before the model sees it. A row that cannot be sampled
+gets a fault of its own.
 
 Tests: tests/conformance.
 """
