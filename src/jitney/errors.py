@@ -30,11 +30,22 @@ class JitneyError(Exception):
 
 
 class RequestError(JitneyError, ValueError):
-    """The request is wrong. `parameter` names the field, if it is one field."""
+    """The request is wrong. `parameter` names the field, if it is one field.
 
-    def __init__(self, message: str, parameter: str | None = None) -> None:
+    The field may have another name in another interface, and `parameter` may be changed to it. With
+    `is_predicate` the text begins with that name, and the message is what follows it.
+    """
+
+    def __init__(
+        self, message: str, parameter: str | None = None, *, is_predicate: bool = False
+    ) -> None:
         super().__init__(message)
         self.parameter = parameter
+        self._is_predicate = is_predicate
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.parameter} {message}" if self._is_predicate else message
 
 
 class InvalidRequest(RequestError):

@@ -241,9 +241,11 @@ class SamplingParams:
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise _unusable("structured_outputs takes a StructuredOutputsParams.")
         if self.structured_outputs is not None and (self.min_tokens or self.ignore_eos):
-            raise _unusable(
-                "The constraint decides where the completion ends, so it does not go together "
-                "with min_tokens or ignore_eos."
+            raise InvalidRequest(
+                "decides where the completion ends, so it does not go together with min_tokens "
+                "or ignore_eos.",
+                "structured_outputs",
+                is_predicate=True,
             )
 
     def _check_lists(self) -> None:
