@@ -56,7 +56,9 @@ def built(
     sizes = {"slots": SLOTS, "kv_tokens": KV_TOKENS, "max_num_batched_tokens": BATCH_TOKENS_MAX}
     if which == "example":
         example = pytest.importorskip("examples.numpy_backend.backend", reason="needs tokenizers")
-        yield example.make_backend(example.NumpySettings(model=str(tiny_gguf), **sizes))
+        made = example.make_backend(example.NumpySettings(model=str(tiny_gguf), **sizes))
+        yield made
+        made.close()
         return
     name = which.split("-")[0]
     needs(name, threads=1)

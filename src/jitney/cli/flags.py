@@ -23,7 +23,7 @@ from jitney.config import (
 )
 from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES, ForeignName
-from jitney.config.forms import SWITCH, Form
+from jitney.config.forms import Form
 from jitney.errors import ConfigError
 
 ARGUMENTS = "Arguments"
@@ -83,7 +83,9 @@ class Verb:
     @property
     def about(self) -> str:
         """Its help."""
-        return inspect.getdoc(self.options) or ""
+        text = inspect.getdoc(self.options) or ""
+        # Without docstrings (`python -OO`), a dataclass has its signature instead.
+        return "" if text.startswith(f"{self.options.__name__}(") else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ def _foreign_flag(word: ForeignName) -> Flag:
 def _parameter(
     name: str, form: Form, metavar: str | None = None, short: str | None = None
 ) -> click.Option:
-    spelled = flag_name(name) + (f"/{flag_name('no_' + name)}" if form is SWITCH else "")
+    spelled = flag_name(name) + (f"/{flag_name('no_' + name)}" if form.placeholder is None else "")
     return click.Option(
         [spelled, name] if short is None else [short, spelled, name],
         metavar=metavar,

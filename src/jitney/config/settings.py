@@ -199,7 +199,7 @@ class Settings:
     window_size: int | None = _scheduling(
         whole_number(1, 4096),
         "Under continuous, the number of new requests that ends the wait of max_wait_ms early.",
-        default_text="the number of free places",
+        default_text="the number of free slots",
     )
     min_batch_size: int = _scheduling(
         whole_number(1, 4096),

@@ -37,7 +37,7 @@ class Newcomers:
 class Gate(Protocol):
     """Lets newcomers join, one by one, as the strategy allows.
 
-    What only returns here is for strategies that need it.
+    Methods that do nothing here are for strategies that need them.
     """
 
     @property

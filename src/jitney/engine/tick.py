@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from jitney.core import limits
 from jitney.core.backend import Backend
@@ -330,7 +330,15 @@ class Tick:
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += event.reason is not PreemptReason.PAUSED
                 self._memory_preempted_count += event.reason.is_of_memory
-                self._record(RequestPreempted(**asdict(event)))
+                self._record(
+                    RequestPreempted(
+                        at=event.at,
+                        request_id=event.request_id,
+                        index=event.index,
+                        reason=event.reason,
+                        by=event.by,
+                    )
+                )
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append((event.request_id, event.index, verdict))

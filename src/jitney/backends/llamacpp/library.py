@@ -5,6 +5,7 @@
 nothing; `native` loads once per process. Any thread.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -48,8 +49,13 @@ def stamps() -> list[list[str | int]]:
     found = find()
     if found is None or not found.folder.is_dir():
         return []
-    files = [(path.name, path.stat()) for path in sorted(found.folder.iterdir())]
-    return [[name, status.st_size, status.st_mtime_ns] for name, status in files]
+    made: list[list[str | int]] = []
+    for path in sorted(found.folder.iterdir()):
+        # A file may be a broken link, or be replaced by another process at this moment.
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            made.append([path.name, status.st_size, status.st_mtime_ns])
+    return made
 
 
 @functools.cache

@@ -70,6 +70,7 @@ class DeviceBackend(ModelBackend[SavedCells, Logits]):
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch, and wait for it."""
+        assert not (self._sent or self._outcomes), "A batch is under way"
         self.send(batch)
         outcome = self.receive()
         assert outcome is not None, "Without a limit, receive waits for it"
@@ -103,6 +104,7 @@ class DeviceBackend(ModelBackend[SavedCells, Logits]):
 
     def _collect(self, limit_s: float | None) -> bool:
         """Wait for the oldest batch, and learn its tokens; false when it takes longer."""
+        assert self._sent, "No batch is under way"
         sent = self._sent[0]
         samples = self._device.take(limit_s) if sent.laid_out else []
         if samples is None:

@@ -4,7 +4,7 @@ A request reserves the most tokens that it may use before it is accepted. When i
 gives back what it did not use. However many come at once, one of them at most overdraws a key's
 rate. Event loop; the engine thread gives tokens back, so a bucket has a lock.
 
-Where there are several keys, each has a share of the queue and of the places (`share_of`), so no
+Where there are several keys, each has a share of the queue and of the slots (`share_of`), so no
 key can take everything.
 """
 
