@@ -1,0 +1,110 @@
+"""Runs workloads on an engine in this process, with any settings.
+
+The token times come from the records of the engine, so measuring costs no streaming.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from jitney.bench.drive import drive
+from jitney.bench.timing import RequestTimes
+from jitney.bench.workload import Job, Workload, fixed
+from jitney.config import Settings
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.engine.engine import Engine
+from jitney.errors import JitneyError
+from jitney.loading.compose import assemble
+from jitney.records import Record, TickRecord
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """What a workload took on an engine, with the ticks that it made."""
+
+    requests: list[RequestTimes]
+    ticks: list[TickRecord]
+    duration_s: float
+    slot_count: int
+
+    @property
+    def mean_batch(self) -> float:
+        """Sequences in a forward pass, in the mean."""
+        return sum(tick.batch_size for tick in self.ticks) / max(1, len(self.ticks))
+
+    @property
+    def wasted(self) -> float:
+        """The share of slot-steps that were empty though a request waited for one."""
+        empty = sum(
+            max(0, self.slot_count - tick.batch_size) for tick in self.ticks if tick.queue_depth
+        )
+        return empty / max(1, self.slot_count * len(self.ticks))
+
+
+class EngineTarget:
+    """One engine that takes workloads, one after the other."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ticks: list[TickRecord] = []
+        self._times: dict[RequestId, RequestTimes] = {}
+        self._count = 0
+        vocabulary = engine.backend.vocabulary
+        self._text_tokens = [
+            token for token in range(len(vocabulary.pieces)) if token not in vocabulary.control
+        ]
+        engine.observe(self._note)
+
+    def run(self, workload: Workload) -> EngineRun:
+        """Run a workload to its end."""
+        self._ticks.clear()
+        self._times.clear()
+        # The clocks of the engine and of the event loop are this one.
+        started_at = time.monotonic()
+        asyncio.run(drive(workload, lambda job: self._ask(job, workload.seed)))
+        duration_s = time.monotonic() - started_at
+        ticks = list(self._ticks)
+        for tick in ticks:
+            for member in tick.members:
+                if member.samples and member.request_id in self._times:
+                    self._times[member.request_id].token_times.append(tick.at)
+        requests = list(self._times.values())
+        return EngineRun(requests, ticks, duration_s, self._engine.settings.max_num_seqs)
+
+    async def _ask(self, job: Job, seed: int) -> RequestTimes:
+        self._count += 1
+        request = Request(
+            id=RequestId(f"bench-{self._count}"),
+            prompt=job.tokens(seed, self._text_tokens),
+            params=SamplingParams(temperature=0, max_tokens=job.completion_count, ignore_eos=True),
+            seed=job.number,
+        )
+        times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
+        self._times[request.id] = times
+        try:
+            handle = self._engine.send(request, streams=False)
+            answer = await handle.result_async()
+            times.completion_count = answer.usage.completion_count
+        except JitneyError as error:
+            times.error = str(error)
+        times.ended_at = time.monotonic()
+        return times
+
+    def _note(self, record: Record) -> None:
+        if isinstance(record, TickRecord):
+            self._ticks.append(record)
+
+
+@contextmanager
+def engine_target(settings: Settings) -> Iterator[EngineTarget]:
+    """An engine with these settings, warm; it is closed at the end. Raises a SetupError."""
+    assembly = assemble(settings)
+    try:
+        target = EngineTarget(assembly.engine)
+        target.run(fixed(settings.max_num_seqs, 16, 4, seed=0, clients=settings.max_num_seqs))
+        yield target
+    finally:
+        assembly.close()

@@ -1,0 +1,125 @@
+"""`jitney bench overhead`: what a tick costs outside the forward pass, by part.
+
+The production tick runs on this thread, with clocks around its scheduler and its backend. Only
+ticks in which everybody generates count.
+
+    plan      choose who runs, and make the batch
+    pack      the backend's work outside the pass: inputs, and the choice of tokens
+    apply     take over the outcome
+    rest      text, deltas, stop strings, records, statistics
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast  # Any: the proxy passes on every attribute
+
+from jitney.bench.report import Result
+from jitney.bench.workload import fixed
+from jitney.config import Settings
+from jitney.core.backend import Backend
+from jitney.core.batch import Outcome
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler import Scheduler
+from jitney.engine.clock import SystemClock
+from jitney.engine.mailbox import Mailbox
+from jitney.engine.observe import Observers
+from jitney.engine.tick import Tick
+from jitney.loading import load_backend
+from jitney.loading.compose import scheduler_settings
+
+SIZES = (1, 16, 64)
+PROMPT_COUNT = 32
+COMPLETION_COUNT = 96
+PARTS = ("plan", "pack", "apply", "rest")
+COLUMNS = ("sequences", "tick ms", "pass ms", *(f"{part} ms" for part in PARTS), "outside the pass")
+
+Say = Callable[[str], None]
+
+
+class _Timed:
+    """Passes everything on to `inner`, and adds up the seconds of some of its calls."""
+
+    def __init__(self, inner: object, names: tuple[str, ...], seconds: dict[str, float]) -> None:
+        self._inner = inner
+        self._names = names
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return self._clocked(name, found) if name in self._names else found
+
+    def _clocked(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: object) -> object:
+            started_at = time.perf_counter()
+            result = call(*arguments)
+            self._seconds[name] += time.perf_counter() - started_at
+            if isinstance(result, Outcome):
+                self._seconds["pass"] += result.seconds
+            return result
+
+        return timed
+
+
+def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, say: Say) -> Result:
+    """The parts of a tick at every size, in the median of its ticks."""
+    found = {}
+    for size in sizes:
+        say(f"{size} at once")
+        found[size] = _parts(settings, size, seed)
+    rows = []
+    for size, parts in found.items():
+        outside = 1 - parts["pass"] / parts["tick"]
+        milliseconds = [f"{1e3 * parts[part]:.3f}" for part in ("tick", "pass", *PARTS)]
+        rows.append((str(size), *milliseconds, f"{100 * outside:.1f} %"))
+    return Result(
+        name="overhead",
+        title="What a tick costs outside the forward pass",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        figures={"seconds": {str(size): parts for size, parts in found.items()}},
+    )
+
+
+def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
+    changed = replace(
+        settings, max_num_seqs=size, enable_prefix_caching=False, backend_process=False
+    )
+    backend = load_backend(changed)
+    try:
+        limits = scheduler_settings(changed, backend.traits)
+        seconds = dict.fromkeys(("plan", "apply", "execute", "pass"), 0.0)
+        core = Scheduler(limits, backend.traits, backend.vocabulary.eos_tokens)
+        tick = Tick(
+            cast(Scheduler, _Timed(core, ("plan", "apply"), seconds)),
+            cast(Backend, _Timed(backend, ("execute",), seconds)),
+            SystemClock(),
+            Observers(),
+        )
+        _submit(tick, size, seed)
+        ticks = []
+        while tick.has_work:
+            decodes_before = core.snapshot().prefilling_count == 0
+            for name in seconds:
+                seconds[name] = 0.0
+            started_at = time.perf_counter()
+            tick.run()
+            whole_s = time.perf_counter() - started_at
+            if decodes_before and core.snapshot().running_count == size:
+                ticks.append({"tick": whole_s, **seconds})
+    finally:
+        backend.close()
+    medians = {name: statistics.median(each[name] for each in ticks) for name in ticks[0]}
+    medians["pack"] = medians.pop("execute") - medians["pass"]
+    known = sum(medians[name] for name in ("plan", "pack", "apply", "pass"))
+    return {**medians, "rest": medians["tick"] - known}
+
+
+def _submit(tick: Tick, size: int, seed: int) -> None:
+    params = SamplingParams(temperature=0, max_tokens=COMPLETION_COUNT, ignore_eos=True)
+    for job in fixed(size, PROMPT_COUNT, COMPLETION_COUNT, seed=seed, clients=size).jobs:
+        prompt = job.tokens(seed, range(100, 200))
+        request = Request(id=RequestId(str(job.number)), prompt=prompt, params=params, seed=0)
+        tick.submit(request, Mailbox(streams=True))

@@ -1,0 +1,164 @@
+"""Pictures of results, as PNG and SVG. matplotlib is loaded only when something is drawn."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: results are JSON values
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "sequential": "#9a9a9a",
+    "static": "#c44e52",
+    "dynamic": "#dd8452",
+    "adaptive": "#ccb974",
+    "windowed": "#64b5cd",
+    "continuous": "#1f6f5c",
+}
+OURS = "#1f6f5c"
+SIZE = (9.0, 4.0)
+DPI = 140
+
+
+def is_possible() -> bool:
+    """Whether matplotlib is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw the result of a benchmark into files NAME.png and NAME.svg; which were written."""
+    painter = PAINTERS.get(content["benchmark"])
+    if painter is None:
+        return []
+    figure = painter(content)
+    paths = [folder / f"{content['benchmark']}.{ending}" for ending in ("png", "svg")]
+    for path in paths:
+        figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def _figure(columns: int, title: str) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+        each.grid(axis="y", alpha=0.25)
+    return figure, axes
+
+
+def _machine(content: Mapping[str, Any]) -> str:
+    machine = content["machine"]
+    return f"{machine['processor']}, {machine['cores']} cores"
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _strategies(content: Mapping[str, Any]) -> "Figure":
+    """p95 latency and throughput of each strategy, workload by workload."""
+    title = f"One workload, six ways of batching — {_machine(content)}"
+    figure, (latency, rate) = _figure(2, title)
+    workloads = content["workloads"]
+    for axes, key, scale, label in (
+        (latency, "p95_e2el_ms", 1e-3, "p95 latency, seconds"),
+        (rate, "output_throughput", 1.0, "tokens per second"),
+    ):
+        for number, name in enumerate(COLOURS):
+            values = [
+                scale * _median([run[key] for run in strategies[name]])
+                for strategies in workloads.values()
+            ]
+            places = [place + (number - 2.5) * 0.14 for place in range(len(workloads))]
+            axes.bar(places, values, width=0.13, color=COLOURS[name], label=name)
+        axes.set_xticks(range(len(workloads)), list(workloads))
+        axes.set_ylabel(label)
+    rate.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _scaling(content: Mapping[str, Any]) -> "Figure":
+    """Throughput against batch size, and the fit."""
+    figure, (rate, tick) = _figure(2, f"Batch size — {_machine(content)}")
+    sizes = [int(size) for size in content["tokens_per_s"]]
+    rates = list(content["tokens_per_s"].values())
+    claimed = {int(size): gain for size, gain in content["claimed"].items()}
+    rate.plot(sizes, rates, "o-", color=OURS, label="measured")
+    rate.plot(
+        list(claimed),
+        [rates[0] * gain for gain in claimed.values()],
+        ":",
+        color="#9a9a9a",
+        label="claimed once",
+    )
+    rate.set(xlabel="sequences in a batch", ylabel="tokens per second", ylim=(0, None))
+    rate.set_xscale("log", base=2)
+    rate.set_xticks(sizes, [str(size) for size in sizes])
+    fit = content["fit"]
+    medians = [1e3 * _median(values) for values in content["tick_s"].values()]
+    line = [1e3 * (fit["fixed_s"] + size * fit["sequence_s"]) for size in sizes]
+    tick.plot(sizes, medians, "o", color=OURS, label="measured")
+    words = f"T(B) = {1e3 * fit['fixed_s']:.1f} ms + B × {1e3 * fit['sequence_s']:.2f} ms"
+    tick.plot(sizes, line, "-", color="#c44e52", label=words)
+    tick.set(xlabel="sequences in a batch", ylabel="one tick, milliseconds", ylim=(0, None))
+    for axes in (rate, tick):
+        axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _overhead(content: Mapping[str, Any]) -> "Figure":
+    """The parts of a tick, stacked, as a share."""
+    figure, (axes,) = _figure(1, f"Where a tick spends its time — {_machine(content)}")
+    sizes = list(content["seconds"])
+    below = [0.0] * len(sizes)
+    parts = ("pass", "pack", "plan", "apply", "rest")
+    for part, colour in zip(parts, ("#cfd8d5", OURS, "#dd8452", "#64b5cd", "#ccb974"), strict=True):
+        shares = [
+            100 * content["seconds"][size][part] / content["seconds"][size]["tick"]
+            for size in sizes
+        ]
+        axes.barh(sizes, shares, left=below, color=colour, label=part)
+        below = [low + share for low, share in zip(below, shares, strict=True)]
+    axes.set(xlabel="percent of a tick", ylabel="sequences")
+    axes.legend(fontsize=8, frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def _compare(content: Mapping[str, Any]) -> "Figure":
+    """Tokens per second of everybody, by the number of clients."""
+    figure, (axes,) = _figure(1, f"Tokens per second — {_machine(content)}")
+    rates = content["tokens_per_s"]
+    clients = sorted({int(count) for each in rates.values() for count in each})
+    width = 0.8 / len(rates)
+    shades = (
+        "#1f6f5c",
+        "#5a9e8c",
+        "#9a9a9a",
+        "#c44e52",
+        "#dd8452",
+        "#ccb974",
+        "#64b5cd",
+        "#8172b3",
+    )
+    for number, (name, each) in enumerate(rates.items()):
+        places = [place + (number - (len(rates) - 1) / 2) * width for place in range(len(clients))]
+        values = [_median(each[str(count)]) if str(count) in each else 0.0 for count in clients]
+        axes.bar(places, values, width=0.9 * width, color=shades[number % len(shades)], label=name)
+    axes.set_xticks(range(len(clients)), [str(count) for count in clients])
+    axes.set(xlabel="clients at once", ylabel="tokens per second")
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+PAINTERS = {
+    "strategies": _strategies,
+    "scaling": _scaling,
+    "overhead": _overhead,
+    "compare": _compare,
+}

@@ -1,0 +1,127 @@
+"""Results for people and programs: a table, a JSON file, and one JSON line at the end.
+
+Every result names the machine, the versions, the commit and the seed, so that it can be repeated.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from jitney.backends.machine.cores import usable_cores
+from jitney.models.files import disk_errors
+
+PACKAGES = (
+    *("jitney", "numpy", "llama-cpp-python", "openvino", "openvino-genai", "xllamacpp", "torch"),
+    *("transformers", "vllm"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one benchmark found. `rows` are a table; `figures` is everything, for programs."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    figures: dict[str, object]
+
+
+def machine() -> dict[str, object]:
+    """The processor, the cores that we may use, memory, system and Python."""
+    return {
+        "processor": _processor(),
+        "architecture": platform.machine(),
+        "cores": usable_cores(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that matter and are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The commit of the source tree that we run from; None for an installed package."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def document(result: Result, seed: int) -> dict[str, object]:
+    """The content of the JSON file."""
+    return {
+        "benchmark": result.name,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        **result.figures,
+    }
+
+
+def show(result: Result) -> None:
+    """Print the table and the notes; tabs instead of a table where nobody looks."""
+    if not sys.stdout.isatty():
+        for row in (result.columns, *result.rows):
+            sys.stdout.write("\t".join(row) + "\n")
+    else:
+        table = Table(title=result.title, title_justify="left")
+        for number, column in enumerate(result.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in result.rows:
+            table.add_row(*row)
+        Console(highlight=False).print(table)
+    for note in result.notes:
+        sys.stdout.write(note + "\n")
+
+
+def write_json(content: dict[str, object], folder: Path) -> Path:
+    """Write the file NAME.json into a folder, which is made if necessary. Raises a SetupError."""
+    path = folder / f"{content['benchmark']}.json"
+    with disk_errors():
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, with the smallest and the largest."""
+    ordered = sorted(values)
+    middle = ordered[len(ordered) // 2]
+    if len(ordered) == 1:
+        return f"{middle:,.{digits}f}"
+    return f"{middle:,.{digits}f} ({ordered[0]:,.{digits}f}–{ordered[-1]:,.{digits}f})"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,80 @@
+"""`jitney bench scaling`: throughput against the number of sequences in a batch.
+
+So many clients each ask again as soon as they have their answer. Only ticks without prefill and
+with exactly that many sequences count, so a figure is the decode rate of a batch of that size.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from jitney.bench.fit import fit, saturation
+from jitney.bench.in_process import EngineRun, engine_target
+from jitney.bench.report import Result, spread
+from jitney.bench.workload import fixed
+from jitney.config import Settings
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
+"""What one of the documents that the project began with claims."""
+
+PROMPT_COUNT = 32
+COMPLETION_COUNT = 64
+COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s", "times one", "claimed once")
+
+Say = Callable[[str], None]
+
+
+def measure(
+    settings: Settings, *, sizes: tuple[int, ...] = SIZES, runs: int, seed: int, say: Say
+) -> Result:
+    """The decode rate of every size, so many times, sizes up and down in turn."""
+    tick_s: dict[int, list[float]] = {size: [] for size in sizes}
+    changed = replace(settings, max_num_seqs=max(sizes), enable_prefix_caching=False)
+    with engine_target(changed) as target:
+        for number in range(runs):
+            for size in sizes if number % 2 == 0 else reversed(sizes):
+                say(f"run {number + 1} of {runs}, {size} at once")
+                load = fixed(size, PROMPT_COUNT, COMPLETION_COUNT, seed=seed + number, clients=size)
+                tick_s[size].append(_tick_s(target.run(load), size))
+    medians = {size: statistics.median(values) for size, values in tick_s.items()}
+    rates = {size: size / seconds for size, seconds in medians.items()}
+    line = fit(medians)
+    stops = saturation(rates)
+    rows = tuple(
+        (
+            str(size),
+            spread([1e3 * value for value in tick_s[size]]),
+            f"{1e3 * line.seconds(size):.2f}",
+            f"{rates[size]:,.0f}",
+            f"{rates[size] / rates[sizes[0]]:.2f}",
+            f"{SEED_GAINS[size]:.1f}" if size in SEED_GAINS else "",
+        )
+        for size in sizes
+    )
+    found = "still rises" if stops is None else f"saturates at about {stops}"
+    note = (
+        f"T(B) = {1e3 * line.fixed_s:.2f} ms + B * {1e3 * line.sequence_s:.3f} ms, mean error "
+        f"{100 * line.error:.0f} %; throughput {found}."
+    )
+    return Result(
+        name="scaling",
+        title=f"Decode rate by batch size, median of {runs} (range)",
+        columns=COLUMNS,
+        rows=rows,
+        notes=(note,),
+        figures={
+            "runs": runs,
+            "tick_s": {str(size): values for size, values in tick_s.items()},
+            "tokens_per_s": {str(size): rate for size, rate in rates.items()},
+            "fit": asdict(line),
+            "saturates_at": stops,
+            "claimed": {str(size): gain for size, gain in SEED_GAINS.items()},
+        },
+    )
+
+
+def _tick_s(run: EngineRun, size: int) -> float:
+    """Seconds between the ends of full decode ticks, in the median."""
+    full = [tick for tick in run.ticks if tick.batch_size == size and not tick.prefill_tokens]
+    return statistics.median(tick.tick_ms for tick in full) / 1e3

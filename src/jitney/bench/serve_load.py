@@ -1,0 +1,138 @@
+"""`jitney bench serve`: load on a running server, with the words of `vllm bench serve`."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jitney.bench.drive import drive
+from jitney.bench.http_target import HttpTarget, make_client
+from jitney.bench.report import Result
+from jitney.bench.timing import METRICS, RequestTimes, summary
+from jitney.bench.workload import Job, Workload, arrival_times
+from jitney.errors import ConfigError, SetupError
+
+TITLES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per token after it",
+    "itl": "Time between tokens",
+    "e2el": "End-to-end latency",
+}
+COUNTS = {
+    "completed": "Successful requests",
+    "failed": "Failed requests",
+    "duration": "Benchmark duration (s)",
+    "total_input_tokens": "Total input tokens",
+    "total_output_tokens": "Total generated tokens",
+    "request_throughput": "Request throughput (req/s)",
+    "request_goodput": "Request goodput (req/s)",
+    "output_throughput": "Output token throughput (tok/s)",
+    "total_token_throughput": "Total token throughput (tok/s)",
+    "max_concurrent_requests": "Peak concurrent requests",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomLengths:
+    """Lengths of prompts and answers, each up to `range_ratio` shorter or longer."""
+
+    input_len: int
+    output_len: int
+    range_ratio: float = 0.0
+    prefix_len: int = 0
+    prefix_groups: int = 1
+
+    def workload(
+        self, count: int, *, per_s: float, burstiness: float, seed: int, clients: int | None = None
+    ) -> Workload:
+        """So many jobs that arrive at this rate; an infinite rate is all at once."""
+        source = random.Random(f"{seed} lengths")
+        jobs = tuple(
+            Job(
+                number=number,
+                at_s=at_s,
+                prompt_count=self.prefix_len + self._drawn(source, self.input_len),
+                completion_count=self._drawn(source, self.output_len),
+                prefix_count=self.prefix_len,
+                prefix_group=source.randrange(self.prefix_groups),
+            )
+            for number, at_s in enumerate(
+                arrival_times(count, per_s, burstiness=burstiness, seed=seed)
+            )
+        )
+        return Workload(name="random", seed=seed, jobs=jobs, clients=clients)
+
+    def _drawn(self, source: random.Random, length: int) -> int:
+        low = max(1, math.floor(length * (1 - self.range_ratio)))
+        return source.randint(low, math.ceil(length * (1 + self.range_ratio)))
+
+
+def read_goodput(words: tuple[str, ...]) -> dict[str, float]:
+    """Limits in milliseconds from `ttft:500` and the like. Raises ConfigError."""
+    limits = {}
+    for word in words:
+        metric, _, value = word.partition(":")
+        try:
+            limits[metric] = float(value)
+        except ValueError:
+            limits[metric] = -1.0
+        if metric not in ("ttft", "tpot", "e2el") or not 0 < limits[metric] < math.inf:
+            raise ConfigError(
+                f"--goodput {word} is not METRIC:MS with ttft, tpot or e2el; for example ttft:500."
+            )
+    return limits
+
+
+def measure(
+    target: HttpTarget,
+    workload: Workload,
+    *,
+    api_key: str | None,
+    max_concurrency: int | None,
+    percentiles: tuple[float, ...],
+    goodput: dict[str, float],
+    ended: Callable[[RequestTimes], None],
+) -> Result:
+    """Send the workload, and sum up what its requests took. Raises SetupError if all failed."""
+
+    async def run() -> tuple[list[RequestTimes], float]:
+        async with make_client(api_key) as client:
+            started_at = time.monotonic()
+            requests = await drive(
+                workload,
+                lambda job: target.ask(client, job),
+                max_concurrency=max_concurrency,
+                ended=ended,
+            )
+            return requests, time.monotonic() - started_at
+
+    requests, duration_s = asyncio.run(run())
+    failures = sorted({each.error for each in requests if each.error is not None})
+    figures = summary(requests, duration_s, percentiles=percentiles, goodput=goodput)
+    if not figures["completed"]:
+        raise SetupError(f"Every request failed; the first reason: {failures[0]}.")
+    return Result(
+        name="serve",
+        title=f"{target.base_url}{target.endpoint}, {target.model}",
+        columns=("what", "value"),
+        rows=tuple(_rows(figures, percentiles)),
+        notes=tuple(f"Failed: {reason}" for reason in failures[:5]),
+        figures={"model_id": target.model, "num_prompts": len(requests), **figures},
+    )
+
+
+def _rows(figures: dict[str, object], percentiles: tuple[float, ...]) -> list[tuple[str, str]]:
+    rows = [(title, _shown(figures[key])) for key, title in COUNTS.items() if key in figures]
+    for metric in METRICS:
+        if f"mean_{metric}_ms" not in figures:
+            continue
+        for word in ("mean", "median", *(f"p{share:g}" for share in percentiles)):
+            title = f"{word.capitalize()} {metric.upper()} (ms): {TITLES[metric].lower()}"
+            rows.append((title, _shown(figures[f"{word}_{metric}_ms"])))
+    return rows
+
+
+def _shown(value: object) -> str:
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,126 @@
+"""`jitney bench strategies`: one workload through every way of batching, on the same model.
+
+sequential   one request at a time
+static       a group starts full or after a second, and all of it ends before the next
+dynamic      the same with a wait of 50 ms
+adaptive     the same with sizes that follow the queue and the ticks
+windowed     continuous, but newcomers are gathered for 50 ms
+continuous   requests join and leave at any tick
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jitney.bench.in_process import EngineRun, engine_target
+from jitney.bench.report import Result, spread
+from jitney.bench.timing import summary
+from jitney.bench.workload import Workload, equal, mixed, twenty_clients
+from jitney.config import Settings
+from jitney.core.scheduler_settings import Strategy
+
+WINDOW_MS = 50.0
+SEQUENTIAL = "sequential"
+STATIC = "static"
+CONTINUOUS = "continuous"
+
+CHANGES: dict[str, dict[str, object]] = {
+    SEQUENTIAL: {"max_num_seqs": 1},
+    STATIC: {"strategy": Strategy.STATIC},
+    "dynamic": {"strategy": Strategy.DYNAMIC},
+    "adaptive": {"strategy": Strategy.ADAPTIVE},
+    "windowed": {"max_wait_ms": WINDOW_MS},
+    CONTINUOUS: {},
+}
+"""The settings in which each differs from the user's."""
+
+COLUMNS = (
+    *("workload", "strategy", "requests/s", "tokens/s", "p50 s", "p95 s", "p99 s"),
+    *("first token p50 s", "between tokens p50 ms", "mean batch", "slot-steps wasted"),
+)
+
+Say = Callable[[str], None]
+
+
+def workloads(count: int, per_s: float, *, seed: int, slots: int) -> list[Workload]:
+    """Mixed lengths as a Poisson stream and in a closed loop, equal lengths, twenty clients."""
+    return [
+        mixed(count, seed=seed, per_s=per_s),
+        replace(mixed(count, seed=seed, clients=2 * slots), name="mixed closed"),
+        equal(4 * slots, seed=seed, clients=slots),
+        twenty_clients(seed=seed),
+    ]
+
+
+def measure(
+    settings: Settings,
+    loads: list[Workload],
+    *,
+    runs: int,
+    say: Say,
+) -> Result:
+    """Every workload under every strategy, so many times, strategies in turn."""
+    figures: dict[str, dict[str, list[dict[str, object]]]] = {
+        load.name: {name: [] for name in CHANGES} for load in loads
+    }
+    for number in range(runs):
+        for name in CHANGES if number % 2 == 0 else reversed(CHANGES):
+            # A prompt that an earlier workload computed would be found in the cache.
+            changed = replace(settings, enable_prefix_caching=False, **CHANGES[name])  # type: ignore[arg-type]
+            with engine_target(changed) as target:
+                for load in loads:
+                    say(f"run {number + 1} of {runs}, {name}, {load.name}")
+                    figures[load.name][name].append(_figures(target.run(load)))
+    rows = [
+        _row(load, name, found)
+        for load, strategies in figures.items()
+        for name, found in strategies.items()
+    ]
+    return Result(
+        name="strategies",
+        title=f"Strategies, {settings.max_num_seqs} slots, median of {runs} (range)",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        notes=tuple(_note(load, strategies) for load, strategies in figures.items()),
+        figures={"runs": runs, "workloads": figures},
+    )
+
+
+def _figures(run: EngineRun) -> dict[str, object]:
+    return {
+        **summary(run.requests, run.duration_s),
+        "mean_batch": run.mean_batch,
+        "slot_steps_wasted": run.wasted,
+    }
+
+
+def _row(load: str, name: str, found: list[dict[str, object]]) -> tuple[str, ...]:
+    def figure(key: str, scale: float = 1.0, digits: int = 2) -> str:
+        return spread([float(str(each[key])) * scale for each in found], digits)
+
+    return (
+        load,
+        name,
+        figure("request_throughput"),
+        figure("output_throughput", digits=0),
+        figure("p50_e2el_ms", 1e-3),
+        figure("p95_e2el_ms", 1e-3),
+        figure("p99_e2el_ms", 1e-3),
+        figure("p50_ttft_ms", 1e-3),
+        figure("p50_itl_ms", digits=1),
+        figure("mean_batch", digits=1),
+        figure("slot_steps_wasted", 100, 0) + " %",
+    )
+
+
+def _note(load: str, strategies: dict[str, list[dict[str, object]]]) -> str:
+    """Continuous against static and sequential, run by run."""
+
+    def ratios(name: str, key: str) -> list[float]:
+        pairs = zip(strategies[CONTINUOUS], strategies[name], strict=True)
+        return [float(str(ours[key])) / float(str(theirs[key])) for ours, theirs in pairs]
+
+    return (
+        f"{load}: continuous against static: p95 {spread(ratios(STATIC, 'p95_e2el_ms'))}, "
+        f"tokens/s {spread(ratios(STATIC, 'output_throughput'))}; against sequential: tokens/s "
+        f"{spread(ratios(SEQUENTIAL, 'output_throughput'))}."
+    )

@@ -1,0 +1,136 @@
+"""What one request took, and what all of them took together, under the names of `vllm bench serve`.
+
+Times are seconds on one clock. Results are in milliseconds where the names say so.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+PERCENTILES = (50.0, 95.0, 99.0)
+
+METRICS = ("ttft", "tpot", "itl", "e2el")
+"""Time to first token; time per token after it; gaps between tokens; end-to-end latency."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestTimes:
+    """One request as its caller saw it."""
+
+    sent_at: float
+    prompt_count: int = 0
+    completion_count: int = 0
+    token_times: list[float] = field(default_factory=list)
+    """When tokens came; those that came together have one time each."""
+    ended_at: float = 0.0
+    error: str | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds to the first token; None without one."""
+        return self.token_times[0] - self.sent_at if self.token_times else None
+
+    @property
+    def e2el_s(self) -> float:
+        """Seconds to the end of the answer."""
+        return self.ended_at - self.sent_at
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per token after the first; None for answers of one token."""
+        if self.ttft_s is None or self.completion_count < 2:
+            return None
+        return (self.e2el_s - self.ttft_s) / (self.completion_count - 1)
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Gaps between neighbouring tokens."""
+        return [b - a for a, b in zip(self.token_times, self.token_times[1:], strict=False)]
+
+
+def summary(
+    requests: Sequence[RequestTimes],
+    duration_s: float,
+    *,
+    percentiles: Sequence[float] = PERCENTILES,
+    goodput: Mapping[str, float] | None = None,
+) -> dict[str, object]:
+    """Counts, rates and latencies of a run.
+
+    `goodput` has limits in milliseconds by metric; requests within all of them are counted.
+    """
+    good = [each for each in requests if each.error is None]
+    output_count = sum(each.completion_count for each in good)
+    input_count = sum(each.prompt_count for each in good)
+    result: dict[str, object] = {
+        "duration": duration_s,
+        "completed": len(good),
+        "failed": len(requests) - len(good),
+        "total_input_tokens": input_count,
+        "total_output_tokens": output_count,
+        "request_throughput": len(good) / duration_s,
+        "output_throughput": output_count / duration_s,
+        "total_token_throughput": (input_count + output_count) / duration_s,
+        "max_concurrent_requests": most_at_once(requests),
+    }
+    if goodput:
+        within = sum(is_within(each, goodput) for each in good)
+        result["request_goodput"] = within / duration_s
+    for metric in METRICS:
+        values = [value * 1e3 for each in good for value in values_of(each, metric)]
+        result |= statistics_of(metric, values, percentiles)
+    return result
+
+
+def values_of(request: RequestTimes, metric: str) -> list[float]:
+    """The seconds of one metric: one value, several gaps, or none."""
+    value = getattr(request, f"{metric}_s")
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
+
+
+def is_within(request: RequestTimes, limits: Mapping[str, float]) -> bool:
+    """Whether every metric is within its limit, in milliseconds."""
+    return all(
+        value * 1e3 <= limit
+        for metric, limit in limits.items()
+        for value in values_of(request, metric)
+    )
+
+
+def statistics_of(
+    metric: str, values: Sequence[float], percentiles: Sequence[float]
+) -> dict[str, object]:
+    """Mean, median, deviation and percentiles of one metric; empty without values."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    result: dict[str, object] = {
+        f"mean_{metric}_ms": statistics.fmean(ordered),
+        f"median_{metric}_ms": percentile(ordered, 50.0),
+        f"std_{metric}_ms": statistics.pstdev(ordered),
+    }
+    for share in percentiles:
+        result[f"p{share:g}_{metric}_ms"] = percentile(ordered, share)
+    return result
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value at this percentage of sorted values, between neighbours where it falls there."""
+    place = (len(ordered) - 1) * share / 100.0
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def most_at_once(requests: Sequence[RequestTimes]) -> int:
+    """The most requests that were under way at one moment."""
+    changes = sorted(
+        change for each in requests for change in ((each.sent_at, 1), (each.ended_at, -1))
+    )
+    running = most = 0
+    for _, change in changes:
+        running += change
+        most = max(most, running)
+    return most

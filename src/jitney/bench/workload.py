@@ -1,0 +1,200 @@
+"""Workloads: which requests arrive when, and how long they are. Seeded, and the same everywhere.
+
+A job has lengths only. Its prompt is made from the seed when it is sent, as token ids for an engine
+or as text for a server, so one workload serves engines, servers and simulations.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from jitney.errors import ConfigError
+
+WORDS = (
+    "time year people way day man thing woman life child world school state family student group "
+    "country problem hand part place case week company system program question work government "
+    "number night point home water room mother area money story fact month lot right study book "
+    "eye job word business issue side kind head house service friend father power hour game line "
+    "end member law car city community name president team minute idea body information back"
+).split()
+"""Common words: nearly every vocabulary has each as one token."""
+
+JOBS_MAX = 5_000_000
+LENGTH_MAX = 10_000_000
+
+Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request: when it arrives, and its lengths in tokens."""
+
+    number: int
+    at_s: float = 0.0
+    """Seconds after the start; not used where clients ask again and again."""
+    prompt_count: int
+    completion_count: int
+    prefix_count: int = 0
+    """How many of its first tokens it shares with the others of its group."""
+    prefix_group: int = 0
+
+    def tokens(self, seed: int, vocabulary: Sequence[int]) -> tuple[int, ...]:
+        """Its prompt as token ids, of those that are text."""
+        return tuple(self._draw(seed, vocabulary))
+
+    def text(self, seed: int) -> str:
+        """Its prompt as words, about one token each."""
+        return " ".join(self._draw(seed, WORDS))
+
+    def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
+        prefix = random.Random(f"{seed} prefix {self.prefix_group}")
+        own = random.Random(f"{seed} job {self.number}")
+        shared = prefix.choices(choices, k=self.prefix_count)
+        return shared + own.choices(choices, k=self.prompt_count - self.prefix_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Jobs in the order of their arrival.
+
+    With `clients`, so many clients each ask again as soon as they have their answer (a closed
+    loop). Without, every job is sent at its time (an open loop).
+    """
+
+    name: str
+    seed: int
+    jobs: tuple[Job, ...]
+    clients: int | None = None
+
+    @property
+    def length_max(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(each.prompt_count + each.completion_count for each in self.jobs)
+
+    def scaled(self, factor: float) -> "Workload":
+        """The same jobs, arriving `factor` times as fast."""
+        jobs = tuple(replace(each, at_s=each.at_s / factor) for each in self.jobs)
+        return replace(self, jobs=jobs)
+
+
+def mixed(
+    count: int, *, seed: int, per_s: float | None = None, clients: int | None = None
+) -> Workload:
+    """Answers of very different length: what static batches are bad at."""
+    lengths = random.Random(f"{seed} mixed")
+    return _made(
+        "mixed",
+        seed,
+        [
+            (lengths.choice((16, 24, 48, 96)), lengths.choice((3, 3, 10, 30, 30, 60)))
+            for _ in range(count)
+        ],
+        per_s,
+        clients,
+    )
+
+
+def equal(count: int, *, seed: int, clients: int) -> Workload:
+    """All lengths are equal: the control, where a good static batch wastes nothing."""
+    return _made("equal", seed, [(32, 32)] * count, None, clients)
+
+
+def twenty_clients(*, seed: int, rounds: int = 1) -> Workload:
+    """Twenty clients that want 50 to 200 tokens each, as in the seed documents."""
+    lengths = random.Random(f"{seed} twenty")
+    pairs = [(32, lengths.randint(50, 200)) for _ in range(20 * rounds)]
+    return _made("twenty", seed, pairs, None, 20)
+
+
+def fixed(
+    count: int, prompt_count: int, completion_count: int, *, seed: int, clients: int
+) -> Workload:
+    """All jobs alike, with so many clients."""
+    return _made("fixed", seed, [(prompt_count, completion_count)] * count, None, clients)
+
+
+def arrival_times(count: int, per_s: float, *, burstiness: float, seed: int) -> list[float]:
+    """When jobs arrive: gaps from a gamma distribution with this mean rate.
+
+    A burstiness of 1 is a Poisson process; smaller is burstier, larger is more even.
+    """
+    source = random.Random(f"{seed} arrivals")
+    at_s, times = 0.0, []
+    for _ in range(count):
+        times.append(at_s)
+        if not math.isinf(per_s):
+            at_s += source.gammavariate(burstiness, 1.0 / (per_s * burstiness))
+    return times
+
+
+def read_trace(path: Path, *, seed: int) -> Workload:
+    """A workload from a JSONL file: one object a line, as `TraceLine` names its fields.
+
+    Raises ConfigError.
+    """
+    decoder = msgspec.json.Decoder(TraceLine)
+    jobs: list[Job] = []
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    jobs.append(decoder.decode(line).job(len(jobs)))
+                if len(jobs) > JOBS_MAX:
+                    raise ConfigError(f"{path} has above {JOBS_MAX:,} requests; use a part of it.")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}, line {number}: {error}. Each line is an object with input_length and "
+            "output_length."
+        ) from None
+    if not jobs:
+        raise ConfigError(f"{path} has no requests; it needs one JSON object a line.")
+    jobs.sort(key=lambda job: job.at_s)
+    first_s = jobs[0].at_s
+    moved = tuple(replace(job, at_s=job.at_s - first_s) for job in jobs)
+    return Workload(name=path.stem, seed=seed, jobs=moved)
+
+
+Length = Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)]
+Moment = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class TraceLine(msgspec.Struct):
+    """One line of a trace. The names are those of published traces; others are ignored."""
+
+    input_length: Length
+    """Tokens of the prompt."""
+    output_length: Length
+    """Tokens of the completion."""
+    timestamp: Moment = 0.0
+    """When it arrived, in milliseconds."""
+
+    def job(self, number: int) -> Job:
+        """The request of this line."""
+        return Job(
+            number=number,
+            at_s=self.timestamp / 1e3,
+            prompt_count=self.input_length,
+            completion_count=self.output_length,
+        )
+
+
+def _made(
+    name: str,
+    seed: int,
+    lengths: Sequence[tuple[int, int]],
+    per_s: float | None,
+    clients: int | None,
+) -> Workload:
+    times = arrival_times(len(lengths), per_s or math.inf, burstiness=1.0, seed=seed)
+    jobs = tuple(
+        Job(number=number, at_s=at_s, prompt_count=prompt, completion_count=completion)
+        for number, (at_s, (prompt, completion)) in enumerate(zip(times, lengths, strict=True))
+    )
+    return Workload(name=name, seed=seed, jobs=jobs, clients=clients)
