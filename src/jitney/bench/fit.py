@@ -1,5 +1,6 @@
 """A line through the times of batches: T(B) = C + B c, and where more sequences stop to help."""
 
+import itertools
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def fit(seconds: Mapping[int, float]) -> Line:
 def saturation(rates: Mapping[int, float]) -> int | None:
     """The smallest size after which doubling gains little; None if the rates still rise."""
     sizes = sorted(rates)
-    for size, larger in zip(sizes, sizes[1:], strict=False):
+    for size, larger in itertools.pairwise(sizes):
         if rates[larger] / rates[size] < SATURATED:
             return size
     return None

@@ -6,7 +6,7 @@ Runs on an event loop. A failed request is counted with its reason; it does not 
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -32,10 +32,21 @@ class HttpTarget:
     endpoint: str = COMPLETIONS
     model: str
     seed: int
+    api_key: str | None = field(default=None, repr=False)
     ignores_eos: bool = True
     temperature: float = 0.0
-    extra_body: dict[str, object]
+    extra_body: dict[str, object] = field(default_factory=dict)
     """More fields of each body, for servers with words of their own."""
+
+    def client(self) -> httpx.AsyncClient:
+        """A client without proxies and without a bound of connections."""
+        key = self.api_key
+        return httpx.AsyncClient(
+            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            trust_env=False,
+        )
 
     def body(self, job: Job) -> dict[str, object]:
         """What is sent for a job."""
@@ -71,16 +82,6 @@ class HttpTarget:
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
         return times
-
-
-def make_client(api_key: str | None) -> httpx.AsyncClient:
-    """A client without proxies and without a bound of connections."""
-    return httpx.AsyncClient(
-        headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-        trust_env=False,
-    )
 
 
 def served_model(base_url: str, api_key: str | None) -> str:

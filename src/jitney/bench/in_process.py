@@ -58,6 +58,11 @@ class EngineTarget:
         ]
         engine.observe(self._note)
 
+    @property
+    def eos_tokens(self) -> tuple[int, ...]:
+        """The tokens that end a completion of this model."""
+        return self._engine.backend.vocabulary.eos_tokens
+
     def run(self, workload: Workload) -> EngineRun:
         """Run a workload to its end."""
         self._ticks.clear()

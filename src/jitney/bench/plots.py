@@ -63,7 +63,7 @@ def _median(values: list[float]) -> float:
 
 def _strategies(content: Mapping[str, Any]) -> "Figure":
     """p95 latency and throughput of each strategy, workload by workload."""
-    title = f"One workload, six ways of batching — {_machine(content)}"
+    title = f"One workload, six ways of batching, {_machine(content)}"
     figure, (latency, rate) = _figure(2, title)
     workloads = content["workloads"]
     for axes, key, scale, label in (
@@ -85,7 +85,7 @@ def _strategies(content: Mapping[str, Any]) -> "Figure":
 
 def _scaling(content: Mapping[str, Any]) -> "Figure":
     """Throughput against batch size, and the fit."""
-    figure, (rate, tick) = _figure(2, f"Batch size — {_machine(content)}")
+    figure, (rate, tick) = _figure(2, f"Batch size, {_machine(content)}")
     sizes = [int(size) for size in content["tokens_per_s"]]
     rates = list(content["tokens_per_s"].values())
     claimed = {int(size): gain for size, gain in content["claimed"].items()}
@@ -104,7 +104,7 @@ def _scaling(content: Mapping[str, Any]) -> "Figure":
     medians = [1e3 * _median(values) for values in content["tick_s"].values()]
     line = [1e3 * (fit["fixed_s"] + size * fit["sequence_s"]) for size in sizes]
     tick.plot(sizes, medians, "o", color=OURS, label="measured")
-    words = f"T(B) = {1e3 * fit['fixed_s']:.1f} ms + B × {1e3 * fit['sequence_s']:.2f} ms"
+    words = f"T(B) = {1e3 * fit['fixed_s']:.1f} ms + B * {1e3 * fit['sequence_s']:.2f} ms"
     tick.plot(sizes, line, "-", color="#c44e52", label=words)
     tick.set(xlabel="sequences in a batch", ylabel="one tick, milliseconds", ylim=(0, None))
     for axes in (rate, tick):
@@ -114,7 +114,7 @@ def _scaling(content: Mapping[str, Any]) -> "Figure":
 
 def _overhead(content: Mapping[str, Any]) -> "Figure":
     """The parts of a tick, stacked, as a share."""
-    figure, (axes,) = _figure(1, f"Where a tick spends its time — {_machine(content)}")
+    figure, (axes,) = _figure(1, f"Where a tick spends its time, {_machine(content)}")
     sizes = list(content["seconds"])
     below = [0.0] * len(sizes)
     parts = ("pass", "pack", "plan", "apply", "rest")
@@ -132,7 +132,7 @@ def _overhead(content: Mapping[str, Any]) -> "Figure":
 
 def _compare(content: Mapping[str, Any]) -> "Figure":
     """Tokens per second of everybody, by the number of clients."""
-    figure, (axes,) = _figure(1, f"Tokens per second — {_machine(content)}")
+    figure, (axes,) = _figure(1, f"Tokens per second, {_machine(content)}")
     rates = content["tokens_per_s"]
     clients = sorted({int(count) for each in rates.values() for count in each})
     width = 0.8 / len(rates)

@@ -103,7 +103,7 @@ def show(result: Result) -> None:
 def write_json(content: dict[str, object], folder: Path) -> Path:
     """Write the file NAME.json into a folder, which is made if necessary. Raises a SetupError."""
     path = folder / f"{content['benchmark']}.json"
-    with disk_errors():
+    with disk_errors(f"The result cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
@@ -115,7 +115,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     middle = ordered[len(ordered) // 2]
     if len(ordered) == 1:
         return f"{middle:,.{digits}f}"
-    return f"{middle:,.{digits}f} ({ordered[0]:,.{digits}f}–{ordered[-1]:,.{digits}f})"
+    return f"{middle:,.{digits}f} ({ordered[0]:,.{digits}f} to {ordered[-1]:,.{digits}f})"
 
 
 def _processor() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jitney.bench.drive import drive
-from jitney.bench.http_target import HttpTarget, make_client
+from jitney.bench.http_target import HttpTarget
 from jitney.bench.report import Result
 from jitney.bench.timing import METRICS, RequestTimes, summary
 from jitney.bench.workload import Job, Workload, arrival_times
@@ -89,7 +89,6 @@ def measure(
     target: HttpTarget,
     workload: Workload,
     *,
-    api_key: str | None,
     max_concurrency: int | None,
     percentiles: tuple[float, ...],
     goodput: dict[str, float],
@@ -98,7 +97,7 @@ def measure(
     """Send the workload, and sum up what its requests took. Raises SetupError if all failed."""
 
     async def run() -> tuple[list[RequestTimes], float]:
-        async with make_client(api_key) as client:
+        async with target.client() as client:
             started_at = time.monotonic()
             requests = await drive(
                 workload,

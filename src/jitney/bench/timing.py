@@ -3,6 +3,7 @@
 Times are seconds on one clock. Results are in milliseconds where the names say so.
 """
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class RequestTimes:
     @property
     def itl_s(self) -> list[float]:
         """Gaps between neighbouring tokens."""
-        return [b - a for a, b in zip(self.token_times, self.token_times[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(self.token_times)]
 
 
 def summary(

@@ -1,0 +1,141 @@
+"""The servers that `compare` knows: how each is found here and started.
+
+Each is given what makes it fastest on this work, as far as its documentation tells: as many slots
+as clients, the cores that we use, no cache of prefixes. llama-server's settings are searched.
+"""
+
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from jitney.backends.machine.cores import usable_cores
+from jitney.bench.peers.server_process import HOST, python_module
+
+FLASH = ("on", "off")
+UBATCH = (512, 2048)
+ROOM_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPlan:
+    """One way to start one server. `PORT` in the command is replaced by a free port."""
+
+    name: str
+    command: tuple[str, ...]
+    extra_body: dict[str, object] = field(default_factory=dict)
+    """What its bodies need beside OpenAI's fields, so that answers have the whole length."""
+    environment: dict[str, str] = field(default_factory=dict)
+    settings: str = ""
+    """The settings that were searched, for people."""
+
+    def on(self, port: int) -> list[str]:
+        """The command with its port."""
+        return [str(port) if word == "PORT" else word for word in self.command]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many sequences a server should take, of how many tokens each."""
+
+    slots: int
+    tokens_each: int = ROOM_TOKENS
+
+    @property
+    def context(self) -> int:
+        """Tokens of all sequences together."""
+        return self.slots * self.tokens_each
+
+
+def jitney_server(model: Path, room: Room, flags: Iterable[str] = ()) -> ServerPlan:
+    """Ourselves, over HTTP like the others."""
+    return ServerPlan(
+        name="jitney serve",
+        command=(
+            *python_module("jitney", "serve", str(model), "--host", HOST, "--port", "PORT"),
+            *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
+            "--no-enable-prefix-caching",
+            *flags,
+        ),
+    )
+
+
+def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
+    """llama-server in every build that is here, with every setting worth a trial."""
+    plans = []
+    for flash, ubatch in itertools.product(FLASH, UBATCH):
+        settings = f"flash attention {flash}, ubatch {ubatch}"
+        if find_spec("xllamacpp"):
+            words = (str(model), "PORT", str(room.slots), str(room.context))
+            plans.append(
+                ServerPlan(
+                    name="llama-server (wheel)",
+                    command=tuple(
+                        python_module(
+                            "jitney.bench.peers.xllamacpp_server",
+                            *words,
+                            *(str(usable_cores()), flash, str(ubatch)),
+                        )
+                    ),
+                    extra_body={"cache_prompt": False},
+                    settings=settings,
+                )
+            )
+        compiled = compiled_llama_server()
+        if compiled is not None:
+            plans.append(
+                ServerPlan(
+                    name="llama-server (compiled)",
+                    command=(
+                        *(str(compiled), "--model", str(model), "--host", HOST, "--port", "PORT"),
+                        *("--parallel", str(room.slots), "--ctx-size", str(room.context)),
+                        *("--threads", str(usable_cores()), "--batch-size", "2048"),
+                        *("--ubatch-size", str(ubatch), "--flash-attn", flash, "--no-webui"),
+                    ),
+                    extra_body={"cache_prompt": False},
+                    settings=settings,
+                )
+            )
+    return plans
+
+
+def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[ServerPlan]:
+    """llama-cpp-python's server and vLLM, if they are installed."""
+    plans = []
+    if find_spec("llama_cpp") and find_spec("llama_cpp.server"):
+        plans.append(
+            ServerPlan(
+                name="llama-cpp-python",
+                command=(
+                    *python_module("llama_cpp.server", "--model", str(model), "--host", HOST),
+                    *("--port", "PORT", "--n_threads", str(usable_cores())),
+                    *("--n_ctx", str(room.tokens_each), "--n_batch", "2048"),
+                ),
+                # It does not know `ignore_eos`.
+                extra_body={"logit_bias": {str(token): -100 for token in eos_tokens}},
+            )
+        )
+    if find_spec("vllm"):
+        plans.append(
+            ServerPlan(
+                name="vLLM",
+                command=(
+                    *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+                    *("--model", str(model), "--host", HOST, "--port", "PORT"),
+                    *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
+                    "--no-enable-prefix-caching",
+                ),
+                environment={"VLLM_CPU_KVCACHE_SPACE": "2"},
+            )
+        )
+    return plans
+
+
+def compiled_llama_server() -> Path | None:
+    """llama-server of this machine: named by JITNEY_LLAMA_SERVER, or on the PATH."""
+    found = os.environ.get("JITNEY_LLAMA_SERVER") or shutil.which("llama-server")
+    return None if found is None else Path(found)
