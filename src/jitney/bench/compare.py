@@ -31,6 +31,7 @@ from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, fixed
 from jitney.config import Settings
 from jitney.errors import SetupError
+from jitney.loading import ready_model
 
 PROMPT_COUNT = 128
 COMPLETION_COUNT = 64
@@ -55,6 +56,11 @@ class Contender:
     name: str
     rate: Rate
     counterpart: str
+
+
+def model_of(settings: Settings) -> Path:
+    """The GGUF file that everybody runs, ready for llama.cpp. Raises a SetupError."""
+    return ready_model(replace(settings, backend="llamacpp"))
 
 
 class Comparison:

@@ -44,7 +44,9 @@ async def drive(
     started_at = loop.time()
     async with asyncio.TaskGroup() as group:
         for job in workload.jobs:
-            await asyncio.sleep(max(0.0, started_at + job.at_s - loop.time()))
+            early_s = started_at + job.at_s - loop.time()
+            if early_s > 0:
+                await asyncio.sleep(early_s)
             await room.acquire()
             group.create_task(run(job)).add_done_callback(lambda task: room.release())
     return results

@@ -2,16 +2,14 @@
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget
 from jitney.bench.report import Result
 from jitney.bench.timing import METRICS, RequestTimes, summary
-from jitney.bench.workload import Job, Workload, arrival_times
+from jitney.bench.workload import Workload
 from jitney.errors import ConfigError, SetupError
 
 TITLES = {
@@ -32,41 +30,6 @@ COUNTS = {
     "total_token_throughput": "Total token throughput (tok/s)",
     "max_concurrent_requests": "Peak concurrent requests",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomLengths:
-    """Lengths of prompts and answers, each up to `range_ratio` shorter or longer."""
-
-    input_len: int
-    output_len: int
-    range_ratio: float = 0.0
-    prefix_len: int = 0
-    prefix_groups: int = 1
-
-    def workload(
-        self, count: int, *, per_s: float, burstiness: float, seed: int, clients: int | None = None
-    ) -> Workload:
-        """So many jobs that arrive at this rate; an infinite rate is all at once."""
-        source = random.Random(f"{seed} lengths")
-        jobs = tuple(
-            Job(
-                number=number,
-                at_s=at_s,
-                prompt_count=self.prefix_len + self._drawn(source, self.input_len),
-                completion_count=self._drawn(source, self.output_len),
-                prefix_count=self.prefix_len,
-                prefix_group=source.randrange(self.prefix_groups),
-            )
-            for number, at_s in enumerate(
-                arrival_times(count, per_s, burstiness=burstiness, seed=seed)
-            )
-        )
-        return Workload(name="random", seed=seed, jobs=jobs, clients=clients)
-
-    def _drawn(self, source: random.Random, length: int) -> int:
-        low = max(1, math.floor(length * (1 - self.range_ratio)))
-        return source.randint(low, math.ceil(length * (1 + self.range_ratio)))
 
 
 def read_goodput(words: tuple[str, ...]) -> dict[str, float]:

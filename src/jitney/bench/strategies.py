@@ -19,6 +19,10 @@ from jitney.config import Settings
 from jitney.core.scheduler_settings import Strategy
 
 WINDOW_MS = 50.0
+SLOTS_MAX = 1024
+LOAD_SHARE = 0.9
+"""The Poisson stream brings this much of what the machine can do: queues form, and end."""
+
 SEQUENTIAL = "sequential"
 STATIC = "static"
 CONTINUOUS = "continuous"
@@ -39,6 +43,15 @@ COLUMNS = (
 )
 
 Say = Callable[[str], None]
+
+
+def fitting_rate(settings: Settings, seed: int, say: Say) -> float:
+    """Requests per second that keep this machine busy, from a short run of the mixed lengths."""
+    slots = settings.max_num_seqs
+    say("a short run, to find a fitting rate")
+    with engine_target(replace(settings, enable_prefix_caching=False)) as target:
+        run = target.run(mixed(3 * slots, seed=seed, clients=2 * slots))
+    return LOAD_SHARE * len(run.requests) / run.duration_s
 
 
 def workloads(count: int, per_s: float, *, seed: int, slots: int) -> list[Workload]:

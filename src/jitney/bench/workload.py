@@ -136,6 +136,39 @@ def arrival_times(count: int, per_s: float, *, burstiness: float, seed: int) -> 
     return times
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomLengths:
+    """Lengths of prompts and answers, each up to `range_ratio` shorter or longer."""
+
+    input_len: int
+    output_len: int
+    range_ratio: float = 0.0
+    prefix_len: int = 0
+    prefix_groups: int = 1
+
+    def workload(self, count: int, *, per_s: float, burstiness: float, seed: int) -> Workload:
+        """So many jobs that arrive at this rate; an infinite rate is all at once."""
+        source = random.Random(f"{seed} lengths")
+        jobs = tuple(
+            Job(
+                number=number,
+                at_s=at_s,
+                prompt_count=self.prefix_len + self._drawn(source, self.input_len),
+                completion_count=self._drawn(source, self.output_len),
+                prefix_count=self.prefix_len,
+                prefix_group=source.randrange(self.prefix_groups),
+            )
+            for number, at_s in enumerate(
+                arrival_times(count, per_s, burstiness=burstiness, seed=seed)
+            )
+        )
+        return Workload(name="random", seed=seed, jobs=jobs)
+
+    def _drawn(self, source: random.Random, length: int) -> int:
+        low = max(1, math.floor(length * (1 - self.range_ratio)))
+        return source.randint(low, math.ceil(length * (1 + self.range_ratio)))
+
+
 def read_trace(path: Path, *, seed: int) -> Workload:
     """A workload from a JSONL file: one object a line, as `TraceLine` names its fields.
 

@@ -1,0 +1,188 @@
+"""`jitney bench`: measures this machine, other systems on it, and running servers. Main thread.
+
+Progress goes to standard error; tables and the last line, which is JSON, to standard output.
+
+Tests: tests/e2e/test_bench.py.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jitney.bench import overhead, plots, scaling, strategies
+from jitney.bench.report import Result, document, show, write_json
+from jitney.bench.workload import RandomLengths, Workload, read_trace
+from jitney.cli.bench_options import (
+    CompareOptions,
+    OverheadOptions,
+    ScalingOptions,
+    ServeLoadOptions,
+    StrategiesOptions,
+)
+from jitney.cli.failures import say
+from jitney.cli.flags import Given, resolved
+from jitney.errors import ConfigError, SetupError
+
+EXTRA = "pip install 'jitney[bench]'"
+
+
+def call_strategies(options: StrategiesOptions, given: Given) -> int:
+    """Run `jitney bench strategies`; the exit code."""
+    settings = resolved(given).settings
+    slots = settings.max_num_seqs
+    per_s = options.request_rate or strategies.fitting_rate(settings, options.seed, say)
+    loads = strategies.workloads(options.num_prompts, per_s, seed=options.seed, slots=slots)
+    result = strategies.measure(settings, loads, runs=options.runs, say=say)
+    return finish(result, options.seed, options.output)
+
+
+def call_scaling(options: ScalingOptions, given: Given) -> int:
+    """Run `jitney bench scaling`; the exit code."""
+    settings = resolved(given).settings
+    result = scaling.measure(
+        settings,
+        sizes=_counts("--sizes", options.sizes),
+        runs=options.runs,
+        seed=options.seed,
+        say=say,
+    )
+    return finish(result, options.seed, options.output)
+
+
+def call_overhead(options: OverheadOptions, given: Given) -> int:
+    """Run `jitney bench overhead`; the exit code."""
+    settings = resolved(given).settings
+    sizes = _counts("--sizes", options.sizes)
+    result = overhead.measure(settings, sizes=sizes, seed=options.seed, say=say)
+    return finish(result, options.seed, options.output)
+
+
+def call_compare(options: CompareOptions, given: Given) -> int:
+    """Run `jitney bench compare`; the exit code."""
+    _need("httpx")
+    # Loaded only here: they need a package of the extra.
+    from jitney.bench.compare import Comparison, model_of
+
+    settings = resolved(given).settings
+    comparison = Comparison(
+        settings, model_of(settings), runs=options.runs, seed=options.seed, say=say
+    )
+    result = comparison.run(_counts("--clients", options.clients))
+    return finish(result, options.seed, options.output)
+
+
+def call_serve(options: ServeLoadOptions, given: Given) -> int:
+    """Run `jitney bench serve`; the exit code."""
+    del given
+    _need("httpx")
+    from jitney.bench import serve_load
+    from jitney.bench.http_target import HttpTarget, served_model
+    from jitney.bench.timing import RequestTimes
+
+    target = HttpTarget(
+        base_url=options.base_url,
+        endpoint=options.endpoint,
+        model=options.served or served_model(options.base_url, options.api_key),
+        seed=options.seed,
+        api_key=options.api_key,
+        ignores_eos=options.ignore_eos,
+    )
+    workload = _workload(options)
+    percentiles = _percentiles(options.metric_percentiles)
+    goodput = serve_load.read_goodput(options.goodput)
+    with _bar() as bar:
+        task = bar.add_task("requests", total=len(workload.jobs))
+
+        def ended(times: RequestTimes) -> None:
+            bar.advance(task)
+
+        result = serve_load.measure(
+            target,
+            workload,
+            max_concurrency=options.max_concurrency,
+            percentiles=percentiles,
+            goodput=goodput,
+            ended=ended,
+        )
+    return finish(result, options.seed, options.output)
+
+
+def _workload(options: ServeLoadOptions) -> Workload:
+    if options.dataset_path is not None:
+        return read_trace(options.dataset_path, seed=options.seed)
+    lengths = RandomLengths(
+        input_len=options.input_len,
+        output_len=options.output_len,
+        range_ratio=options.range_ratio,
+        prefix_len=options.prefix_len,
+    )
+    return lengths.workload(
+        options.num_prompts,
+        per_s=options.request_rate,
+        burstiness=options.burstiness,
+        seed=options.seed,
+    )
+
+
+def finish(result: Result, seed: int, folder: Path | None) -> int:
+    """Show a result, write and draw it if a folder is given, and end with one JSON line."""
+    show(result)
+    content = document(result, seed)
+    if folder is not None:
+        paths = [write_json(content, folder)]
+        if plots.is_possible():
+            paths += plots.draw(content, folder)
+        else:
+            say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
+        say(f"Written: {', '.join(map(str, paths))}.")
+    sys.stdout.write(json.dumps(content) + "\n")
+    return 0
+
+
+def _need(name: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
+        raise SetupError(f"This command needs the package {name}, which is missing; {EXTRA}.")
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _counts(flag: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, each once, smallest first."""
+    try:
+        found = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        found = [0]
+    if found[0] < 1 or found[-1] > strategies.SLOTS_MAX:
+        raise ConfigError(
+            f"{flag} {text} is not a list of numbers from 1 to {strategies.SLOTS_MAX}; "
+            "for example 1,4,16."
+        )
+    return tuple(found)
+
+
+def _percentiles(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = (math.nan,)
+    if not all(0 < share < 100 for share in found):
+        raise ConfigError(
+            f"--metric-percentiles {text} is not a list of numbers between 0 and 100; "
+            "for example 50,95,99."
+        )
+    return found

@@ -1,0 +1,67 @@
+"""Figures of a run, compared with counts by hand."""
+
+import pytest
+
+from jitney.bench.timing import RequestTimes, is_within, most_at_once, percentile, summary
+
+FIRST = RequestTimes(
+    sent_at=10.0,
+    prompt_count=5,
+    completion_count=3,
+    token_times=[11.0, 11.5, 12.5],
+    ended_at=13.0,
+)
+SECOND = RequestTimes(
+    sent_at=10.0, prompt_count=7, completion_count=1, token_times=[10.5], ended_at=10.5
+)
+FAILED = RequestTimes(sent_at=10.0, ended_at=10.1, error="refused")
+
+
+def test_the_times_of_one_request() -> None:
+    assert FIRST.ttft_s == 1.0
+    assert FIRST.e2el_s == 3.0
+    assert FIRST.tpot_s == 1.0
+    assert FIRST.itl_s == [0.5, 1.0]
+    assert SECOND.tpot_s is None
+    assert FAILED.ttft_s is None
+
+
+def test_the_summary_counts_and_divides() -> None:
+    found = summary([FIRST, SECOND, FAILED], 4.0, percentiles=(50.0,), goodput={"ttft": 600.0})
+    assert found["completed"] == 2
+    assert found["failed"] == 1
+    assert found["total_input_tokens"] == 12
+    assert found["total_output_tokens"] == 4
+    assert found["request_throughput"] == 0.5
+    assert found["output_throughput"] == 1.0
+    assert found["total_token_throughput"] == 4.0
+    assert found["request_goodput"] == 0.25
+    assert found["mean_ttft_ms"] == 750.0
+    assert found["p50_e2el_ms"] == 1750.0
+    assert found["median_itl_ms"] == 750.0
+    assert found["mean_tpot_ms"] == 1000.0
+
+
+def test_without_answers_there_are_no_latencies() -> None:
+    found = summary([FAILED], 1.0)
+    assert found["completed"] == 0
+    assert "mean_ttft_ms" not in found
+
+
+def test_goodput_needs_every_limit() -> None:
+    assert is_within(FIRST, {"ttft": 1000.0, "e2el": 3000.0})
+    assert not is_within(FIRST, {"ttft": 1000.0, "e2el": 2999.0})
+    # A request of one token has no time per token, which so cannot be too long.
+    assert is_within(SECOND, {"tpot": 1.0})
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (50.0, 2.5), (100.0, 4.0), (75.0, 3.25)])
+def test_percentiles_lie_between_neighbours(share: float, value: float) -> None:
+    assert percentile([1.0, 2.0, 3.0, 4.0], share) == value
+
+
+def test_one_that_ends_as_another_begins_is_not_beside_it() -> None:
+    earlier = RequestTimes(sent_at=0.0, ended_at=1.0)
+    later = RequestTimes(sent_at=1.0, ended_at=2.0)
+    assert most_at_once([earlier, later]) == 1
+    assert most_at_once([earlier, RequestTimes(sent_at=0.5, ended_at=3.0), later]) == 2
