@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from jitney.bench import overhead, plots, scaling, strategies
 from jitney.bench.report import Result, document, show, write_json
 from jitney.bench.workload import RandomLengths, Workload, read_trace
-from jitney.cli.bench_options import (
+from jitney.cli.bench_verbs import (
     CompareOptions,
     OverheadOptions,
     ScalingOptions,
@@ -24,25 +24,25 @@ from jitney.cli.bench_options import (
     StrategiesOptions,
 )
 from jitney.cli.failures import say
-from jitney.cli.flags import Given, resolved
+from jitney.config import Resolved
 from jitney.errors import ConfigError, SetupError
 
 EXTRA = "pip install 'jitney[bench]'"
 
 
-def call_strategies(options: StrategiesOptions, given: Given) -> int:
-    """Run `jitney bench strategies`; the exit code."""
-    settings = resolved(given).settings
+def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
+    """Run `jitney bench strategies`."""
+    settings = resolved.settings
     slots = settings.max_num_seqs
     per_s = options.request_rate or strategies.fitting_rate(settings, options.seed, say)
     loads = strategies.workloads(options.num_prompts, per_s, seed=options.seed, slots=slots)
     result = strategies.measure(settings, loads, runs=options.runs, say=say)
-    return finish(result, options.seed, options.output)
+    finish(result, options.seed, options.output)
 
 
-def call_scaling(options: ScalingOptions, given: Given) -> int:
-    """Run `jitney bench scaling`; the exit code."""
-    settings = resolved(given).settings
+def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
+    """Run `jitney bench scaling`."""
+    settings = resolved.settings
     result = scaling.measure(
         settings,
         sizes=_counts("--sizes", options.sizes),
@@ -50,34 +50,34 @@ def call_scaling(options: ScalingOptions, given: Given) -> int:
         seed=options.seed,
         say=say,
     )
-    return finish(result, options.seed, options.output)
+    finish(result, options.seed, options.output)
 
 
-def call_overhead(options: OverheadOptions, given: Given) -> int:
-    """Run `jitney bench overhead`; the exit code."""
-    settings = resolved(given).settings
+def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
+    """Run `jitney bench overhead`."""
+    settings = resolved.settings
     sizes = _counts("--sizes", options.sizes)
     result = overhead.measure(settings, sizes=sizes, seed=options.seed, say=say)
-    return finish(result, options.seed, options.output)
+    finish(result, options.seed, options.output)
 
 
-def call_compare(options: CompareOptions, given: Given) -> int:
-    """Run `jitney bench compare`; the exit code."""
+def run_compare(options: CompareOptions, resolved: Resolved) -> None:
+    """Run `jitney bench compare`."""
     _need("httpx")
     # Loaded only here: they need a package of the extra.
     from jitney.bench.compare import Comparison, model_of
 
-    settings = resolved(given).settings
+    settings = resolved.settings
     comparison = Comparison(
         settings, model_of(settings), runs=options.runs, seed=options.seed, say=say
     )
     result = comparison.run(_counts("--clients", options.clients))
-    return finish(result, options.seed, options.output)
+    finish(result, options.seed, options.output)
 
 
-def call_serve(options: ServeLoadOptions, given: Given) -> int:
-    """Run `jitney bench serve`; the exit code."""
-    del given
+def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
+    """Run `jitney bench serve`."""
+    del resolved
     _need("httpx")
     from jitney.bench import serve_load
     from jitney.bench.http_target import HttpTarget, served_model
@@ -86,7 +86,7 @@ def call_serve(options: ServeLoadOptions, given: Given) -> int:
     target = HttpTarget(
         base_url=options.base_url,
         endpoint=options.endpoint,
-        model=options.served or served_model(options.base_url, options.api_key),
+        model=options.model_name or served_model(options.base_url, options.api_key),
         seed=options.seed,
         api_key=options.api_key,
         ignores_eos=options.ignore_eos,
@@ -108,7 +108,7 @@ def call_serve(options: ServeLoadOptions, given: Given) -> int:
             goodput=goodput,
             ended=ended,
         )
-    return finish(result, options.seed, options.output)
+    finish(result, options.seed, options.output)
 
 
 def _workload(options: ServeLoadOptions) -> Workload:
@@ -128,7 +128,7 @@ def _workload(options: ServeLoadOptions) -> Workload:
     )
 
 
-def finish(result: Result, seed: int, folder: Path | None) -> int:
+def finish(result: Result, seed: int, folder: Path | None) -> None:
     """Show a result, write and draw it if a folder is given, and end with one JSON line."""
     show(result)
     content = document(result, seed)
@@ -140,7 +140,6 @@ def finish(result: Result, seed: int, folder: Path | None) -> int:
             say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
         say(f"Written: {', '.join(map(str, paths))}.")
     sys.stdout.write(json.dumps(content) + "\n")
-    return 0
 
 
 def _need(name: str) -> None:

@@ -28,6 +28,7 @@ from jitney.errors import ConfigError
 
 ARGUMENTS = "Arguments"
 COMMAND = "Command"
+SERVER_URL = "http://127.0.0.1:8000"
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 """The placeholders of values of each type in the help."""
 

@@ -9,13 +9,13 @@ Tests: tests/unit/cli/test_flags.py and test_help.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, Verb, argument, option
+from jitney.cli.bench_verbs import BENCH_VERBS
+from jitney.cli.flags import COMMAND, SERVER_URL, Verb, argument, option
 
 TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
 CHAT_TOKENS_MAX = 1024
 DEMO_TOKENS_MAX = 160
-SERVER_URL = "http://127.0.0.1:8000"
 TRACE_FILE = "jitney-trace.json"
 
 SAMPLING = "Sampling"
@@ -312,6 +312,7 @@ VERBS = (
             *("flash_attention", "max_num_seqs", "cache_dir"),
         ),
     ),
+    *BENCH_VERBS,
     Verb(
         path=("trace",),
         module="trace",

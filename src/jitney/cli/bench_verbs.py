@@ -1,6 +1,6 @@
-"""The options of `jitney bench`, one frozen dataclass for each of its commands.
+"""The commands of `jitney bench` and their options, as in `verbs`.
 
-Those of `serve` have the names of `vllm bench serve`. Imports nothing heavy.
+The options of `serve` have the names of `vllm bench serve`. Imports nothing heavy.
 
 Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 """
@@ -9,34 +9,35 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, option
-from jitney.cli.verbs import SERVER_URL
+from jitney.cli.flags import COMMAND, SERVER_URL, Verb, option
 
 LOAD = "Load"
 OUTPUT = "Output"
 
-SEED = option(COMMAND, "Lengths, prompts and arrivals come from it.", 0, metavar="N")
-RUNS = option(COMMAND, "How often everything is measured, in turn.", 3, metavar="N")
+SEED = option(COMMAND, "Lengths, prompts and arrivals come from it.", 0)
+RUNS = option(COMMAND, "How often everything is measured, in turn.", 3)
 FOLDER = option(
     OUTPUT,
     "A folder for the result as JSON and its plots (PNG, SVG).",
     spelled=("--output", "-o"),
     metavar="FOLDER",
-    type=Path,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategiesOptions:
-    """`jitney bench strategies`."""
+    """Measure every way of batching on the same workloads and model.
 
-    num_prompts: int = option(LOAD, "Requests of the mixed workloads.", 96, metavar="N")
+    The workloads are answers of mixed length as a Poisson stream and in a closed loop, answers of
+    equal length as a control, and twenty clients that want 50 to 200 tokens. The ways are one
+    request at a time, static, dynamic, adaptive, windowed and continuous batching.
+    """
+
+    num_prompts: int = option(LOAD, "Requests of the mixed workloads.", 96)
     request_rate: float | None = option(
         LOAD,
         "Requests per second of the Poisson stream. Default: nine tenths of what is measured as "
         "possible here.",
-        metavar="X",
-        type=float,
     )
     runs: int = RUNS
     seed: int = SEED
@@ -45,7 +46,11 @@ class StrategiesOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingOptions:
-    """`jitney bench scaling`."""
+    """Measure throughput against the number of sequences in a batch.
+
+    It fits T(B) = C + B c to the times of ticks, with the error of the fit, and says where more
+    sequences stop to help.
+    """
 
     sizes: str = option(
         LOAD, "Batch sizes, with commas. Default: 1 to 64.", "1,2,4,8,16,32,64", metavar="N,..."
@@ -57,7 +62,10 @@ class ScalingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadOptions:
-    """`jitney bench overhead`."""
+    """Measure what a tick costs outside the forward pass, by part.
+
+    The backend runs in this process, whatever the settings say.
+    """
 
     sizes: str = option(
         LOAD, "Batch sizes, with commas. Default: 1,16,64.", "1,16,64", metavar="N,..."
@@ -68,7 +76,12 @@ class OverheadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """`jitney bench compare`."""
+    """Compare with other systems that are installed, in one interleaved run.
+
+    Known are llama-server (from the wheel xllamacpp, and the one that JITNEY_LLAMA_SERVER names or
+    that is on the PATH), llama-cpp-python's server, OpenVINO GenAI and vLLM. Servers are compared
+    with jitney serve, libraries with jitney in process.
+    """
 
     clients: str = option(
         LOAD, "Clients at once, with commas. Default: 1,4,16,64.", "1,4,16,64", metavar="N,..."
@@ -80,7 +93,11 @@ class CompareOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLoadOptions:
-    """`jitney bench serve`."""
+    """Put load on a running server that speaks OpenAI's HTTP interface.
+
+    Flags and results have the names of `vllm bench serve`: times to the first token (ttft), per
+    token after it (tpot), between tokens (itl) and to the end (e2el).
+    """
 
     base_url: str = option(COMMAND, "Where the server is.", SERVER_URL, metavar="URL")
     endpoint: str = option(
@@ -89,54 +106,46 @@ class ServeLoadOptions:
         "/v1/completions",
         metavar="PATH",
     )
-    served: str | None = option(
+    model_name: str | None = option(
         COMMAND,
         "The name of the model. Default: the first one that the server lists.",
         spelled=("--model",),
         metavar="NAME",
     )
-    api_key: str | None = option(COMMAND, "A key of the server.", metavar="TEXT")
+    api_key: str | None = option(COMMAND, "A key of the server.")
     dataset_path: Path | None = option(
         LOAD,
         "A JSONL trace: timestamp (ms), input_length and output_length in each line. "
         "Default: random lengths.",
-        metavar="FILE",
-        type=Path,
     )
-    num_prompts: int = option(LOAD, "How many requests.", 100, metavar="N")
-    input_len: int = option(LOAD, "Tokens of a prompt, about.", 128, metavar="N")
-    output_len: int = option(LOAD, "Tokens of an answer.", 64, metavar="N")
+    num_prompts: int = option(LOAD, "How many requests.", 100)
+    input_len: int = option(LOAD, "Tokens of a prompt, about.", 128)
+    output_len: int = option(LOAD, "Tokens of an answer.", 64)
     range_ratio: float = option(
         LOAD,
         "Lengths vary by up to this share. Default: 0.",
         0.0,
         spelled=("--random-range-ratio",),
         metavar="SHARE",
-        type=float,
     )
     prefix_len: int = option(
         LOAD,
         "Tokens at the beginning that all prompts share.",
         0,
         spelled=("--random-prefix-len",),
-        metavar="N",
     )
     request_rate: float = option(
         LOAD,
         "Requests per second. Default: inf, all at once.",
         math.inf,
-        metavar="X",
-        type=float,
     )
     burstiness: float = option(
         LOAD,
         "1 is a Poisson process, less is burstier, more is more even. Default: 1.",
         1.0,
-        metavar="X",
-        type=float,
     )
     max_concurrency: int | None = option(
-        LOAD, "The most requests that are under way at once.", metavar="N", type=int
+        LOAD, "The most requests that are under way at once.", metavar="N"
     )
     ignore_eos: bool = option(
         LOAD,
@@ -153,7 +162,50 @@ class ServeLoadOptions:
         "several times.",
         (),
         metavar="METRIC:MS",
-        multiple=True,
     )
     seed: int = SEED
     output: Path | None = FOLDER
+
+
+BENCH_VERBS = (
+    Verb(
+        path=("bench", "strategies"),
+        module="bench",
+        call="run_strategies",
+        options=StrategiesOptions,
+        examples=("jitney bench strategies", "jitney bench strategies --runs 1 -o results"),
+    ),
+    Verb(
+        path=("bench", "scaling"),
+        module="bench",
+        call="run_scaling",
+        options=ScalingOptions,
+        examples=("jitney bench scaling --sizes 1,4,16,64 -o results",),
+    ),
+    Verb(
+        path=("bench", "overhead"),
+        module="bench",
+        call="run_overhead",
+        options=OverheadOptions,
+        examples=("jitney bench overhead",),
+    ),
+    Verb(
+        path=("bench", "compare"),
+        module="bench",
+        call="run_compare",
+        options=CompareOptions,
+        examples=("jitney bench compare --clients 1,16 -o results",),
+    ),
+    Verb(
+        path=("bench", "serve"),
+        module="bench",
+        call="run_serve",
+        options=ServeLoadOptions,
+        examples=(
+            "jitney bench serve --num-prompts 200 --request-rate 4",
+            "jitney bench serve --dataset-path day.jsonl --goodput ttft:500 --goodput tpot:50",
+        ),
+        settings=(),
+    ),
+)
+"""All commands of the group, in the order of the help."""
