@@ -28,7 +28,7 @@ HEAVY = {
     "click": ("cli",),
     "jinja2": ("text",),
     "llguidance": ("sampling", "text", "backends"),
-    "msgspec": ("backends/process", "models"),
+    "msgspec": ("backends/process", "models", "bench", "plan"),
     "yaml": ("config",),
 }
 """Each heavy dependency, and where alone it is imported."""

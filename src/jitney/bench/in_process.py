@@ -13,6 +13,7 @@ from jitney.bench.drive import drive
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Job, Workload, fixed
 from jitney.config import Settings
+from jitney.core.backend import Traits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.engine.engine import Engine
@@ -57,6 +58,11 @@ class EngineTarget:
             token for token in range(len(vocabulary.pieces)) if token not in vocabulary.control
         ]
         engine.observe(self._note)
+
+    @property
+    def traits(self) -> Traits:
+        """The numbers of its backend."""
+        return self._engine.backend.traits
 
     @property
     def eos_tokens(self) -> tuple[int, ...]:

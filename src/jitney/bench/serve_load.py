@@ -1,7 +1,6 @@
 """`jitney bench serve`: load on a running server, with the words of `vllm bench serve`."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ from jitney.bench.http_target import HttpTarget
 from jitney.bench.report import Result
 from jitney.bench.timing import METRICS, RequestTimes, summary
 from jitney.bench.workload import Workload
-from jitney.errors import ConfigError, SetupError
+from jitney.errors import SetupError
 
 TITLES = {
     "ttft": "Time to first token",
@@ -30,22 +29,6 @@ COUNTS = {
     "total_token_throughput": "Total token throughput (tok/s)",
     "max_concurrent_requests": "Peak concurrent requests",
 }
-
-
-def read_goodput(words: tuple[str, ...]) -> dict[str, float]:
-    """Limits in milliseconds from `ttft:500` and the like. Raises ConfigError."""
-    limits = {}
-    for word in words:
-        metric, _, value = word.partition(":")
-        try:
-            limits[metric] = float(value)
-        except ValueError:
-            limits[metric] = -1.0
-        if metric not in ("ttft", "tpot", "e2el") or not 0 < limits[metric] < math.inf:
-            raise ConfigError(
-                f"--goodput {word} is not METRIC:MS with ttft, tpot or e2el; for example ttft:500."
-            )
-    return limits
 
 
 def measure(

@@ -4,9 +4,12 @@ Times are seconds on one clock. Results are in milliseconds where the names say 
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from jitney.errors import ConfigError
 
 PERCENTILES = (50.0, 95.0, 99.0)
 
@@ -98,6 +101,22 @@ def is_within(request: RequestTimes, limits: Mapping[str, float]) -> bool:
         for metric, limit in limits.items()
         for value in values_of(request, metric)
     )
+
+
+def read_goodput(words: tuple[str, ...]) -> dict[str, float]:
+    """Limits in milliseconds from `ttft:500` and the like. Raises ConfigError."""
+    limits = {}
+    for word in words:
+        metric, _, value = word.partition(":")
+        try:
+            limits[metric] = float(value)
+        except ValueError:
+            limits[metric] = -1.0
+        if metric not in ("ttft", "tpot", "e2el") or not 0 < limits[metric] < math.inf:
+            raise ConfigError(
+                f"--goodput {word} is not METRIC:MS with ttft, tpot or e2el; for example ttft:500."
+            )
+    return limits
 
 
 def statistics_of(

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jitney.bench import overhead, plots, scaling, strategies
 from jitney.bench.report import Result, document, show, write_json
+from jitney.bench.timing import read_goodput
 from jitney.bench.workload import RandomLengths, Workload, read_trace
 from jitney.cli.bench_verbs import (
     CompareOptions,
@@ -93,7 +94,7 @@ def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
     )
     workload = _workload(options)
     percentiles = _percentiles(options.metric_percentiles)
-    goodput = serve_load.read_goodput(options.goodput)
+    goodput = read_goodput(options.goodput)
     with _bar() as bar:
         task = bar.add_task("requests", total=len(workload.jobs))
 

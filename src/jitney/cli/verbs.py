@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jitney.cli.bench_verbs import BENCH_VERBS
 from jitney.cli.flags import COMMAND, SERVER_URL, Verb, argument, option
+from jitney.cli.plan_verb import PLAN_VERB
 
 TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
@@ -313,6 +314,7 @@ VERBS = (
         ),
     ),
     *BENCH_VERBS,
+    PLAN_VERB,
     Verb(
         path=("trace",),
         module="trace",

@@ -1,6 +1,6 @@
 """The environment of the process, and the cache folder.
 
-The only place that reads `os.environ`. Called at start-up, from one thread.
+The only place that uses `os.environ`. Called at start-up, from one thread.
 """
 
 import os
@@ -11,6 +11,14 @@ from pathlib import Path
 def environment() -> dict[str, str]:
     """A copy of the environment."""
     return dict(os.environ)
+
+
+def keep_children_off_current_folder() -> None:
+    """Let no Python that this process starts import files of the current folder.
+
+    Where we start one ourselves, it gets -P. The pools of the standard library have no such option.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

@@ -125,6 +125,7 @@ def _story_events(stories: Iterable[Story], now: float) -> Iterator[JsonObject]:
             "prompt_tokens": accepted.prompt_tokens,
             "cached_tokens": story.cached_tokens,
             "completion_tokens": story.completion_tokens,
+            "completions": accepted.completions,
             "priority": accepted.priority.name.lower(),
             "ending": story.ending,
         }

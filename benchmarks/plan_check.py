@@ -1,0 +1,142 @@
+"""What `jitney plan` predicts against what is measured, over configurations and loads.
+
+`python -m benchmarks.plan_check` calibrates, predicts each run, measures it on the same model and
+machine, and prints throughput and p95 latency of both with their relative errors. Measure on a
+machine that does nothing else. Each configuration is measured under an open load, as a share of
+what is simulated as its most, and in a closed loop with twice as many clients as slots.
+
+The calibration is repeated before each configuration with `--calibrate-each`; without, one at the
+start serves for all, as for a user.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jitney.bench.in_process import engine_target
+from jitney.bench.workload import Workload, mixed
+from jitney.config import Settings
+from jitney.core.scheduler_settings import Mix, Policy
+from jitney.loading.compose import scheduler_settings
+from jitney.plan.calibrate import calibrate
+from jitney.plan.figures import Figures, figures_of
+from jitney.plan.replica import Configuration
+from jitney.plan.simulate import simulate
+from jitney.plan.tick_cost import Cost, read_cost, write_cost
+
+CHANGES: dict[str, dict[str, object]] = {
+    "4 slots": {"max_num_seqs": 4},
+    "8 slots, decode first": {"max_num_seqs": 8, "mix": Mix.DECODE_FIRST},
+    "16 slots": {},
+    "16 slots, sjf": {"policy": Policy.SJF},
+    "16 slots, chunks of 32": {"prefill_chunk": 32},
+    "32 slots, prefill first": {"max_num_seqs": 32, "mix": Mix.PREFILL_FIRST},
+}
+OPEN_SHARE = 0.8
+COUNT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run, predicted and measured."""
+
+    name: str
+    load: str
+    predicted: Figures
+    measured: Figures
+
+    def error(self, key: str) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        measured: float = getattr(self.measured, key)
+        predicted: float = getattr(self.predicted, key)
+        return predicted / measured - 1.0
+
+
+def predict(settings: Settings, cost: Cost, workload: Workload) -> Figures:
+    """What the simulation says."""
+    traits = cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
+    configuration = Configuration(scheduler_settings(settings, traits), traits)
+    run = simulate(workload, configuration, cost)
+    return figures_of(run.requests, run.duration_s, {}, run.mean_batch)
+
+
+def loads(settings: Settings, cost: Cost, count: int, seed: int) -> list[Workload]:
+    """A closed loop, and an open load below the most that is bearable."""
+    closed = mixed(count, seed=seed, clients=2 * settings.max_num_seqs)
+    most_per_s = predict(settings, cost, closed).per_s
+    opened = mixed(count, seed=seed, per_s=OPEN_SHARE * most_per_s)
+    return [replace(closed, name="closed"), replace(opened, name="open")]
+
+
+def check(settings: Settings, cost: Cost, name: str, count: int, seed: int) -> list[Row]:
+    """Predict and measure one configuration under its loads."""
+    rows = []
+    with engine_target(settings) as target:
+        for workload in loads(settings, cost, count, seed):
+            run = target.run(workload)
+            found = figures_of(run.requests, run.duration_s, {}, run.mean_batch)
+            rows.append(Row(name, workload.name, predict(settings, cost, workload), found))
+            show(rows[-1])
+    return rows
+
+
+def show(row: Row) -> None:
+    """One line."""
+    cells = [f"{row.name:26} {row.load:7}"]
+    for key, title in (("per_s", "requests/s"), ("p95_ms", "p95 ms"), ("ttft_p95_ms", "ttft p95")):
+        predicted, measured = getattr(row.predicted, key), getattr(row.measured, key)
+        cells.append(f"{title} {predicted:8.4g} {measured:8.4g} {100 * row.error(key):+6.1f} %")
+    print("  ".join(cells), flush=True)
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan_check", description=__doc__)
+    parser.add_argument("--count", type=int, default=COUNT, help="requests of a run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--cost", type=Path, help="a cost that was saved")
+    parser.add_argument("--save-cost", type=Path)
+    parser.add_argument("--calibrate-each", action="store_true")
+    parser.add_argument("--only", help="a part of the names of configurations")
+    parser.add_argument("--out", type=Path, help="a JSON file for the rows")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Predict and measure everything."""
+    options = parse(sys.argv[1:])
+    # A prompt that an earlier load computed would be found in the cache.
+    base = Settings(backend=options.backend, enable_prefix_caching=False)
+    cost = read_cost(options.cost) if options.cost else None
+    rows: list[Row] = []
+    for name, changes in CHANGES.items():
+        if options.only and options.only not in name:
+            continue
+        if cost is None or options.calibrate_each:
+            started_at = time.monotonic()
+            cost = calibrate(base, seed=options.seed, say=lambda text: None)
+            print(f"calibrated in {time.monotonic() - started_at:.0f} s, error {cost.error:.3f}")
+        if options.save_cost:
+            write_cost(cost, options.save_cost)
+        settings = replace(base, **changes)  # type: ignore[arg-type]
+        rows += check(settings, cost, name, options.count, options.seed)
+    for key in ("per_s", "p95_ms"):
+        errors = sorted(abs(row.error(key)) for row in rows)
+        middle = errors[len(errors) // 2]
+        print(f"{key}: median error {100 * middle:.1f} %, worst {100 * errors[-1]:.1f} %")
+    if options.out:
+        content = [
+            {"name": row.name, "load": row.load}
+            | {f"{key}_error": row.error(key) for key in ("per_s", "p95_ms", "ttft_p95_ms")}
+            for row in rows
+        ]
+        options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""`jitney plan`: which settings and how many replicas a load needs. Main thread.
+
+Progress goes to standard error; tables and the last line, which is JSON, to standard output.
+
+Tests: tests/e2e/test_plan.py and tests/unit/plan.
+"""
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jitney.backends.machine.cores import usable_cores
+from jitney.bench.report import Result, document, show, write_json
+from jitney.bench.timing import read_goodput
+from jitney.bench.workload import RandomLengths, Workload, mixed
+from jitney.cli.failures import say
+from jitney.cli.plan_verb import PEAK, TPOT_MS, TTFT_MS, PlanOptions
+from jitney.cli.pull import fetch_model
+from jitney.config import Resolved, Settings, resolve
+from jitney.engine.clock import SystemClock
+from jitney.errors import ConfigError
+from jitney.loading.compose import scheduler_settings
+from jitney.plan.calibrate import calibrate
+from jitney.plan.day import DayCase, hours_of, simulate_day, sinusoid
+from jitney.plan.pool import Pool
+from jitney.plan.recommend import PlanQuestion, Recommendation, recommend
+from jitney.plan.replica import Configuration
+from jitney.plan.results import day_result, recommended, replayed
+from jitney.plan.search import ReplayCase, count_for, run_load, run_replay
+from jitney.plan.tick_cost import Cost, read_cost, write_cost
+from jitney.plan.traffic import Traffic, rate_of, read_recording
+from jitney.plan.what_if import REPLICAS_MAX, Change, read_change
+
+KINDS = 1000
+"""Lengths are drawn from so many."""
+
+LENGTH_MAX = 1_000_000
+EXTRA = "pip install 'jitney[bench]'"
+PRESENT = "present"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line says, read and checked before anything is measured."""
+
+    options: PlanOptions
+    resolved: Resolved
+    seed: int
+    limits: dict[str, float]
+    changes: list[Change]
+    recording: Workload | None
+    traffic: Traffic
+
+
+def call(options: PlanOptions, resolved: Resolved) -> None:
+    """Run the command."""
+    asked = _read(options, resolved)
+    cost = _cost(asked)
+    with _pool() as pool:
+        question = _question(asked, cost, pool)
+        if asked.changes:
+            _finish(_what_if(asked, question, pool), asked)
+        elif options.day:
+            _finish(_day(asked, question, pool), asked)
+        else:
+            found = recommend(question, pool)
+            if options.output is not None and found.curve:
+                _draw(found, question, options.output)
+            _finish(recommended(question, found), asked)
+
+
+def _read(options: PlanOptions, resolved: Resolved) -> _Asked:
+    _check(options)
+    limits = read_goodput(options.goodput or (f"ttft:{TTFT_MS}", f"tpot:{TPOT_MS}"))
+    changes = [read_change(text) for text in options.what_if]
+    seed = resolved.settings.seed or 0
+    recording = None
+    if options.trace is not None:
+        recording = read_recording(options.trace, seed=seed)
+    for change in changes:
+        _changed(resolved, change)
+    traffic = _traffic(options, recording, seed)
+    return _Asked(options, resolved, seed, limits, changes, recording, traffic)
+
+
+def _check(options: PlanOptions) -> None:
+    """Refuse numbers that mean nothing. Raises ConfigError."""
+    bounds = {
+        "--request-rate": (options.request_rate, 0.0, 1e6),
+        "--input-len": (options.input_len, 0, LENGTH_MAX),
+        "--output-len": (options.output_len, 0, LENGTH_MAX),
+        "--burstiness": (options.burstiness, 0.0, 1e6),
+        "--replicas": (options.replicas, 0, REPLICAS_MAX),
+        "--share": (options.share, 0.0, 1.0),
+    }
+    for name, (value, low, high) in bounds.items():
+        if value is not None and not low < value <= high:
+            raise ConfigError(f"{name} is {value:g}; expected above {low:g}, up to {high:g}.")
+    if not 0.0 <= options.range_ratio <= 1.0:
+        raise ConfigError(f"--random-range-ratio is {options.range_ratio:g}; expected 0 to 1.")
+    if options.day_peak is not None and not 1.0 <= options.day_peak <= 1.98:
+        raise ConfigError(f"--day-peak is {options.day_peak:g}; expected 1 to 1.98.")
+    if options.day and options.what_if:
+        raise ConfigError("--day and --what-if do not go together; leave one out.")
+
+
+def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Traffic:
+    if recording is not None:
+        return Traffic(recording.name, recording.jobs, options.burstiness)
+    if options.input_len is None and options.output_len is None:
+        return Traffic("mixed", mixed(KINDS, seed=seed).jobs, options.burstiness)
+    lengths = RandomLengths(
+        input_len=options.input_len or 128,
+        output_len=options.output_len or 64,
+        range_ratio=options.range_ratio,
+    )
+    drawn = lengths.workload(KINDS, per_s=math.inf, burstiness=1.0, seed=seed)
+    return Traffic("random", drawn.jobs, options.burstiness)
+
+
+def _cost(asked: _Asked) -> Cost:
+    """From a file, or measured."""
+    options = asked.options
+    if options.cost is not None:
+        cost = read_cost(options.cost)
+    else:
+        fetch_model(asked.resolved.settings)
+        say("measuring what ticks cost here; this takes about a minute")
+        with _status() as tell:
+            cost = calibrate(asked.resolved.settings, seed=asked.seed, say=tell)
+    if options.save_cost is not None:
+        write_cost(cost, options.save_cost)
+    return cost
+
+
+def _question(asked: _Asked, cost: Cost, pool: Pool) -> PlanQuestion:
+    options, settings = asked.options, asked.resolved.settings
+    traits = cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
+    question = PlanQuestion(
+        cost=cost,
+        traffic=asked.traffic,
+        per_s=options.request_rate or 0.0,
+        limits=asked.limits,
+        share=options.share,
+        settings=scheduler_settings(settings, traits),
+        kv_tokens=settings.kv_tokens,
+        seed=asked.seed,
+    )
+    if asked.traffic.length_max > question.settings.model_len_max:
+        say(
+            f"Some requests have up to {asked.traffic.length_max:,} tokens, and max_model_len is "
+            f"{question.settings.model_len_max:,}: those are cut short or refused."
+        )
+    if question.per_s:
+        return question
+    if asked.recording is not None:
+        return replace(question, per_s=rate_of(asked.recording))
+    load = question.load(question.settings, 0.0)
+    return replace(question, per_s=pool.map(run_load, [load])[0].per_s)
+
+
+def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Result:
+    """The load under the present settings and under each change."""
+    options = asked.options
+    workload = asked.recording
+    if workload is None:
+        count = count_for(asked.traffic, options.replicas)
+        workload = asked.traffic.workload(count, question.per_s, seed=asked.seed)
+    elif options.request_rate is not None:
+        workload = workload.scaled(options.request_rate / rate_of(workload))
+    present = Change(PRESENT, {})
+    cases = []
+    for change in (present, *asked.changes):
+        settings = _changed(asked.resolved, change)
+        traits = question.cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
+        scheduling = scheduler_settings(settings, traits)
+        configuration = Configuration(scheduling, traits, change.replicas or options.replicas)
+        cases.append(
+            ReplayCase(
+                configuration=configuration,
+                cost=question.cost,
+                workload=workload,
+                limits=asked.limits,
+            )
+        )
+    found = pool.map(run_replay, cases)
+    names = [PRESENT, *(change.text for change in asked.changes)]
+    rows = [
+        (name, case.configuration.replicas, figures)
+        for name, case, figures in zip(names, cases, found, strict=True)
+    ]
+    return replayed(question.cost, workload.name, asked.limits, rows)
+
+
+def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Result:
+    options = asked.options
+    hours = sinusoid(options.day_peak or PEAK)
+    if asked.recording is not None and options.day_peak is None:
+        hours = hours_of(asked.recording)
+    clock = SystemClock()
+    started_at = clock.now()
+    case = DayCase(
+        configuration=question.configuration(question.settings, options.replicas),
+        cost=question.cost,
+        traffic=asked.traffic,
+        per_s=question.per_s,
+        hours=hours,
+        limits=asked.limits,
+        seed=asked.seed,
+    )
+    found = simulate_day(case, pool)
+    return day_result(question, options.replicas, found, clock.now() - started_at)
+
+
+def _changed(resolved: Resolved, change: Change) -> Settings:
+    """The settings with a change. Raises ConfigError."""
+    given = {name: "none" if value is None else value for name, value in resolved.given().items()}
+    return resolve({**given, **change.words}, None, {}, given_as="argument").settings
+
+
+def _finish(result: Result, asked: _Asked) -> None:
+    """Show a result, write it if a folder is given, and end with one JSON line."""
+    show(result)
+    content = document(result, asked.seed)
+    if asked.options.output is not None:
+        say(f"Written: {write_json(content, asked.options.output)}.")
+    sys.stdout.write(json.dumps(content) + "\n")
+
+
+def _draw(found: Recommendation, question: PlanQuestion, folder: Path) -> None:
+    if find_spec("matplotlib") is None:
+        say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
+        return
+    # It takes a second to load, and only this needs it.
+    draw = importlib.import_module("jitney.plan.pictures").draw
+    cost = question.cost
+    number = "1 replica" if found.best.replicas == 1 else f"{found.best.replicas} replicas"
+    title = f"{cost.model} with {cost.traits.name} on {cost.machine}, {number}"
+    paths = draw(found, title, question.per_s, folder)
+    say(f"Drawn: {', '.join(map(str, paths))}.")
+
+
+@contextmanager
+def _pool() -> Iterator[Pool]:
+    """Processes on all cores, with a bar on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with Pool(usable_cores()) as pool:
+            yield pool
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    line = bar.add_task("simulating", total=None)
+
+    def progress(done: int, count: int) -> None:
+        bar.update(line, completed=done, total=count)
+
+    with bar, Pool(usable_cores(), progress) as pool:
+        yield pool
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """On a terminal, one line that says what is measured now."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("loading the model") as status:
+        yield lambda text: status.update(text)

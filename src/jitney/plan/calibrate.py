@@ -1,0 +1,129 @@
+"""Measures what ticks cost on this machine, with the user's model and settings; under a minute.
+
+Clients ask an engine in this process, so that its ticks have chosen shapes: generating sequences at
+several numbers and with short and long contexts, prompts of several lengths alone, and prompts
+beside generating sequences. Every tick is used for the fit.
+
+Tests: tests/e2e/test_plan.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from jitney.bench.in_process import engine_target
+from jitney.bench.report import machine
+from jitney.bench.workload import Job, Workload, mixed
+from jitney.config import Settings
+from jitney.core.scheduler_settings import Mix, Policy, Strategy
+from jitney.engine.clock import SystemClock
+from jitney.errors import ConfigError
+from jitney.loading.compose import name_of
+from jitney.plan.fitting import MeasuredOn, MeasuredTick, fit_cost, measured
+from jitney.plan.tick_cost import Cost, traits_of
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SLOTS_LEAST = 32
+"""Sequences are measured up to here, or up to the user's number if that is larger."""
+
+SHORT, LONG = 24, 512
+"""Prompts of the two contexts in which sequences generate."""
+
+LONG_SIZE = 4
+"""How many sequences generate with the long context. The time of a token looked back at is the same
+for all numbers."""
+
+SPANS = (16, 64, 256, 512, 32, 128, 1024)
+"""Prompts alone, and beside generating sequences, the most telling first."""
+
+BESIDE_SPANS = (16, 64, 256, 512, 128)
+BESIDE = (4, 16)
+"""Generating sequences beside which prompts are measured."""
+
+DECODE_TICKS = 20
+
+LIMIT_S = 45.0
+"""After so long, what is only good for accuracy is left out."""
+
+OPTIONAL = ("more prompts alone", "mixed lengths")
+
+Say = Callable[[str], None]
+
+
+def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
+    """Measure and fit. Raises a SetupError."""
+    slots = max(SLOTS_LEAST, settings.max_num_seqs)
+    changed = measuring_settings(settings, slots)
+    ticks: list[MeasuredTick] = []
+    with engine_target(changed) as target:
+        traits = target.traits
+        length_max = min(traits.model_len_max, traits.kv_tokens // 2)
+        loads = workloads(slots, changed.max_num_batched_tokens, length_max, seed=seed)
+        clock = SystemClock()
+        ends_at = clock.now() + LIMIT_S
+        for load in loads:
+            if clock.now() > ends_at and load.name in OPTIONAL:
+                continue
+            say(f"measuring {load.name}")
+            ticks += measured(target.run(load).ticks)
+    shown = machine()
+    stamp = MeasuredOn(
+        model=name_of(settings),
+        machine=f"{shown['processor']}, {shown['cores']} cores",
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        traits=traits_of(traits, slots),
+    )
+    return fit_cost(ticks, stamp)
+
+
+def measuring_settings(settings: Settings, slots: int) -> Settings:
+    """Settings under which every batch has the shape that is to be measured."""
+    if not isinstance(settings.policy, Policy):
+        raise ConfigError("jitney plan knows the policies fifo, priority, sjf and fair only.")
+    budget = max(settings.max_num_batched_tokens, slots)
+    return replace(
+        settings,
+        max_num_seqs=slots,
+        max_num_batched_tokens=budget,
+        prefill_chunk=budget,
+        mix=Mix.DECODE_FIRST,
+        policy=Policy.FIFO,
+        strategy=Strategy.CONTINUOUS,
+        max_wait_ms=None,
+        window_size=None,
+        min_batch_size=1,
+        wait_until_full=False,
+        enable_prefix_caching=False,
+        queue_timeout_s=None,
+        request_timeout_s=None,
+    )
+
+
+def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Workload]:
+    """What is measured, the most important first; sequences stay within `length_max` tokens."""
+    spans = [span for span in SPANS if span <= budget and span < length_max]
+    few = [(span, 1) for span in spans[:4]]
+    found = [_load("prompts alone", seed, few, 1)]
+    for size in (size for size in SIZES if size <= slots):
+        pairs = [(SHORT, DECODE_TICKS)] * size
+        found.append(_load(f"{size} at once", seed + size, pairs, size))
+    for size in (size for size in BESIDE if size < slots):
+        # One client more asks for the prompts, one after the other, while the others generate.
+        prompts = [(span, 1) for span in BESIDE_SPANS if span in spans and span + size <= budget]
+        pairs = [(SHORT, 3 * len(prompts) + 4)] * size + prompts
+        found.append(_load(f"prompts beside {size}", seed + 1000 + size, pairs, size + 1))
+    size = min(LONG_SIZE, slots)
+    pairs = [(min(LONG, length_max // 4), DECODE_TICKS)] * size
+    found.append(_load("long contexts", seed + 2000, pairs, size))
+    rest = [(span, 1) for span in spans]
+    found.append(_load("more prompts alone", seed + 3000, rest, 1))
+    found.append(replace(mixed(2 * slots, seed=seed, clients=slots), name="mixed lengths"))
+    return found
+
+
+def _load(name: str, seed: int, pairs: list[tuple[int, int]], clients: int) -> Workload:
+    jobs = tuple(
+        Job(number=number, prompt_count=prompt, completion_count=completion)
+        for number, (prompt, completion) in enumerate(pairs)
+    )
+    return Workload(name=name, seed=seed, jobs=jobs, clients=clients)

@@ -1,0 +1,61 @@
+"""What a simulated or measured run comes to, for tables and for choosing.
+
+Tests: tests/unit/plan/test_recommend.py and test_what_if.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jitney.bench.timing import RequestTimes, is_within, summary
+
+Limits = Mapping[str, float]
+"""The most milliseconds by metric: ttft, tpot, e2el. Empty: there is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Rates in requests and tokens per second, latencies in milliseconds."""
+
+    count: int
+    failed: int
+    per_s: float
+    tokens_per_s: float
+    share: float
+    """The part of all requests that ended within the limits."""
+    p50_ms: float
+    p95_ms: float
+    ttft_p50_ms: float
+    ttft_p95_ms: float
+    tpot_p95_ms: float
+    mean_batch: float
+
+    @property
+    def goodput_per_s(self) -> float:
+        """Requests per second that ended within the limits."""
+        completed = self.count - self.failed
+        return self.per_s * self.share * self.count / completed if completed else 0.0
+
+
+def figures_of(
+    requests: Sequence[RequestTimes], duration_s: float, limits: Limits, mean_batch: float
+) -> Figures:
+    """Sum up a run."""
+    found = summary(requests, duration_s, percentiles=(50.0, 95.0))
+    within = sum(each.error is None and is_within(each, limits) for each in requests)
+
+    def number(key: str) -> float:
+        return float(str(found.get(key, "nan")))
+
+    return Figures(
+        count=len(requests),
+        failed=sum(each.error is not None for each in requests),
+        per_s=number("request_throughput"),
+        tokens_per_s=number("output_throughput"),
+        share=within / len(requests),
+        p50_ms=number("p50_e2el_ms"),
+        p95_ms=number("p95_e2el_ms"),
+        ttft_p50_ms=number("p50_ttft_ms"),
+        ttft_p95_ms=number("p95_ttft_ms"),
+        tpot_p95_ms=number("p95_tpot_ms"),
+        mean_batch=mean_batch,
+    )

@@ -1,0 +1,205 @@
+"""Fits a `Cost` to measured ticks: least squares of relative errors, with no term below zero.
+
+The curves become linear terms: a size between two knots counts for both, in proportion. So one fit
+finds all curves and all other terms together. Ticks far from the fit count less, because something
+else disturbed them. The knots are the sizes that were measured often enough.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitney.errors import SetupError
+from jitney.plan.tick_cost import BackendTraits, Cost
+from jitney.records import TickRecord
+
+Array = NDArray[np.float64]
+
+DECODE_KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SPAN_KNOTS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048)
+NEAR = 0.1
+"""Ticks this far from the fit, as a share, count fully; those beyond it less and less."""
+
+ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What is in a batch, as far as its time depends on it."""
+
+    decodes: int = 0
+    looked_back: int = 0
+    """Tokens before the positions of the decodes."""
+    prompts: int = 0
+    firsts: int = 0
+    """Prompts that get their first token."""
+    span_tokens: int = 0
+    pairs: float = 0.0
+    """Tokens that the tokens of prompts look back at."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTick:
+    """A shape, the seconds of its pass, and the seconds from there to the next pass."""
+
+    shape: BatchShape
+    pass_s: float
+    host_s: float | None = None
+    """None if the engine had nothing to do then."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOn:
+    """What the cost was measured with."""
+
+    model: str
+    machine: str
+    measured_at: str
+    traits: BackendTraits
+
+
+def measured(ticks: Sequence[TickRecord]) -> list[MeasuredTick]:
+    """The ticks of one run, in their order."""
+    found = []
+    for tick, after in zip(ticks, [*ticks[1:], None], strict=True):
+        host_s = None
+        if after is not None and (tick.active_slots or tick.queue_depth):
+            host_s = max(0.0, after.at - after.tick_ms / 1e3 - tick.at)
+        if len(tick.members) == tick.batch_size:
+            found.append(MeasuredTick(shape_of(tick), tick.tick_ms / 1e3, host_s))
+    return found
+
+
+def shape_of(tick: TickRecord) -> BatchShape:
+    """The shape of the batch of a tick."""
+    decodes = [each for each in tick.members if each.length == 1 and each.samples]
+    prompts = [each for each in tick.members if each.length != 1 or not each.samples]
+    return BatchShape(
+        decodes=len(decodes),
+        looked_back=sum(each.start for each in decodes),
+        prompts=len(prompts),
+        firsts=sum(each.samples for each in prompts),
+        span_tokens=sum(each.length for each in prompts),
+        pairs=sum(each.length * (each.start + each.length / 2) for each in prompts),
+    )
+
+
+def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
+    """The cost that is nearest to these ticks. Raises SetupError without ticks of every kind."""
+    shapes = [tick.shape for tick in ticks]
+    decoding = [shape.decodes for shape in shapes if shape.decodes]
+    alone = [each.span_tokens for each in shapes if each.prompts and not each.decodes]
+    beside = [each.span_tokens for each in shapes if each.prompts and each.decodes]
+    if not decoding or not alone or not beside:
+        raise SetupError("The measured ticks are too few to fit a cost; measure again.")
+    knots = {
+        "decodes": _knots(decoding, DECODE_KNOTS),
+        "spans_alone": _knots(alone, SPAN_KNOTS),
+        "spans_beside": _knots(beside, SPAN_KNOTS),
+    }
+    rows = np.array([_row(shape, knots) for shape in shapes])
+    seconds = np.array([tick.pass_s for tick in ticks])
+    found = _solve(rows, seconds)
+    terms = iter(found.tolist())
+    curves = {
+        name: tuple((size, float(next(terms))) for size in sizes) for name, sizes in knots.items()
+    }
+    prompt_s, first_s, decode_context_s, prompt_context_s = terms
+    host_s, host_sequence_s = _fit_host(ticks)
+    errors = np.abs(rows @ found - seconds) / seconds
+    return Cost(
+        model=stamp.model,
+        machine=stamp.machine,
+        measured_at=stamp.measured_at,
+        traits=stamp.traits,
+        decodes=curves["decodes"],
+        spans_alone=curves["spans_alone"],
+        spans_beside=curves["spans_beside"],
+        prompt_s=prompt_s,
+        first_s=first_s,
+        decode_context_s=decode_context_s,
+        prompt_context_s=prompt_context_s,
+        host_s=host_s,
+        host_sequence_s=host_sequence_s,
+        error=float(np.mean(errors)),
+        tick_count=len(ticks),
+    )
+
+
+def _knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
+    """The offered sizes within the measured range that have a measured size near them."""
+    lowest, highest = min(sizes), max(sizes)
+    inner = [
+        each
+        for each in offered
+        if lowest < each < highest and any(0.75 * each <= size <= 1.25 * each for size in sizes)
+    ]
+    # Two knots close together would share too few ticks.
+    inner = [each for each in inner if each >= 1.3 * lowest and each <= highest / 1.3]
+    return tuple(sorted({lowest, *inner, highest}))
+
+
+def _row(shape: BatchShape, knots: dict[str, tuple[int, ...]]) -> list[float]:
+    row = _hats(shape.decodes, knots["decodes"])
+    row += _hats(0 if shape.decodes else shape.span_tokens, knots["spans_alone"])
+    row += _hats(shape.span_tokens if shape.decodes else 0, knots["spans_beside"])
+    return [*row, shape.prompts, shape.firsts, shape.looked_back, shape.pairs]
+
+
+def _hats(size: int, knots: tuple[int, ...]) -> list[float]:
+    """The weights of the knots for this size; all are 0 for nothing."""
+    weights = [0.0] * len(knots)
+    if size == 0:
+        return weights
+    if len(knots) == 1:
+        return [1.0]
+    at = 0
+    while at < len(knots) - 2 and knots[at + 1] < size:
+        at += 1
+    share = (size - knots[at]) / (knots[at + 1] - knots[at])
+    weights[at], weights[at + 1] = 1.0 - share, share
+    return weights
+
+
+def _solve(rows: Array, seconds: Array) -> Array:
+    """Terms of at least zero; ticks far from the fit count less in each next round."""
+    weights = 1.0 / seconds
+    found = np.zeros(rows.shape[1])
+    for _ in range(ROUNDS):
+        found = _nonnegative(rows * weights[:, None], seconds * weights)
+        distance = np.abs(rows @ found - seconds) / seconds
+        weights = np.sqrt(np.minimum(1.0, NEAR / np.maximum(distance, 1e-12))) / seconds
+    return found
+
+
+def _nonnegative(rows: Array, values: Array) -> Array:
+    """Least squares; terms that come out below zero are left out, the lowest first."""
+    scale = np.maximum(np.linalg.norm(rows, axis=0), 1e-300)
+    kept = [at for at in range(rows.shape[1]) if np.any(rows[:, at])]
+    found = np.zeros(rows.shape[1])
+    while kept:
+        part = np.linalg.lstsq(rows[:, kept] / scale[kept], values, rcond=None)[0]
+        lowest = int(np.argmin(part))
+        if part[lowest] >= -1e-12:
+            found[kept] = np.maximum(0.0, part / scale[kept])
+            break
+        del kept[lowest]
+    return found
+
+
+def _fit_host(ticks: Sequence[MeasuredTick]) -> tuple[float, float]:
+    """A line through the times between passes, by the sequences of the first."""
+    known = [(each.shape, each.host_s) for each in ticks if each.host_s is not None]
+    if not known:
+        return 0.0, 0.0
+    sizes = np.array([float(shape.decodes + shape.prompts) for shape, _ in known])
+    seconds = np.array([seconds for _, seconds in known])
+    # Medians by size: a pause for something else must not count.
+    groups = sorted({float(size) for size in sizes})
+    middles = np.array([np.median(seconds[sizes == size]) for size in groups])
+    counts = np.sqrt(np.array([float(np.sum(sizes == size)) for size in groups]))
+    rows = np.array([[1.0, size] for size in groups])
+    found = _nonnegative(rows * counts[:, None], middles * counts)
+    return float(found[0]), float(found[1])

@@ -1,0 +1,284 @@
+"""Searches the smallest fleet, and its settings, that bears a load within limits. Bounded work.
+
+Coarse to fine, one replica at a time: first slots, then one other setting after the other with
+those slots, then slots again nearby. A setting is changed only if that gains something: the user's
+is better than one that is as good. Last, replicas: as many as the load needs, checked together
+behind their router at the whole load, with other requests than those of the search.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any  # Any: settings are of several types
+
+from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.plan.figures import Figures, Limits
+from jitney.plan.pool import Pool
+from jitney.plan.replica import Configuration
+from jitney.plan.search import HIGHEST, Capacity, CapacityCase, LoadCase, find_capacity, run_load
+from jitney.plan.tick_cost import Cost
+from jitney.plan.traffic import Traffic
+
+SLOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BUDGETS = (256, 512, 1024, 4096)
+CHUNKS = (64, 128, 256, 512, 1024)
+MIXES = (Mix.BOUNDED_STALL, Mix.DECODE_FIRST, Mix.PREFILL_FIRST)
+POLICIES = (Policy.FIFO, Policy.SJF)
+GAIN = 1.03
+"""Another setting must bear this much more than the user's."""
+
+CELL = 4
+"""A larger fleet is simulated as so many replicas with their part of the load."""
+
+REPLICAS_MAX = 100_000
+CHECKS = 4
+"""How many numbers of replicas are tried behind the router."""
+
+LOADS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
+"""Of the picture, as shares of the load that the replicas bear one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """What is asked: a load, limits, and where the search begins."""
+
+    cost: Cost
+    traffic: Traffic
+    per_s: float
+    limits: Limits
+    share: float
+    settings: SchedulerSettings
+    kv_tokens: int | None
+    """The memory of a replica, if the user gave it."""
+    seed: int
+    count: int | None = None
+    """Requests of each simulation for one replica; None: as many as are good."""
+
+    def configuration(self, settings: SchedulerSettings, replicas: int = 1) -> Configuration:
+        """So many replicas with these settings."""
+        traits = self.cost.traits.at(settings.max_num_seqs, self.kv_tokens)
+        return Configuration(settings, traits, replicas)
+
+    def load(self, settings: SchedulerSettings, per_s: float, replicas: int = 1) -> LoadCase:
+        """A load on a fleet; a large one is a cell with its part of the load."""
+        cell = min(replicas, CELL)
+        return LoadCase(
+            configuration=self.configuration(settings, cell),
+            cost=self.cost,
+            traffic=self.traffic,
+            limits=self.limits,
+            per_s=per_s * cell / replicas,
+            seed=self.seed,
+            count=None if self.count is None else self.count * cell,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """Settings of one replica, and what it bears."""
+
+    settings: SchedulerSettings
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """How the fleet does at a load."""
+
+    per_s: float
+    goodput_per_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Settings, and the fewest replicas with which they bear the load within the limits."""
+
+    settings: SchedulerSettings
+    capacity: Capacity
+    replicas: int | None
+    """None: the limits are not met with any number of replicas."""
+    figures: Figures
+    """Of all replicas at the whole load; of one that is nearly idle, where `replicas` is None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What was found. The curves are of as many replicas as `best` has."""
+
+    best: Fleet
+    present: Fleet
+    """The same load with the user's settings."""
+    tried: tuple[Tried, ...]
+    curve: tuple[CurvePoint, ...]
+    present_curve: tuple[CurvePoint, ...]
+    knee_per_s: float
+    """The highest load that the fleet bears within the limits; 0 without a fleet."""
+
+
+def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
+    """Search settings and replicas."""
+    search = _Search(question, pool)
+    present = search.measure([question.settings])[0]
+    best = search.run(present)
+    fleet = _fleet(question, best, pool)
+    present_fleet = fleet if present is best else _fleet(question, present, pool)
+    curve: tuple[CurvePoint, ...] = ()
+    present_curve: tuple[CurvePoint, ...] = ()
+    if fleet.replicas is not None:
+        about_per_s = max(fleet.replicas * best.capacity.per_s, question.per_s)
+        curve = present_curve = _curve(question, fleet, about_per_s, pool)
+        if present is not best:
+            other = replace(present_fleet, replicas=fleet.replicas)
+            present_curve = _curve(question, other, about_per_s, pool)
+    return Recommendation(
+        best=fleet,
+        present=present_fleet,
+        tried=tuple(search.tried),
+        curve=curve,
+        present_curve=present_curve,
+        knee_per_s=min(knee(curve, question.share), _most_per_s(fleet)),
+    )
+
+
+def _most_per_s(fleet: Fleet) -> float:
+    """The load above which the queue grows without end."""
+    return HIGHEST * (fleet.replicas or 0) * fleet.capacity.most_per_s
+
+
+def knee(curve: Sequence[CurvePoint], share: float) -> float:
+    """The load up to which this share of requests is within the limits; 0 if at none."""
+    reached = 0.0
+    for low, high in pairwise(curve):
+        if low.share < share:
+            return reached
+        reached = low.per_s
+        if high.share < share:
+            part = (low.share - share) / (low.share - high.share)
+            return low.per_s + part * (high.per_s - low.per_s)
+    return curve[-1].per_s if curve else 0.0
+
+
+class _Search:
+    """The settings that were tried, each once."""
+
+    def __init__(self, question: PlanQuestion, pool: Pool) -> None:
+        self._question = question
+        self._pool = pool
+        self.tried: list[Tried] = []
+
+    def run(self, best: Tried) -> Tried:
+        """Coarse to fine."""
+        slots_max = max(self._question.cost.decodes)[0]
+        slots = [each for each in SLOTS if each <= slots_max]
+        best = self._better(best, [self._slots(best.settings, each) for each in slots])
+        for name, values in _steps(best.settings, self._question.traffic):
+            changed = [_changed(best.settings, name, value) for value in values]
+            best = self._better(best, [each for each in changed if each is not None])
+        near = [round(best.settings.max_num_seqs * factor) for factor in (0.75, 1.5)]
+        near = [min(slots_max, max(1, each)) for each in near]
+        return self._better(best, [self._slots(best.settings, each) for each in near])
+
+    def measure(self, choices: Sequence[SchedulerSettings]) -> list[Tried]:
+        """What one replica bears with each of these settings."""
+        question = self._question
+        cases = [
+            CapacityCase(load=question.load(each, 0.0), share=question.share) for each in choices
+        ]
+        found = self._pool.map(find_capacity, cases)
+        tried = [
+            Tried(settings=settings, capacity=capacity)
+            for settings, capacity in zip(choices, found, strict=True)
+        ]
+        self.tried += tried
+        return tried
+
+    def _better(self, best: Tried, choices: list[SchedulerSettings]) -> Tried:
+        known = [each.settings for each in self.tried]
+        fresh: list[SchedulerSettings] = []
+        for each in choices:
+            if each not in known and each not in fresh:
+                fresh.append(each)
+        if not fresh:
+            return best
+        found = max(self.measure(fresh), key=lambda each: each.capacity.per_s)
+        is_better = found.capacity.per_s > GAIN * best.capacity.per_s
+        return found if is_better else best
+
+    def _slots(self, settings: SchedulerSettings, slots: int) -> SchedulerSettings:
+        budget = max(settings.max_num_batched_tokens, slots)
+        return replace(settings, max_num_seqs=slots, max_num_batched_tokens=budget)
+
+
+def _steps(settings: SchedulerSettings, traffic: Traffic) -> list[tuple[str, Sequence[object]]]:
+    """The other settings, in the order in which they are tried; only values that matter here."""
+    chunks = [each for each in CHUNKS if each < traffic.prompt_max]
+    tokens = settings.max_num_seqs * traffic.prompt_max
+    budgets = [each for each in BUDGETS if settings.max_num_seqs <= each < tokens]
+    steps: list[tuple[str, Sequence[object]]] = [
+        ("mix", MIXES),
+        ("prefill_chunk", chunks),
+        ("max_num_batched_tokens", budgets),
+    ]
+    if isinstance(settings.policy, Policy) and settings.policy in POLICIES:
+        steps.append(("policy", POLICIES))
+    return steps if settings.strategy is Strategy.CONTINUOUS else steps[3:]
+
+
+def _changed(settings: SchedulerSettings, name: str, value: object) -> SchedulerSettings | None:
+    """The settings with another value; None if that is not possible."""
+    values: dict[str, Any] = {name: value}
+    if name == "max_num_batched_tokens":
+        assert isinstance(value, int), value
+        values["prefill_chunk"] = min(settings.prefill_chunk, value)
+    if name == "prefill_chunk":
+        assert isinstance(value, int), value
+        if value > settings.max_num_batched_tokens:
+            return None
+    return replace(settings, **values)
+
+
+def _fleet(question: PlanQuestion, tried: Tried, pool: Pool) -> Fleet:
+    """The fewest replicas that meet the limits behind one router, and how they do."""
+    settings, capacity = tried.settings, tried.capacity
+    if capacity.per_s == 0.0:
+        return Fleet(settings=settings, capacity=capacity, replicas=None, figures=capacity.figures)
+    guess = min(REPLICAS_MAX, max(1, math.ceil(question.per_s / capacity.per_s)))
+    other = replace(question, seed=question.seed + 1)
+    # A shared queue smooths: fewer replicas may do. Chance may ask for more.
+    spare = max(1, guess // 20)
+    numbers = sorted({max(1, guess + spare * place) for place in range(-1, CHECKS - 1)})
+    cases = [other.load(settings, question.per_s, number) for number in numbers]
+    found = list(zip(numbers, pool.map(run_load, cases), strict=True))
+    good = [each for each in found if each[1].share >= question.share]
+    replicas, figures = good[0] if good else found[-1]
+    return Fleet(
+        settings=settings, capacity=capacity, replicas=replicas, figures=_whole(figures, replicas)
+    )
+
+
+def _whole(figures: Figures, replicas: int) -> Figures:
+    """The figures of a fleet from those of its cell."""
+    factor = replicas / min(replicas, CELL)
+    return replace(
+        figures, per_s=figures.per_s * factor, tokens_per_s=figures.tokens_per_s * factor
+    )
+
+
+def _curve(
+    question: PlanQuestion, fleet: Fleet, about_per_s: float, pool: Pool
+) -> tuple[CurvePoint, ...]:
+    """Goodput by load, from nearly idle to well beyond what the fleet bears."""
+    assert fleet.replicas is not None, "without a fleet there is no curve"
+    replicas = fleet.replicas
+    loads = [share * about_per_s for share in LOADS]
+    cases = [question.load(fleet.settings, per_s, replicas) for per_s in loads]
+    return tuple(
+        CurvePoint(
+            per_s=per_s,
+            goodput_per_s=_whole(figures, replicas).goodput_per_s,
+            share=figures.share,
+        )
+        for per_s, figures in zip(loads, pool.map(run_load, cases), strict=True)
+    )

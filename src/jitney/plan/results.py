@@ -1,0 +1,243 @@
+"""Tables, sentences and figures of what was simulated, for `jitney.bench.report`.
+
+Tests: tests/unit/plan/test_recommend.py, test_day.py and test_what_if.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from jitney.bench.report import Result
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.plan.day import DayFigures, Estimate
+from jitney.plan.figures import Figures, Limits
+from jitney.plan.recommend import Fleet, PlanQuestion, Recommendation
+from jitney.plan.tick_cost import Cost
+
+CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
+"""The settings that are searched."""
+
+TITLES = {
+    "per_s": "requests/s",
+    "tokens_per_s": "tokens/s",
+    "p50_ms": "p50 latency ms",
+    "p95_ms": "p95 latency ms",
+    "ttft_p50_ms": "p50 first token ms",
+    "ttft_p95_ms": "p95 first token ms",
+    "tpot_p95_ms": "p95 per token ms",
+}
+
+
+def recommended(question: PlanQuestion, found: Recommendation) -> Result:
+    """What to set, beside what is set now."""
+    present, best = found.present, found.best
+    rows: list[tuple[str, ...]] = [
+        (name, str(getattr(present.settings, name)), str(getattr(best.settings, name)))
+        for name in CHOSEN
+    ]
+    rows.append(("replicas", *(_replicas(each) for each in (present, best))))
+    bears = [_shown(each.capacity.per_s) for each in (present, best)]
+    rows.append(("one bears requests/s", *bears))
+    rows += [
+        (title, *(_shown(getattr(each.figures, name)) for each in (present, best)))
+        for name, title in TITLES.items()
+    ]
+    rows.append(("within the limits", *(_percent(each.figures.share) for each in (present, best))))
+    return Result(
+        name="plan",
+        title=f"{question.traffic.name}, {_shown(question.per_s)} requests/s",
+        columns=("", "present", "recommended"),
+        rows=tuple(rows),
+        notes=(cost_note(question.cost), _asked(question), *_advice(question, found)),
+        figures={
+            "rate": question.per_s,
+            "limits_ms": dict(question.limits),
+            "share": question.share,
+            "cost": _plain_cost(question.cost),
+            "present": _fleet_figures(present),
+            "recommended": _fleet_figures(best),
+            "knee_per_s": found.knee_per_s,
+            "curve": [asdict(each) for each in found.curve],
+            "present_curve": [asdict(each) for each in found.present_curve],
+            "tried": [
+                {**settings_shown(each.settings), "bears_per_s": each.capacity.per_s}
+                for each in found.tried
+            ],
+        },
+    )
+
+
+def replayed(
+    cost: Cost, workload_name: str, limits: Limits, rows: Sequence[tuple[str, int, Figures]]
+) -> Result:
+    """One workload under several settings, side by side."""
+    first = rows[0][2]
+    table = tuple(
+        (
+            name,
+            str(replicas),
+            *(_beside(getattr(figures, key), getattr(first, key)) for key in TITLES),
+            _percent(figures.share),
+            f"{figures.failed:,}",
+        )
+        for name, replicas, figures in rows
+    )
+    notes = [cost_note(cost)]
+    if first.failed:
+        notes.append(
+            f"{first.failed:,} of {first.count:,} requests were refused or failed under the "
+            "present settings: the queue was full, or they do not fit max_model_len."
+        )
+    return Result(
+        name="plan-what-if",
+        title=f"{workload_name}: {first.count:,} requests",
+        columns=("settings", "replicas", *TITLES.values(), "within the limits", "failed"),
+        rows=table,
+        notes=tuple(notes),
+        figures={
+            "limits_ms": dict(limits),
+            "cost": _plain_cost(cost),
+            "runs": [
+                {"settings": name, "replicas": replicas, **asdict(figures)}
+                for name, replicas, figures in rows
+            ],
+        },
+    )
+
+
+def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds: float) -> Result:
+    """A day on a fleet, with the errors of its sample."""
+    rows = [
+        ("requests of the day", f"{found.requests:,.0f}", ""),
+        ("within the limits", _percent(found.share.value), f"± {100 * found.share.error:.2f}"),
+        ("goodput requests/s", *_estimated(found.goodput_per_s)),
+        ("p50 latency ms", *_estimated(found.p50_ms)),
+        ("p95 latency ms", *_estimated(found.p95_ms)),
+        ("p95 first token ms", *_estimated(found.ttft_p95_ms)),
+    ]
+    notes = [
+        cost_note(question.cost),
+        f"A sample: {found.simulated:,} of {found.requests:,.0f} requests were simulated, in "
+        f"windows of every hour and cells of a few of the {replicas:,} replicas, in "
+        f"{seconds:.0f} s. The errors are those of the sample, with 95 % certainty; that of the "
+        "cost comes on top.",
+    ]
+    if found.overloaded:
+        hours = ", ".join(map(str, found.overloaded))
+        notes.append(
+            f"More arrives than {replicas:,} replicas bear in these hours: {hours}. Latencies there"
+            " grow as long as that lasts, and the figures are too low."
+        )
+    return Result(
+        name="plan-day",
+        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {replicas:,} replicas",
+        columns=("what", "value", "error"),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        figures={
+            "rate": question.per_s,
+            "replicas": replicas,
+            "limits_ms": dict(question.limits),
+            "cost": _plain_cost(question.cost),
+            "settings": settings_shown(question.settings),
+            "wall_s": seconds,
+            **asdict(found),
+        },
+    )
+
+
+def settings_shown(settings: SchedulerSettings) -> dict[str, object]:
+    """The searched settings by name."""
+    return {
+        name: value if isinstance(value, int) else str(value)
+        for name, value in ((name, getattr(settings, name)) for name in CHOSEN)
+    }
+
+
+def cost_note(cost: Cost) -> str:
+    """Which cost was used, and how good it is."""
+    return (
+        f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
+        f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each."
+    )
+
+
+def limits_text(limits: Limits) -> str:
+    """The limits in words."""
+    return ", ".join(f"{metric} {limit:g} ms" for metric, limit in limits.items())
+
+
+def _asked(question: PlanQuestion) -> str:
+    return (
+        f"Limits: {limits_text(question.limits)}, for {_percent(question.share)} of the requests."
+    )
+
+
+def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
+    best = found.best
+    if best.replicas is None:
+        figures = best.figures
+        return [
+            f"No setting meets these limits, whatever the number of replicas: with nearly nothing "
+            f"else to do, {_percent(figures.share)} of the requests are within them (p95 first "
+            f"token {_shown(figures.ttft_p95_ms)} ms, per token {_shown(figures.tpot_p95_ms)} ms). "
+            "Raise the limits, or take a faster machine or a smaller model."
+        ]
+    changed = [
+        f"--{name.replace('_', '-')} {getattr(best.settings, name)}"
+        for name in CHOSEN
+        if getattr(best.settings, name) != getattr(question.settings, name)
+    ]
+    number = "1 replica" if best.replicas == 1 else f"{best.replicas:,} replicas"
+    settings = " ".join(changed) if changed else "the present settings: no others are better"
+    lines = [f"Recommended: {number} with {settings}."]
+    if best.figures.share < question.share:
+        lines.append(
+            f"At this load {_percent(best.figures.share)} of the requests are within the limits, "
+            f"not {_percent(question.share)}: it is at the edge; take one replica more."
+        )
+    lines.append(f"The fleet bears {_shown(found.knee_per_s)} requests/s within the limits.")
+    return lines
+
+
+def _replicas(fleet: Fleet) -> str:
+    return "no number" if fleet.replicas is None else f"{fleet.replicas:,}"
+
+
+def _fleet_figures(fleet: Fleet) -> dict[str, object]:
+    return {
+        **settings_shown(fleet.settings),
+        "replicas": fleet.replicas,
+        "replica_bears_per_s": fleet.capacity.per_s,
+        "replica_most_per_s": fleet.capacity.most_per_s,
+        **asdict(fleet.figures),
+    }
+
+
+def _plain_cost(cost: Cost) -> dict[str, object]:
+    return {
+        "model": cost.model,
+        "backend": cost.traits.name,
+        "machine": cost.machine,
+        "measured_at": cost.measured_at,
+        "error": cost.error,
+        "tick_count": cost.tick_count,
+    }
+
+
+def _estimated(found: Estimate) -> tuple[str, str]:
+    return _shown(found.value), f"± {_shown(found.error)}"
+
+
+def _beside(value: float, first: float) -> str:
+    """A value, with its change from the first row."""
+    if value == first or not first > 0:
+        return _shown(value)
+    return f"{_shown(value)} ({100 * (value / first - 1):+.0f} %)"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

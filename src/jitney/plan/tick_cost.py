@@ -1,0 +1,192 @@
+"""What a tick costs: `Cost`, a sum of curves over what is in the batch. Saved as a JSON file.
+
+    seconds = decodes(sequences that generate)
+            + spans(prompt tokens), from one curve beside decodes and from another without
+            + seconds for each prompt in the batch, and for each that gets its first token
+            + seconds for each token that decodes look back at, and that prompts look back at
+
+Curves are straight between measured sizes, and go on straight beyond them. What the engine does
+between two passes is apart: it delays the next tick, and not the tokens of this one.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from jitney.core.backend import Traits
+from jitney.core.batch import Batch
+from jitney.errors import ConfigError, SetupError
+
+FORMAT: Final = "jitney-cost-1"
+SIZE_MAX = 1_048_576
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
+Points = Annotated[tuple[tuple[Size, Seconds], ...], msgspec.Meta(min_length=1, max_length=256)]
+
+
+class Curve:
+    """A time by size: straight between points, and beyond them. It never falls below zero."""
+
+    def __init__(self, points: Iterable[tuple[int, float]]) -> None:
+        self._points = sorted(points)
+        assert self._points, "a curve has at least one point"
+        self._known: list[float] = []
+
+    def seconds(self, size: int) -> float:
+        """The time of this size."""
+        known = self._known
+        while len(known) <= size:
+            known.append(self._between(len(known)))
+        return known[size]
+
+    def _between(self, size: int) -> float:
+        points = self._points
+        if len(points) == 1:
+            return points[0][1]
+        at = 0
+        while at < len(points) - 2 and points[at + 1][0] < size:
+            at += 1
+        (low, low_s), (high, high_s) = points[at], points[at + 1]
+        return max(0.0, low_s + (high_s - low_s) * (size - low) / (high - low))
+
+
+class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The numbers of the backend that the scheduler needs; `slots` are those it was loaded for."""
+
+    name: str
+    slots: Annotated[int, msgspec.Meta(ge=1)]
+    slots_max: Annotated[int, msgspec.Meta(ge=1)]
+    kv_tokens: Annotated[int, msgspec.Meta(ge=2)]
+    model_len_max: Annotated[int, msgspec.Meta(ge=2)]
+    block_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    can_save: bool
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)]
+    batch_invariant: bool
+    decodes_differ: bool
+
+    def at(self, slots: int, kv_tokens: int | None) -> Traits:
+        """The traits with another number of slots: memory in proportion, if none is given."""
+        if kv_tokens is None:
+            kv_tokens = self.kv_tokens * slots // self.slots
+        least = min(self.kv_tokens, self.model_len_max + self.block_tokens)
+        spare = self.slots_max - self.slots
+        return Traits(
+            name=self.name,
+            slots_max=slots + max(0, spare),
+            kv_tokens=max(kv_tokens, least),
+            model_len_max=self.model_len_max,
+            block_tokens=self.block_tokens,
+            can_save=self.can_save,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            batch_invariant=self.batch_invariant,
+            decodes_differ=self.decodes_differ,
+        )
+
+
+def traits_of(traits: Traits, slots: int) -> BackendTraits:
+    """The traits of a backend that was loaded for so many slots."""
+    return BackendTraits(
+        name=traits.name,
+        slots=slots,
+        slots_max=traits.slots_max,
+        kv_tokens=traits.kv_tokens,
+        model_len_max=traits.model_len_max,
+        block_tokens=traits.block_tokens,
+        can_save=traits.can_save,
+        kv_bytes_per_token=traits.kv_bytes_per_token,
+        batch_invariant=traits.batch_invariant,
+        decodes_differ=traits.decodes_differ,
+    )
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ticks cost with one model, on one machine."""
+
+    format: Literal["jitney-cost-1"] = FORMAT
+    model: str
+    machine: str
+    measured_at: str
+    traits: BackendTraits
+    decodes: Points
+    """Seconds by the number of sequences that generate."""
+    spans_alone: Points
+    """Seconds by the prompt tokens of a tick in which nobody generates."""
+    spans_beside: Points
+    """Seconds that prompt tokens add to a tick in which others generate."""
+    prompt_s: Seconds
+    """Seconds for each prompt that has a part in the tick."""
+    first_s: Seconds
+    """Seconds for each prompt that ends in the tick, and so gets its first token."""
+    decode_context_s: Seconds
+    """Seconds for each token that a generating sequence looks back at."""
+    prompt_context_s: Seconds
+    """Seconds for each token that a token of a prompt looks back at."""
+    host_s: Seconds
+    """Seconds between two passes."""
+    host_sequence_s: Seconds
+    """Seconds between two passes for each sequence of the first."""
+    error: Seconds
+    """How far a tick is from the fit, as a share, in the mean of the ticks it was fitted to."""
+    tick_count: Size
+    """How many ticks it was fitted to."""
+
+
+class TickCost:
+    """Says what batches take, quickly. One for each replica or many; it keeps tables."""
+
+    def __init__(self, cost: Cost) -> None:
+        self._cost = cost
+        self._decodes = Curve(cost.decodes)
+        self._alone = Curve(cost.spans_alone)
+        self._beside = Curve(cost.spans_beside)
+
+    def pass_s(self, batch: Batch) -> float:
+        """Seconds from the start of a batch to its tokens."""
+        decodes = looked_back = prompts = firsts = tokens = pairs = 0
+        for entry in batch.entries:
+            length = 1 if entry.continues else len(entry.tokens)
+            if length == 1 and entry.wants_token:
+                decodes += 1
+                looked_back += entry.start
+            else:
+                prompts += 1
+                tokens += length
+                pairs += length * (2 * entry.start + length) // 2
+                firsts += entry.wants_token
+        cost = self._cost
+        seconds = cost.decode_context_s * looked_back
+        if decodes:
+            seconds += self._decodes.seconds(decodes)
+        if prompts:
+            curve = self._beside if decodes else self._alone
+            seconds += curve.seconds(tokens) + cost.prompt_context_s * pairs
+            seconds += cost.prompt_s * prompts + cost.first_s * firsts
+        return seconds
+
+    def host_s(self, batch: Batch) -> float:
+        """Seconds from the tokens of a batch to the start of the next."""
+        return self._cost.host_s + self._cost.host_sequence_s * len(batch.entries)
+
+
+def read_cost(path: Path) -> Cost:
+    """The cost in a file. Raises ConfigError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Cost)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is not a file that jitney plan --save-cost wrote: {str(error).rstrip('.')}."
+        ) from None
+
+
+def write_cost(cost: Cost, path: Path) -> None:
+    """Save a cost. Raises SetupError."""
+    content = msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n"
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise SetupError(f"{path} cannot be written: {error.strerror}.") from None

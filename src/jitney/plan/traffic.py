@@ -1,0 +1,140 @@
+"""What arrives: the kinds of requests and how evenly they come, or a recording of real traffic.
+
+A recording is a JSONL trace, or the file that `jitney trace` saves of a running server. It can be
+replayed as it was, or its requests are drawn at random for loads that it did not have.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from jitney.bench.workload import LENGTH_MAX, Job, Workload, arrival_times, read_trace
+from jitney.errors import ConfigError
+
+HEAD_BYTES = 4096
+REQUESTS_PROCESS = 2
+"""The process of a recording that has the requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Kinds of requests, of which each arrival is one, drawn at random."""
+
+    name: str
+    kinds: tuple[Job, ...]
+    burstiness: float = 1.0
+
+    def workload(self, count: int, per_s: float, *, seed: int) -> Workload:
+        """So many requests at this rate; the same seed draws the same ones at every rate."""
+        drawn = random.Random(f"{seed} kinds").choices(self.kinds, k=count)
+        times = arrival_times(count, per_s, burstiness=self.burstiness, seed=seed)
+        return Workload(name=self.name, seed=seed, jobs=_numbered(drawn, times))
+
+    def closed(self, count: int, clients: int, *, seed: int) -> Workload:
+        """So many requests of clients that ask again as soon as they have their answer."""
+        return replace(self.workload(count, float("inf"), seed=seed), clients=clients)
+
+    @property
+    def completion_mean(self) -> float:
+        """Tokens of an answer, in the mean."""
+        return sum(each.completion_count for each in self.kinds) / len(self.kinds)
+
+    @property
+    def completion_max(self) -> int:
+        """Tokens of the longest answer."""
+        return max(each.completion_count for each in self.kinds)
+
+    @property
+    def prompt_max(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(each.prompt_count for each in self.kinds)
+
+    @property
+    def length_max(self) -> int:
+        """Tokens of the longest request with its answer."""
+        return max(each.prompt_count + each.completion_count for each in self.kinds)
+
+
+def read_recording(path: Path, *, seed: int) -> Workload:
+    """The requests of a JSONL trace, or of a file that `jitney trace` saved. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            if b'"traceEvents"' not in head:
+                return read_trace(path, seed=seed)
+            content = head + file.read()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    try:
+        events = msgspec.json.decode(content, type=_Recording).traceEvents
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is not a trace that jitney trace saved: {str(error).rstrip('.')}."
+        ) from None
+    rows = sorted(
+        (each for each in events if each.pid == REQUESTS_PROCESS and each.args.prompt_tokens),
+        key=lambda each: each.ts,
+    )
+    if not rows:
+        raise ConfigError(f"{path} has no requests; save a trace while the server has some.")
+    kinds = [kind for row in rows for kind in row.kinds()]
+    times = [(row.ts - rows[0].ts) / 1e6 for row in rows for _ in row.kinds()]
+    return Workload(name=path.stem, seed=seed, jobs=_numbered(kinds, times))
+
+
+def rate_of(workload: Workload) -> float:
+    """Requests per second, from the first to the last."""
+    span_s = workload.jobs[-1].at_s - workload.jobs[0].at_s
+    return len(workload.jobs) / span_s if span_s > 0 else float(len(workload.jobs))
+
+
+def _numbered(kinds: Sequence[Job], times: Sequence[float]) -> tuple[Job, ...]:
+    return tuple(
+        Job(
+            number=number,
+            at_s=at_s,
+            prompt_count=kind.prompt_count,
+            completion_count=kind.completion_count,
+            prefix_count=kind.prefix_count,
+            prefix_group=kind.prefix_group,
+        )
+        for number, (kind, at_s) in enumerate(zip(kinds, times, strict=True))
+    )
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=LENGTH_MAX)]
+
+
+class _Arguments(msgspec.Struct):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count = 0
+    cached_tokens: Count = 0
+    completions: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+
+
+class _Event(msgspec.Struct):
+    """An event of a recording. Those of requests have their lengths in `args`."""
+
+    pid: int = 0
+    ts: float = 0.0
+    args: _Arguments = msgspec.field(default_factory=_Arguments)
+
+    def kinds(self) -> list[Job]:
+        """Its completions. They share what was in the cache: it is the head of all prompts."""
+        args = self.args
+        prompt_count = args.prompt_tokens or 1
+        kind = Job(
+            number=0,
+            prompt_count=prompt_count,
+            completion_count=max(1, -(-args.completion_tokens // args.completions)),
+            prefix_count=min(args.cached_tokens, prompt_count - 1),
+        )
+        return [kind] * args.completions
+
+
+class _Recording(msgspec.Struct):
+    traceEvents: list[_Event]

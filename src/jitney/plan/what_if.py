@@ -1,0 +1,54 @@
+"""Other settings, as the user writes them: `max_num_seqs=32,mix=separate,replicas=2`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from jitney.config import nearest
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.errors import ConfigError
+
+REPLICAS = "replicas"
+REPLICAS_MAX = 1000
+TIMED = ("max_wait_ms", "wait_until_full", "target_stall_ms", "target_tick_ms")
+MEMORY = ("kv_tokens", "max_model_len", "max_per_sequence")
+NAMES = frozenset({each.name for each in fields(SchedulerSettings)} - {"model_len_max"}) | {
+    *TIMED,
+    *MEMORY,
+    REPLICAS,
+} - {"wait_s", "stall_s_target", "tick_s_target"}
+"""What a simulation depends on. Another model or backend needs another cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Settings by name, in the user's words, and how many replicas."""
+
+    text: str
+    words: Mapping[str, str]
+    replicas: int | None = None
+
+
+def read_change(text: str) -> Change:
+    """The changes in one `--what-if`. Raises ConfigError."""
+    words: dict[str, str] = {}
+    for part in text.split(","):
+        name, divider, value = part.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        if not divider or not value.strip():
+            raise ConfigError(
+                f"--what-if {text} has a part without a value; write NAME=VALUE with commas "
+                "between, for example max_num_seqs=32,mix=separate."
+            )
+        if name not in NAMES:
+            close = nearest(name, NAMES)
+            hint = "" if close is None else f"; the nearest is {close}"
+            raise ConfigError(f"--what-if cannot change {name}{hint}.")
+        words[name] = value.strip()
+    replicas = words.pop(REPLICAS, None)
+    if replicas is None:
+        return Change(text, words)
+    if not replicas.isdecimal() or not 1 <= int(replicas) <= REPLICAS_MAX:
+        raise ConfigError(
+            f"--what-if has replicas={replicas}; expected a number from 1 to {REPLICAS_MAX}."
+        )
+    return Change(text, words, int(replicas))

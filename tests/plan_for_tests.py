@@ -1,0 +1,82 @@
+"""A cost in round numbers, for the tests of `jitney.plan`."""
+
+import msgspec
+
+from jitney.bench.workload import Job
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.plan.recommend import PlanQuestion
+from jitney.plan.replica import Configuration
+from jitney.plan.tick_cost import BackendTraits, Cost
+from jitney.plan.traffic import Traffic
+
+TRAITS = BackendTraits(
+    name="made",
+    slots=4,
+    slots_max=8,
+    kv_tokens=4096,
+    model_len_max=1024,
+    block_tokens=1,
+    can_save=True,
+    kv_bytes_per_token=1,
+    batch_invariant=True,
+    decodes_differ=False,
+)
+
+
+def make_cost(
+    decodes: tuple[tuple[int, float], ...] = ((1, 0.01), (32, 0.01)),
+    spans: tuple[tuple[int, float], ...] = ((1, 0.001), (1000, 1.0)),
+    **terms: float,
+) -> Cost:
+    """Decodes take 10 ms and a token of a prompt 1 ms, unless told otherwise; nothing else."""
+    return msgspec.structs.replace(_cost(decodes, spans), **terms)
+
+
+def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float], ...]) -> Cost:
+    return Cost(
+        model="made",
+        machine="none",
+        measured_at="never",
+        traits=TRAITS,
+        decodes=decodes,
+        spans_alone=spans,
+        spans_beside=spans,
+        prompt_s=0.0,
+        first_s=0.0,
+        decode_context_s=0.0,
+        prompt_context_s=0.0,
+        host_s=0.0,
+        host_sequence_s=0.0,
+        error=0.0,
+        tick_count=1,
+    )
+
+
+def make_configuration(replicas: int = 1, **settings: object) -> Configuration:
+    """Four slots unless told otherwise."""
+    values = {"model_len_max": 1024, "max_num_seqs": 4} | settings
+    made = SchedulerSettings(**values)  # type: ignore[arg-type]
+    return Configuration(made, TRAITS.at(made.max_num_seqs, None), replicas)
+
+
+COST = make_cost(
+    decodes=((1, 0.01), (8, 0.017), (32, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
+)
+LENGTHS = Traffic(
+    "made",
+    (
+        Job(number=0, prompt_count=20, completion_count=8),
+        Job(number=1, prompt_count=40, completion_count=12),
+    ),
+)
+QUESTION = PlanQuestion(
+    cost=COST,
+    traffic=LENGTHS,
+    per_s=40.0,
+    limits={"ttft": 500.0, "tpot": 60.0},
+    share=0.95,
+    settings=make_configuration().settings,
+    kv_tokens=None,
+    seed=1,
+    count=60,
+)

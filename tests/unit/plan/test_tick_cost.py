@@ -1,0 +1,94 @@
+"""The cost of a batch, by hand; files that are wrong give one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.core.batch import Batch, Entry
+from jitney.errors import ConfigError
+from jitney.plan.tick_cost import Curve, TickCost, read_cost, write_cost
+from tests.plan_for_tests import TRAITS, make_cost
+
+
+def decode(slot: int, start: int) -> Entry:
+    return Entry(slot, start, (7,), wants_token=True)
+
+
+def test_a_curve_is_straight_between_its_points_and_beyond_them() -> None:
+    curve = Curve([(2, 1.0), (4, 2.0), (8, 2.0)])
+    assert [curve.seconds(size) for size in (1, 2, 3, 4, 6, 8, 100)] == [
+        *(0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0)
+    ]
+
+
+def test_a_curve_does_not_fall_below_zero() -> None:
+    assert Curve([(10, 1.0), (20, 9.0)]).seconds(0) == 0.0
+
+
+def test_a_batch_costs_the_sum_of_its_parts() -> None:
+    cost = make_cost(
+        decodes=((1, 1.0), (3, 3.0)),
+        spans=((1, 0.5), (11, 5.5)),
+        prompt_s=100.0,
+        first_s=1000.0,
+        decode_context_s=0.01,
+        prompt_context_s=0.001,
+        host_s=7.0,
+        host_sequence_s=0.5,
+    )
+    ticks = TickCost(cost)
+    entries = (decode(0, 10), decode(1, 20), Entry(2, 4, (1, 2, 3, 4), wants_token=False))
+    # Two decodes that look back at 30 tokens; four tokens of one prompt, at 4 * 4 + 4 * 4 / 2.
+    expected = 2.0 + 0.3 + 2.0 + 100.0 + 0.024
+    assert ticks.pass_s(Batch(1, (), entries)) == pytest.approx(expected)
+    ended = Entry(0, 0, (1, 2), wants_token=True)
+    assert ticks.pass_s(Batch(2, (), (ended,))) == pytest.approx(1.0 + 1100.0 + 0.002)
+    assert ticks.host_s(Batch(1, (), entries)) == 8.5
+
+
+def test_a_token_that_the_backend_knows_counts_as_a_decode() -> None:
+    cost = make_cost(decodes=((1, 1.0),))
+    batch = Batch(1, (), (Entry(0, 5, (), wants_token=True, continues=True),))
+    assert TickCost(cost).pass_s(batch) == 1.0
+
+
+def test_other_slots_have_memory_in_proportion() -> None:
+    assert TRAITS.at(8, None).kv_tokens == 8192
+    assert TRAITS.at(8, None).slots_max == 12
+    assert TRAITS.at(8, 5000).kv_tokens == 5000
+    assert TRAITS.at(1, None).kv_tokens == 1025
+
+
+def test_a_cost_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    cost = make_cost(host_s=0.25)
+    write_cost(cost, path)
+    assert read_cost(path) == cost
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text[:50], "is not a file that jitney plan --save-cost wrote"),
+        (lambda text: "[]", "Expected `object`"),
+        (lambda text: text.replace("jitney-cost-1", "jitney-cost-9"), "$.format"),
+        (lambda text: text.replace('"host_s": 0.0', '"host_s": -1.0'), "$.host_s"),
+        (lambda text: text.replace("host_s", "hots_s"), "hots_s"),
+        (lambda text: text.replace('"slots": 4', '"slots": 0'), "$.traits.slots"),
+    ],
+)
+def test_a_wrong_file_gives_one_sentence(tmp_path: Path, change: object, told: str) -> None:
+    path = tmp_path / "cost.json"
+    write_cost(make_cost(), path)
+    assert callable(change)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ConfigError) as caught:
+        read_cost(path)
+    assert told in str(caught.value)
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.json cannot be read: No such file"):
+        read_cost(tmp_path / "none.json")

@@ -1,0 +1,102 @@
+"""Traffic from lengths, from traces and from recordings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jitney.bench.workload import Job
+from jitney.errors import ConfigError
+from jitney.plan.traffic import Traffic, rate_of, read_recording
+
+KINDS = (
+    Job(number=0, prompt_count=10, completion_count=2),
+    Job(number=1, prompt_count=30, completion_count=6),
+)
+
+
+def row(ts: float, **args: object) -> dict[str, object]:
+    return {"ph": "X", "name": "r", "pid": 2, "tid": 1, "ts": ts, "dur": 5.0, "args": args}
+
+
+def recording(path: Path, *rows: dict[str, object]) -> Path:
+    tick = {"ph": "X", "name": "tick 1", "pid": 1, "ts": 0.0, "args": {"batch_size": 3}}
+    name = {"ph": "M", "name": "process_name", "pid": 2, "tid": 0, "args": {"name": "requests"}}
+    content = {"displayTimeUnit": "ms", "traceEvents": [name, tick, *rows]}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_lengths_do_not_depend_on_the_rate() -> None:
+    traffic = Traffic("made", KINDS)
+    slow, fast = (traffic.workload(50, per_s, seed=1) for per_s in (1.0, 10.0))
+    assert [each.prompt_count for each in slow.jobs] == [each.prompt_count for each in fast.jobs]
+    assert slow.jobs[-1].at_s == pytest.approx(10 * fast.jobs[-1].at_s)
+    assert traffic.workload(50, 1.0, seed=2) != slow
+
+
+def test_figures_of_the_kinds() -> None:
+    traffic = Traffic("made", KINDS)
+    assert traffic.completion_mean == 4.0
+    assert (traffic.completion_max, traffic.prompt_max, traffic.length_max) == (6, 30, 36)
+
+
+def test_a_closed_loop_has_its_clients() -> None:
+    workload = Traffic("made", KINDS).closed(9, 3, seed=0)
+    assert workload.clients == 3
+    assert len(workload.jobs) == 9
+
+
+def test_a_recording_gives_arrivals_and_lengths(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "day.json",
+        row(3_000_000.0, prompt_tokens=20, completion_tokens=5, cached_tokens=8),
+        row(1_000_000.0, prompt_tokens=10, completion_tokens=0, cached_tokens=0),
+        row(1_000_000.0),
+    )
+    found = read_recording(path, seed=0)
+    assert found.name == "day"
+    assert found.jobs == (
+        Job(number=0, at_s=0.0, prompt_count=10, completion_count=1),
+        Job(number=1, at_s=2.0, prompt_count=20, completion_count=5, prefix_count=8),
+    )
+    assert rate_of(found) == 1.0
+
+
+def test_several_completions_are_several_jobs(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "n.json", row(0.0, prompt_tokens=10, completion_tokens=7, completions=2)
+    )
+    assert [each.completion_count for each in read_recording(path, seed=0).jobs] == [4, 4]
+
+
+def test_a_trace_of_lines_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 500, "input_length": 5, "output_length": 2}\n')
+    found = read_recording(path, seed=0)
+    assert [(each.prompt_count, each.completion_count) for each in found.jobs] == [(5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"traceEvents": 3}', "is not a trace that jitney trace saved: Expected `array`"),
+        ('{"traceEvents": [', "is not a trace that jitney trace saved"),
+        ('{"traceEvents": []}', "has no requests"),
+        ('{"traceEvents": [{"pid": 2, "args": {"prompt_tokens": -1}}]}', "Expected `int` >= 0"),
+        ('{"input_length": 0, "output_length": 1}', "line 1"),
+        ("", "has no requests"),
+    ],
+)
+def test_a_wrong_file_gives_one_sentence(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read_recording(path, seed=0)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_recording(tmp_path / "none.json", seed=0)

@@ -1,0 +1,64 @@
+"""Other settings as the user writes them."""
+
+import pytest
+
+from jitney.errors import ConfigError
+from jitney.plan.figures import Figures
+from jitney.plan.results import replayed
+from jitney.plan.what_if import Change, read_change
+from tests.plan_for_tests import make_cost
+
+
+def test_settings_and_replicas_are_read() -> None:
+    found = read_change("max-num-seqs=32, mix=separate,replicas=3")
+    assert dict(found.words) == {"max_num_seqs": "32", "mix": "separate"}
+    assert found.replicas == 3
+    assert read_change("policy=sjf") == Change("policy=sjf", {"policy": "sjf"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_num_seqs", "without a value"),
+        ("max_num_seqs=", "without a value"),
+        ("", "without a value"),
+        ("max_num_seq=3", "the nearest is max_num_seqs"),
+        ("model=other.gguf", "cannot change model"),
+        ("replicas=0", "expected a number from 1 to"),
+        ("replicas=many", "expected a number from 1 to"),
+    ],
+)
+def test_a_wrong_change_gives_one_sentence(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read_change(text)
+
+
+def figures(p95_ms: float, failed: int = 0) -> Figures:
+    return Figures(
+        count=10,
+        failed=failed,
+        per_s=2.0,
+        tokens_per_s=20.0,
+        share=0.5,
+        p50_ms=10.0,
+        p95_ms=p95_ms,
+        ttft_p50_ms=1.0,
+        ttft_p95_ms=2.0,
+        tpot_p95_ms=3.0,
+        mean_batch=1.0,
+    )
+
+
+def test_changes_stand_side_by_side() -> None:
+    rows = [("present", 1, figures(100.0)), ("mix=separate", 2, figures(80.0))]
+    result = replayed(make_cost(), "day", {}, rows)
+    assert result.rows[0][5] == "100"
+    assert result.rows[1][5] == "80 (-20 %)"
+    assert result.rows[1][:2] == ("mix=separate", "2")
+
+
+def test_refused_requests_are_said() -> None:
+    result = replayed(make_cost(), "day", {}, [("present", 1, figures(100.0, failed=4))])
+    assert any(each.startswith("4 of 10 requests were refused") for each in result.notes)
+    assert figures(1.0, failed=5).goodput_per_s == 2.0
+    assert figures(1.0, failed=10).goodput_per_s == 0.0
