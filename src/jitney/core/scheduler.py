@@ -203,8 +203,9 @@ class Scheduler:
             # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
                 self._apply_sample(sequence, entry, sample, now)
-        decode_count = sum(entry.length == 1 for entry in batch.entries)
-        self._cost.observe(decode_count, batch.token_count - decode_count, outcome.seconds)
+        lengths = [entry.length for entry in batch.entries]
+        decode_count = lengths.count(1)
+        self._cost.observe(decode_count, sum(lengths) - decode_count, outcome.seconds)
         self._live.gate.observe(outcome.seconds)
         return self._live.take_events()
 

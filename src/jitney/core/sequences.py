@@ -279,6 +279,8 @@ class LiveSequences:
         other tenants still get their part of the tick.
         """
         full, chunk = self.queue.shares.full, self._settings.prefill_chunk
+        if not self.queue.count:
+            return full  # nobody waits: what the running ones want need not be counted
         wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
         if wanted < self._settings.max_num_batched_tokens:
             return full
