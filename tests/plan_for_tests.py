@@ -26,7 +26,7 @@ TRAITS = BackendTraits(
 def make_cost(
     decodes: tuple[tuple[int, float], ...] = ((1, 0.01), (32, 0.01)),
     spans: tuple[tuple[int, float], ...] = ((1, 0.001), (1000, 1.0)),
-    **terms: float,
+    **terms: object,
 ) -> Cost:
     """Decodes take 10 ms and a token of a prompt 1 ms, unless told otherwise; nothing else."""
     return msgspec.structs.replace(_cost(decodes, spans), **terms)
@@ -43,7 +43,7 @@ def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float]
         spans_beside=spans,
         prompt_s=0.0,
         first_s=0.0,
-        decode_context_s=0.0,
+        contexts=((0, 0.0),),
         prompt_context_s=0.0,
         host_s=0.0,
         host_sequence_s=0.0,

@@ -22,25 +22,27 @@ from jitney.loading.compose import name_of
 from jitney.plan.fitting import MeasuredOn, MeasuredTick, fit_cost, measured
 from jitney.plan.tick_cost import Cost, traits_of
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SIZES = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+"""Every small number of sequences: some backends compute them in groups, so that time has steps."""
+
+SIZE_TICKS = 5
 SLOTS_LEAST = 32
 """Sequences are measured up to here, or up to the user's number if that is larger."""
 
-SHORT, LONG = 24, 512
+SHORT, LONG = 8, 400
 """Prompts of the two contexts in which sequences generate."""
 
 LONG_SIZE = 4
-"""How many sequences generate with the long context. The time of a token looked back at is the same
-for all numbers."""
+"""How many sequences generate with the long context."""
 
 SPANS = (16, 64, 256, 512, 32, 128, 1024)
-"""Prompts alone, and beside generating sequences, the most telling first."""
+"""Prompts alone, the most telling first."""
 
-BESIDE_SPANS = (16, 64, 256, 512, 128)
-BESIDE = (4, 16)
+BESIDE_SPANS = (16, 16, 32, 64, 128, 256)
+"""Prompts beside generating sequences; the first joins before those generate."""
+
+BESIDE = (3, 15)
 """Generating sequences beside which prompts are measured."""
-
-DECODE_TICKS = 20
 
 LIMIT_S = 45.0
 """After so long, what is only good for accuracy is left out."""
@@ -102,23 +104,32 @@ def measuring_settings(settings: Settings, slots: int) -> Settings:
 def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Workload]:
     """What is measured, the most important first; sequences stay within `length_max` tokens."""
     spans = [span for span in SPANS if span <= budget and span < length_max]
-    few = [(span, 1) for span in spans[:4]]
-    found = [_load("prompts alone", seed, few, 1)]
-    for size in (size for size in SIZES if size <= slots):
-        pairs = [(SHORT, DECODE_TICKS)] * size
-        found.append(_load(f"{size} at once", seed + size, pairs, size))
+    found = [_load("prompts alone", seed, [(span, 1) for span in spans[:4]], 1)]
+    pairs = staircase(slots)
+    found.append(_load("generating", seed + 1000, pairs, len(pairs)))
     for size in (size for size in BESIDE if size < slots):
         # One client more asks for the prompts, one after the other, while the others generate.
-        prompts = [(span, 1) for span in BESIDE_SPANS if span in spans and span + size <= budget]
-        pairs = [(SHORT, 3 * len(prompts) + 4)] * size + prompts
-        found.append(_load(f"prompts beside {size}", seed + 1000 + size, pairs, size + 1))
+        prompts = [(span, 1) for span in BESIDE_SPANS if span + size <= budget]
+        pairs = [(SHORT, 2 * len(prompts) + 2)] * size + prompts
+        found.append(_load(f"prompts beside {size}", seed + 2000 + size, pairs, size + 1))
     size = min(LONG_SIZE, slots)
-    pairs = [(min(LONG, length_max // 4), DECODE_TICKS)] * size
-    found.append(_load("long contexts", seed + 2000, pairs, size))
-    rest = [(span, 1) for span in spans]
-    found.append(_load("more prompts alone", seed + 3000, rest, 1))
+    pairs = [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size
+    found.append(_load("long contexts", seed + 3000, pairs, size))
     found.append(replace(mixed(2 * slots, seed=seed, clients=slots), name="mixed lengths"))
+    rest = [(span, 1) for span in spans]
+    found.append(_load("more prompts alone", seed + 4000, rest, 1))
     return found
+
+
+def staircase(slots: int) -> list[tuple[int, int]]:
+    """Lengths of sequences that begin together and end one after the other, so that every number
+    of them generates for a few ticks."""
+    sizes = [size for size in SIZES if size <= slots]
+    pairs: list[tuple[int, int]] = []
+    for place, size in enumerate(sizes):
+        ticks = SIZE_TICKS * (len(sizes) - place) + 1
+        pairs += [(SHORT, ticks)] * (size - len(pairs))
+    return pairs
 
 
 def _load(name: str, seed: int, pairs: list[tuple[int, int]], clients: int) -> Workload:

@@ -2,9 +2,10 @@
 
 The curves become linear terms: a size between two knots counts for both, in proportion. So one fit
 finds all curves and all other terms together. Ticks far from the fit count less, because something
-else disturbed them. The knots are the sizes that were measured often enough.
+else disturbed them. The knots are sizes that were measured.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,27 +18,34 @@ from jitney.records import TickRecord
 
 Array = NDArray[np.float64]
 
-DECODE_KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+DECODE_KNOTS = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+CONTEXT_KNOTS = (64, 128, 256, 512, 1024, 2048)
 SPAN_KNOTS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048)
 NEAR = 0.1
 """Ticks this far from the fit, as a share, count fully; those beyond it less and less."""
 
 ROUNDS = 8
+APART = 1.3
+TICKS_LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
     """What is in a batch, as far as its time depends on it."""
 
-    decodes: int = 0
-    looked_back: int = 0
-    """Tokens before the positions of the decodes."""
+    contexts: tuple[int, ...] = ()
+    """Tokens that each generating sequence looks back at."""
     prompts: int = 0
     firsts: int = 0
     """Prompts that get their first token."""
     span_tokens: int = 0
     pairs: float = 0.0
     """Tokens that the tokens of prompts look back at."""
+
+    @property
+    def decodes(self) -> int:
+        """Sequences that generate."""
+        return len(self.contexts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,7 @@ def shape_of(tick: TickRecord) -> BatchShape:
     decodes = [each for each in tick.members if each.length == 1 and each.samples]
     prompts = [each for each in tick.members if each.length != 1 or not each.samples]
     return BatchShape(
-        decodes=len(decodes),
-        looked_back=sum(each.start for each in decodes),
+        contexts=tuple(each.start for each in decodes),
         prompts=len(prompts),
         firsts=sum(each.samples for each in prompts),
         span_tokens=sum(each.length for each in prompts),
@@ -95,9 +102,10 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
     if not decoding or not alone or not beside:
         raise SetupError("The measured ticks are too few to fit a cost; measure again.")
     knots = {
-        "decodes": _knots(decoding, DECODE_KNOTS),
+        "decodes": _exact_knots(decoding, DECODE_KNOTS),
         "spans_alone": _knots(alone, SPAN_KNOTS),
         "spans_beside": _knots(beside, SPAN_KNOTS),
+        "contexts": _knots([each for shape in shapes for each in shape.contexts], CONTEXT_KNOTS),
     }
     rows = np.array([_row(shape, knots) for shape in shapes])
     seconds = np.array([tick.pass_s for tick in ticks])
@@ -106,7 +114,7 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
     curves = {
         name: tuple((size, float(next(terms))) for size in sizes) for name, sizes in knots.items()
     }
-    prompt_s, first_s, decode_context_s, prompt_context_s = terms
+    prompt_s, first_s, prompt_context_s = terms
     host_s, host_sequence_s = _fit_host(ticks)
     errors = np.abs(rows @ found - seconds) / seconds
     return Cost(
@@ -119,7 +127,7 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
         spans_beside=curves["spans_beside"],
         prompt_s=prompt_s,
         first_s=first_s,
-        decode_context_s=decode_context_s,
+        contexts=curves["contexts"],
         prompt_context_s=prompt_context_s,
         host_s=host_s,
         host_sequence_s=host_sequence_s,
@@ -128,16 +136,23 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
     )
 
 
+def _exact_knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
+    """The offered sizes that were measured more than once: times may rise in steps."""
+    counts = Counter(sizes)
+    often = {each for each in offered if counts[each] >= TICKS_LEAST}
+    return tuple(sorted({min(sizes), *often, max(sizes)}))
+
+
 def _knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
-    """The offered sizes within the measured range that have a measured size near them."""
+    """The smallest and the largest size, and the offered ones between that have a size near."""
     lowest, highest = min(sizes), max(sizes)
     inner = [
         each
         for each in offered
-        if lowest < each < highest and any(0.75 * each <= size <= 1.25 * each for size in sizes)
+        # Two knots close together would share too few ticks.
+        if APART * lowest <= each <= highest / APART
+        and any(each / APART <= size <= each * APART for size in sizes)
     ]
-    # Two knots close together would share too few ticks.
-    inner = [each for each in inner if each >= 1.3 * lowest and each <= highest / 1.3]
     return tuple(sorted({lowest, *inner, highest}))
 
 
@@ -145,7 +160,11 @@ def _row(shape: BatchShape, knots: dict[str, tuple[int, ...]]) -> list[float]:
     row = _hats(shape.decodes, knots["decodes"])
     row += _hats(0 if shape.decodes else shape.span_tokens, knots["spans_alone"])
     row += _hats(shape.span_tokens if shape.decodes else 0, knots["spans_beside"])
-    return [*row, shape.prompts, shape.firsts, shape.looked_back, shape.pairs]
+    contexts = [_hats(each, knots["contexts"]) for each in shape.contexts]
+    row += [sum(parts) for parts in zip(*contexts, strict=True)] or [0.0] * len(knots["contexts"])
+    # The shortest context is part of the time of a decode.
+    row[-len(knots["contexts"])] = 0.0
+    return [*row, shape.prompts, shape.firsts, shape.pairs]
 
 
 def _hats(size: int, knots: tuple[int, ...]) -> list[float]:

@@ -3,7 +3,8 @@
     seconds = decodes(sequences that generate)
             + spans(prompt tokens), from one curve beside decodes and from another without
             + seconds for each prompt in the batch, and for each that gets its first token
-            + seconds for each token that decodes look back at, and that prompts look back at
+            + context(tokens it looks back at), for each sequence that generates
+            + seconds for each token that the tokens of prompts look back at
 
 Curves are straight between measured sizes, and go on straight beyond them. What the engine does
 between two passes is apart: it delays the next tick, and not the tokens of this one.
@@ -120,8 +121,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Seconds for each prompt that has a part in the tick."""
     first_s: Seconds
     """Seconds for each prompt that ends in the tick, and so gets its first token."""
-    decode_context_s: Seconds
-    """Seconds for each token that a generating sequence looks back at."""
+    contexts: Points
+    """Seconds by the number of tokens that one generating sequence looks back at."""
     prompt_context_s: Seconds
     """Seconds for each token that a token of a prompt looks back at."""
     host_s: Seconds
@@ -142,22 +143,24 @@ class TickCost:
         self._decodes = Curve(cost.decodes)
         self._alone = Curve(cost.spans_alone)
         self._beside = Curve(cost.spans_beside)
+        self._contexts = Curve(cost.contexts)
 
     def pass_s(self, batch: Batch) -> float:
         """Seconds from the start of a batch to its tokens."""
-        decodes = looked_back = prompts = firsts = tokens = pairs = 0
+        decodes = prompts = firsts = tokens = pairs = 0
+        seconds = 0.0
+        context_s = self._contexts.seconds
         for entry in batch.entries:
             length = 1 if entry.continues else len(entry.tokens)
             if length == 1 and entry.wants_token:
                 decodes += 1
-                looked_back += entry.start
+                seconds += context_s(entry.start)
             else:
                 prompts += 1
                 tokens += length
                 pairs += length * (2 * entry.start + length) // 2
                 firsts += entry.wants_token
         cost = self._cost
-        seconds = cost.decode_context_s * looked_back
         if decodes:
             seconds += self._decodes.seconds(decodes)
         if prompts:

@@ -18,7 +18,7 @@ KNOWN = make_cost(
     spans=((16, 0.02), (64, 0.05), (256, 0.3), (512, 0.5)),
     prompt_s=0.001,
     first_s=0.002,
-    decode_context_s=1e-5,
+    contexts=((20, 0.0), (300, 0.003)),
     prompt_context_s=1e-7,
     host_s=0.001,
     host_sequence_s=0.0001,
@@ -47,8 +47,7 @@ def shape(batch: Batch) -> BatchShape:
     decodes = [each for each in batch.entries if each.length == 1]
     prompts = [each for each in batch.entries if each.length > 1]
     return BatchShape(
-        decodes=len(decodes),
-        looked_back=sum(each.start for each in decodes),
+        contexts=tuple(each.start for each in decodes),
         prompts=len(prompts),
         firsts=sum(each.wants_token for each in prompts),
         span_tokens=sum(each.length for each in prompts),
@@ -91,14 +90,17 @@ def test_no_term_is_below_zero() -> None:
         for each in ticks_of(make_cost(), source)
     ]
     found = fit_cost(ticks, STAMP)
-    terms = [found.prompt_s, found.first_s, found.decode_context_s, found.prompt_context_s]
-    terms += [seconds for _, seconds in (*found.decodes, *found.spans_alone, *found.spans_beside)]
+    terms = [found.prompt_s, found.first_s, found.prompt_context_s]
+    terms += [
+        seconds
+        for _, seconds in (*found.decodes, *found.spans_alone, *found.spans_beside, *found.contexts)
+    ]
     assert min(terms) >= 0.0
 
 
 def test_ticks_of_one_kind_are_not_enough() -> None:
     with pytest.raises(SetupError, match="too few to fit a cost"):
-        fit_cost([MeasuredTick(BatchShape(decodes=1), 0.01)], STAMP)
+        fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], STAMP)
 
 
 def tick(at: float, tick_ms: float, *members: Member, active: int = 1) -> TickRecord:
@@ -137,7 +139,7 @@ def test_the_shape_of_a_tick_is_counted_from_its_members() -> None:
         )
     )
     assert found == BatchShape(
-        decodes=1, looked_back=50, prompts=3, firsts=1, span_tokens=11, pairs=48 + 18 + 7.5
+        contexts=(50,), prompts=3, firsts=1, span_tokens=11, pairs=48 + 18 + 7.5
     )
 
 

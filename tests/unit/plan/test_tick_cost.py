@@ -31,7 +31,7 @@ def test_a_batch_costs_the_sum_of_its_parts() -> None:
         spans=((1, 0.5), (11, 5.5)),
         prompt_s=100.0,
         first_s=1000.0,
-        decode_context_s=0.01,
+        contexts=((0, 0.0), (100, 1.0)),
         prompt_context_s=0.001,
         host_s=7.0,
         host_sequence_s=0.5,

@@ -1,0 +1,53 @@
+"""What is measured: shapes of every kind, within what the model takes."""
+
+from dataclasses import replace
+
+import pytest
+
+from jitney.config import Settings
+from jitney.core.policy import SchedulingPolicy
+from jitney.core.scheduler_settings import Mix
+from jitney.errors import ConfigError
+from jitney.plan.calibrate import SIZE_TICKS, calibrate, measuring_settings, staircase, workloads
+from jitney.plan.tick_cost import TickCost
+
+
+def test_the_staircase_has_every_number_of_sequences_for_a_few_ticks() -> None:
+    lengths = sorted(completion for _, completion in staircase(4))
+    assert lengths == [SIZE_TICKS * stage + 1 for stage in (1, 2, 3, 4)]
+    assert len(staircase(64)) == 64
+    assert len({completion for _, completion in staircase(64)}) == 36
+
+
+@pytest.mark.parametrize(("slots", "budget", "length_max"), [(32, 2048, 2048), (2, 64, 100)])
+def test_workloads_stay_within_the_limits(slots: int, budget: int, length_max: int) -> None:
+    for load in workloads(slots, budget, length_max, seed=0):
+        assert load.clients is not None
+        assert load.clients <= slots
+        assert max(job.prompt_count for job in load.jobs) <= budget
+        assert load.length_max <= max(length_max, 160)
+
+
+def test_every_batch_takes_whole_prompts() -> None:
+    changed = measuring_settings(Settings(max_num_seqs=4, prefill_chunk=16), 32)
+    assert changed.prefill_chunk == changed.max_num_batched_tokens == 2048
+    assert changed.max_num_seqs == 32
+    assert changed.mix is Mix.DECODE_FIRST
+
+
+def test_an_own_policy_is_refused() -> None:
+    class Mine(SchedulingPolicy):
+        def rank(self, candidate: object) -> float:
+            return 0.0
+
+    with pytest.raises(ConfigError, match="fifo, priority, sjf and fair only"):
+        measuring_settings(replace(Settings(), policy=Mine()), 32)
+
+
+def test_the_fake_backend_can_be_measured() -> None:
+    said: list[str] = []
+    cost = calibrate(Settings(backend="fake", max_num_seqs=4), seed=0, say=said.append)
+    assert cost.traits.name == "fake"
+    assert cost.tick_count > 100
+    assert said[0] == "measuring prompts alone"
+    assert TickCost(cost) is not None
