@@ -26,6 +26,7 @@ SIZES = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Every small number of sequences: some backends compute them in groups, so that time has steps."""
 
 SIZE_TICKS = 5
+STAIRS = 8
 SLOTS_LEAST = 32
 """Sequences are measured up to here, or up to the user's number if that is larger."""
 
@@ -105,8 +106,8 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
     """What is measured, the most important first; sequences stay within `length_max` tokens."""
     spans = [span for span in SPANS if span <= budget and span < length_max]
     found = [_load("prompts alone", seed, [(span, 1) for span in spans[:4]], 1)]
-    pairs = staircase(slots)
-    found.append(_load("generating", seed + 1000, pairs, len(pairs)))
+    for place, pairs in enumerate(staircases(slots)):
+        found.append(_load(f"up to {len(pairs)} at once", seed + 1000 + place, pairs, len(pairs)))
     for size in (size for size in BESIDE if size < slots):
         # One client more asks for the prompts, one after the other, while the others generate.
         prompts = [(span, 1) for span in BESIDE_SPANS if span + size <= budget]
@@ -121,15 +122,19 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
     return found
 
 
-def staircase(slots: int) -> list[tuple[int, int]]:
+def staircases(slots: int) -> list[list[tuple[int, int]]]:
     """Lengths of sequences that begin together and end one after the other, so that every number
-    of them generates for a few ticks."""
+    of them generates for a few ticks. Several, so that no number has long contexts only."""
     sizes = [size for size in SIZES if size <= slots]
-    pairs: list[tuple[int, int]] = []
-    for place, size in enumerate(sizes):
-        ticks = SIZE_TICKS * (len(sizes) - place) + 1
-        pairs += [(SHORT, ticks)] * (size - len(pairs))
-    return pairs
+    found = []
+    for first in range(0, len(sizes), STAIRS):
+        pairs: list[tuple[int, int]] = []
+        stairs = sizes[first : first + STAIRS]
+        for place, size in enumerate(stairs):
+            ticks = SIZE_TICKS * (len(stairs) - place) + 1
+            pairs += [(SHORT, ticks)] * (size - len(pairs))
+        found.append(pairs)
+    return found
 
 
 def _load(name: str, seed: int, pairs: list[tuple[int, int]], clients: int) -> Workload:

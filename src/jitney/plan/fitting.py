@@ -1,13 +1,14 @@
 """Fits a `Cost` to measured ticks: least squares of relative errors, with no term below zero.
 
-The curves become linear terms: a size between two knots counts for both, in proportion. So one fit
-finds all curves and all other terms together. Ticks far from the fit count less, because something
+A curve is a sum of rises from knot to knot, which are linear terms. So one fit finds all curves and
+all other terms together, and no curve falls. Ticks far from the fit count less, because something
 else disturbed them. The knots are sizes that were measured.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from jitney.records import TickRecord
 Array = NDArray[np.float64]
 
 DECODE_KNOTS = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-CONTEXT_KNOTS = (64, 128, 256, 512, 1024, 2048)
+CONTEXT_KNOTS = (256, 1024, 2048)
 SPAN_KNOTS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048)
 NEAR = 0.1
 """Ticks this far from the fit, as a share, count fully; those beyond it less and less."""
@@ -112,7 +113,8 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
     found = _solve(rows, seconds)
     terms = iter(found.tolist())
     curves = {
-        name: tuple((size, float(next(terms))) for size in sizes) for name, sizes in knots.items()
+        name: tuple(zip(sizes, accumulate(islice(terms, len(sizes))), strict=True))
+        for name, sizes in knots.items()
     }
     prompt_s, first_s, prompt_context_s = terms
     host_s, host_sequence_s = _fit_host(ticks)
@@ -157,29 +159,29 @@ def _knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
 
 
 def _row(shape: BatchShape, knots: dict[str, tuple[int, ...]]) -> list[float]:
-    row = _hats(shape.decodes, knots["decodes"])
-    row += _hats(0 if shape.decodes else shape.span_tokens, knots["spans_alone"])
-    row += _hats(shape.span_tokens if shape.decodes else 0, knots["spans_beside"])
-    contexts = [_hats(each, knots["contexts"]) for each in shape.contexts]
+    row = _rises(shape.decodes, knots["decodes"])
+    row += _rises(0 if shape.decodes else shape.span_tokens, knots["spans_alone"])
+    row += _rises(shape.span_tokens if shape.decodes else 0, knots["spans_beside"])
+    contexts = [_rises(each, knots["contexts"]) for each in shape.contexts]
     row += [sum(parts) for parts in zip(*contexts, strict=True)] or [0.0] * len(knots["contexts"])
     # The shortest context is part of the time of a decode.
     row[-len(knots["contexts"])] = 0.0
     return [*row, shape.prompts, shape.firsts, shape.pairs]
 
 
-def _hats(size: int, knots: tuple[int, ...]) -> list[float]:
-    """The weights of the knots for this size; all are 0 for nothing."""
-    weights = [0.0] * len(knots)
+def _rises(size: int, knots: tuple[int, ...]) -> list[float]:
+    """How much of the first value, and of each rise from knot to knot, this size has.
+
+    As no rise is below zero, more never takes less time. All are 0 for nothing.
+    """
     if size == 0:
-        return weights
-    if len(knots) == 1:
-        return [1.0]
-    at = 0
-    while at < len(knots) - 2 and knots[at + 1] < size:
-        at += 1
-    share = (size - knots[at]) / (knots[at + 1] - knots[at])
-    weights[at], weights[at + 1] = 1.0 - share, share
-    return weights
+        return [0.0] * len(knots)
+    parts = [1.0]
+    for low, high in pairwise(knots):
+        part = (size - low) / (high - low)
+        # Beyond the ends it goes on as between the nearest knots.
+        parts.append(part if high == knots[-1] and part > 0 else min(1.0, max(0.0, part)))
+    return parts
 
 
 def _solve(rows: Array, seconds: Array) -> Array:

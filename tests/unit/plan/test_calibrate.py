@@ -8,15 +8,19 @@ from jitney.config import Settings
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Mix
 from jitney.errors import ConfigError
-from jitney.plan.calibrate import SIZE_TICKS, calibrate, measuring_settings, staircase, workloads
+from jitney.plan.calibrate import SIZE_TICKS, calibrate, measuring_settings, staircases, workloads
 from jitney.plan.tick_cost import TickCost
 
 
-def test_the_staircase_has_every_number_of_sequences_for_a_few_ticks() -> None:
-    lengths = sorted(completion for _, completion in staircase(4))
-    assert lengths == [SIZE_TICKS * stage + 1 for stage in (1, 2, 3, 4)]
-    assert len(staircase(64)) == 64
-    assert len({completion for _, completion in staircase(64)}) == 36
+def test_staircases_have_every_number_of_sequences_for_a_few_ticks() -> None:
+    (only,) = staircases(4)
+    assert sorted(ticks for _, ticks in only) == [SIZE_TICKS * stage + 1 for stage in (1, 2, 3, 4)]
+    assert [len(each) for each in staircases(32)] == [8, 16, 24, 32]
+    sizes = []
+    for pairs in staircases(32):
+        lengths = sorted(ticks for _, ticks in pairs)
+        sizes += [sum(each >= length for each in lengths) for length in sorted(set(lengths))]
+    assert sorted(sizes) == list(range(1, 33))
 
 
 @pytest.mark.parametrize(("slots", "budget", "length_max"), [(32, 2048, 2048), (2, 64, 100)])
