@@ -37,6 +37,7 @@ def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
         ("serve",),
         ("chat",),
         ("demo",),
+        ("plan",),
         ("config", "show"),
     }
 
