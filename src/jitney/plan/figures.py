@@ -29,12 +29,6 @@ class Figures:
     tpot_p95_ms: float
     mean_batch: float
 
-    @property
-    def goodput_per_s(self) -> float:
-        """Requests per second that ended within the limits."""
-        completed = self.count - self.failed
-        return self.per_s * self.share * self.count / completed if completed else 0.0
-
 
 def figures_of(
     requests: Sequence[RequestTimes], duration_s: float, limits: Limits, mean_batch: float

@@ -60,5 +60,3 @@ def test_changes_stand_side_by_side() -> None:
 def test_refused_requests_are_said() -> None:
     result = replayed(make_cost(), "day", {}, [("present", 1, figures(100.0, failed=4))])
     assert any(each.startswith("4 of 10 requests were refused") for each in result.notes)
-    assert figures(1.0, failed=5).goodput_per_s == 2.0
-    assert figures(1.0, failed=10).goodput_per_s == 0.0
