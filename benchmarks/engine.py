@@ -1,4 +1,4 @@
-"""What the engine is worth: `make bench`, or `python -m benchmarks [SECTION ...]`.
+"""What the engine is worth: `python -m benchmarks [SECTION ...]`.
 
 Generating reads every weight once per forward pass, whoever is in the batch; prompts are bound
 by arithmetic. So sixteen sequences in one pass cost little more than one, until arithmetic

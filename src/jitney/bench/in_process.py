@@ -1,6 +1,8 @@
 """Runs workloads on an engine in this process, with any settings.
 
 The token times come from the records of the engine, so measuring costs no streaming.
+
+Tests: tests/unit/bench/test_strategies.py.
 """
 
 import asyncio

@@ -7,6 +7,8 @@ ticks in which everybody generates count.
     pack      the backend's work outside the pass: inputs, and the choice of tokens
     apply     take over the outcome
     rest      text, deltas, stop strings, records, statistics
+
+Tests: tests/unit/bench/test_strategies.py.
 """
 
 import statistics

@@ -1,4 +1,7 @@
-"""Pictures of results, as PNG and SVG. matplotlib is loaded only when something is drawn."""
+"""Pictures of results, as PNG and SVG. matplotlib is loaded only when something is drawn.
+
+Tests: tests/e2e/test_bench.py.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,8 @@
 """Results for people and programs: a table, a JSON file, and one JSON line at the end.
 
 Every result names the machine, the versions, the commit and the seed, so that it can be repeated.
+
+Tests: tests/e2e/test_bench.py.
 """
 
 import json

@@ -2,6 +2,8 @@
 
 So many clients each ask again as soon as they have their answer. Only ticks without prefill and
 with exactly that many sequences count, so a figure is the decode rate of a batch of that size.
+
+Tests: tests/unit/bench/test_strategies.py.
 """
 
 import statistics

@@ -1,4 +1,7 @@
-"""`jitney bench serve`: load on a running server, with the words of `vllm bench serve`."""
+"""`jitney bench serve`: load on a running server, with the words of `vllm bench serve`.
+
+Tests: tests/e2e/test_bench.py.
+"""
 
 import asyncio
 import time

@@ -28,11 +28,19 @@ from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError, SetupError
 
+RUNS_MAX = 1000
+PROMPTS_MAX = 1_000_000
+LENGTH_MAX = 1_000_000
+RATE_MIN = 1e-6
 EXTRA = "pip install 'jitney[bench]'"
 
 
 def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     """Run `jitney bench strategies`."""
+    _check("--runs", options.runs, 1, RUNS_MAX)
+    _check("--num-prompts", options.num_prompts, 1, PROMPTS_MAX)
+    if options.request_rate is not None:
+        _check("--request-rate", options.request_rate, RATE_MIN, math.inf)
     settings = resolved.settings
     slots = settings.max_num_seqs
     per_s = options.request_rate or strategies.fitting_rate(settings, options.seed, say)
@@ -43,10 +51,13 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
 
 def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
     """Run `jitney bench scaling`."""
-    settings = resolved.settings
+    _check("--runs", options.runs, 1, RUNS_MAX)
+    sizes = _counts("--sizes", options.sizes)
+    if len(sizes) < 2:
+        raise ConfigError(f"--sizes {options.sizes} is one size, and a line needs two; add one.")
     result = scaling.measure(
-        settings,
-        sizes=_counts("--sizes", options.sizes),
+        resolved.settings,
+        sizes=sizes,
         runs=options.runs,
         seed=options.seed,
         say=say,
@@ -64,6 +75,8 @@ def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
 
 def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     """Run `jitney bench compare`."""
+    _check("--runs", options.runs, 1, RUNS_MAX)
+    clients = _counts("--clients", options.clients)
     _need("httpx")
     # Loaded only here: they need a package of the extra.
     from jitney.bench.compare import Comparison, model_of
@@ -72,14 +85,18 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     comparison = Comparison(
         settings, model_of(settings), runs=options.runs, seed=options.seed, say=say
     )
-    result = comparison.run(_counts("--clients", options.clients))
+    result = comparison.run(clients)
     finish(result, options.seed, options.output)
 
 
 def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
     """Run `jitney bench serve`."""
     del resolved
+    workload = _workload(options)
+    percentiles = _percentiles(options.metric_percentiles)
+    goodput = read_goodput(options.goodput)
     _need("httpx")
+    # Loaded only here: they need a package of the extra.
     from jitney.bench import serve_load
     from jitney.bench.http_target import HttpTarget, served_model
     from jitney.bench.timing import RequestTimes
@@ -92,9 +109,6 @@ def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
         api_key=options.api_key,
         ignores_eos=options.ignore_eos,
     )
-    workload = _workload(options)
-    percentiles = _percentiles(options.metric_percentiles)
-    goodput = read_goodput(options.goodput)
     with _bar() as bar:
         task = bar.add_task("requests", total=len(workload.jobs))
 
@@ -113,6 +127,16 @@ def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
 
 
 def _workload(options: ServeLoadOptions) -> Workload:
+    """The load that the options describe. Raises ConfigError."""
+    _check("--num-prompts", options.num_prompts, 1, PROMPTS_MAX)
+    _check("--input-len", options.input_len, 1, LENGTH_MAX)
+    _check("--output-len", options.output_len, 1, LENGTH_MAX)
+    _check("--random-prefix-len", options.prefix_len, 0, LENGTH_MAX)
+    _check("--random-range-ratio", options.range_ratio, 0, 1)
+    _check("--request-rate", options.request_rate, RATE_MIN, math.inf)
+    _check("--burstiness", options.burstiness, RATE_MIN, 1e6)
+    if options.max_concurrency is not None:
+        _check("--max-concurrency", options.max_concurrency, 1, PROMPTS_MAX)
     if options.dataset_path is not None:
         return read_trace(options.dataset_path, seed=options.seed)
     lengths = RandomLengths(
@@ -159,6 +183,13 @@ def _bar() -> Progress:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+def _check(flag: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside of its range. Raises ConfigError."""
+    # Written so that NaN is refused too.
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} is {value:g}; expected a number from {low:g} to {high:g}.")
 
 
 def _counts(flag: str, text: str) -> tuple[int, ...]:

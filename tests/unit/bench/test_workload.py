@@ -1,5 +1,6 @@
 """Workloads are seeded, and traces are read or refused with the line."""
 
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_text_has_one_word_for_each_token() -> None:
 @pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0])
 def test_arrivals_have_their_rate_and_burstiness(burstiness: float) -> None:
     times = arrival_times(20_001, 10.0, burstiness=burstiness, seed=1)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert times[0] == 0.0
     assert statistics.fmean(gaps) == pytest.approx(0.1, rel=0.05)
     # A gamma distribution of shape k has a squared coefficient of variation of 1 / k.

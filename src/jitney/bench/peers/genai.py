@@ -3,6 +3,8 @@
 It gets what makes it fastest on this work: prompts in spans that share a pass with decodes, no
 cache of prefixes, and the engine's threads and number formats. Requests are handed in as tokens,
 and every step is a call into the library, as it is within its own `generate`.
+
+Tests: tests/unit/bench/test_peers.py.
 """
 
 import tempfile

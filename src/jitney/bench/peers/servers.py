@@ -2,6 +2,8 @@
 
 Each is given what makes it fastest on this work, as far as its documentation tells: as many slots
 as clients, the cores that we use, no cache of prefixes. llama-server's settings are searched.
+
+Tests: tests/unit/bench/test_compare.py.
 """
 
 import itertools

@@ -1,6 +1,8 @@
 """`python -m jitney.bench.peers.xllamacpp_server MODEL PORT SLOTS CONTEXT THREADS FLASH UBATCH`.
 
 llama-server as the wheel `xllamacpp` brings it. Serves until it is stopped.
+
+Tests: tests/unit/bench/test_peers.py.
 """
 
 import signal

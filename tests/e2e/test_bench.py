@@ -1,0 +1,104 @@
+"""`jitney bench` as people run it, with the fake backend and against a real server."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server.harness import World, running
+
+WAIT_S = 240
+
+
+def bench(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}
+    command = [sys.executable, "-m", "jitney", "bench", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_S, check=False, env=kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("strategies", ("--num-prompts", "8", "--runs", "1", "--max-num-seqs", "4")),
+        ("scaling", ("--sizes", "1,4", "--runs", "1")),
+        ("overhead", ("--sizes", "1,4")),
+    ],
+)
+def test_it_prints_a_table_writes_json_and_draws(
+    name: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = bench(name, "--backend", "fake", *words, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "\t" in lines[0]
+    found = json.loads(lines[-1])
+    assert found["benchmark"] == name
+    assert {"machine", "versions", "commit", "seed", "at"} <= set(found)
+    assert json.loads((tmp_path / "out" / f"{name}.json").read_text()) == found
+    if find_spec("matplotlib"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / "out" / f"{name}.svg").read_text()
+    else:
+        assert "matplotlib is not installed" in done.stderr
+
+
+def test_load_on_a_server_is_counted_as_the_server_counts_it() -> None:
+    with running(World()) as server:
+        done = bench(
+            *("serve", "--base-url", server.url, "--num-prompts", "12", "--input-len", "16"),
+            *("--output-len", "6", "--request-rate", "100", "--goodput", "e2el:60000"),
+            *("--metric-percentiles", "50,90"),
+        )
+        stats = server.service.engine.stats()
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["completed"] == 12
+    assert found["failed"] == 0
+    assert found["total_output_tokens"] == 12 * 6 == stats.completion_tokens
+    assert found["total_input_tokens"] == stats.prompt_tokens
+    assert found["request_goodput"] == pytest.approx(found["request_throughput"])
+    assert found["p90_ttft_ms"] >= found["p50_ttft_ms"] > 0
+
+
+def test_chats_and_a_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "day.jsonl"
+    line = {"timestamp": 5, "input_length": 4, "output_length": 3}
+    trace.write_text((json.dumps(line) + "\n") * 5)
+    with running(World()) as server:
+        done = bench(
+            *("serve", "--base-url", server.url, "--endpoint", "/v1/chat/completions"),
+            *("--dataset-path", trace, "--max-concurrency", "2"),
+        )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["completed"], found["total_output_tokens"]) == (5, 15)
+    assert found["max_concurrent_requests"] <= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("serve", "--base-url", "http://127.0.0.1:9"), "is a server running there"),
+        (("serve", "--base-url", "ftp://x"), "expected an address"),
+        (("serve", "--base-url", "http://127.0.0.1:9", "--goodput", "ttft"), "METRIC:MS"),
+        (("serve", "--dataset-path", "none.jsonl"), "cannot be read"),
+        (("serve", "--request-rate", "0"), "--request-rate"),
+        (("serve", "--metric-percentiles", "101"), "--metric-percentiles"),
+        (("scaling", "--backend", "fake", "--sizes", "0,2"), "--sizes"),
+        (("scaling", "--backend", "fake", "--sizes", "4"), "--sizes"),
+        (("compare", "--clients", "many"), "--clients"),
+        (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
+        (("strategies", "--backend", "fake", "--num-prompts", "0"), "--num-prompts"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(words: tuple[str, ...], sentence: str) -> None:
+    done = bench(*words)
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
