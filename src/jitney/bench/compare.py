@@ -6,6 +6,7 @@ mean over theirs, so what drifts on a shared machine cancels out. Every other ru
 """
 
 import asyncio
+import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -160,13 +161,14 @@ class Comparison:
         if not find_spec("openvino_genai"):
             return []
         # Loaded only where it is installed.
-        from jitney.bench.peers.genai import BATCH_TOKENS, GenAi
-
+        genai = importlib.import_module("jitney.bench.peers.genai")
         found = []
-        for tokens in BATCH_TOKENS:
+        for tokens in genai.BATCH_TOKENS:
             name = f"OpenVINO GenAI ({tokens} tokens a pass)"
             try:
-                found.append(Contender(name, GenAi(self._model, count, tokens).rate, IN_PROCESS))
+                found.append(
+                    Contender(name, genai.GenAi(self._model, count, tokens).rate, IN_PROCESS)
+                )
             except RuntimeError as error:
                 self._say(f"{name} is left out: {str(error).splitlines()[0]}")
         return found

@@ -1,15 +1,14 @@
-"""Pictures of results, as PNG and SVG. matplotlib is loaded only when something is drawn.
+"""Pictures of results, as PNG and SVG. Needs matplotlib; loaded only to draw.
 
 Tests: tests/e2e/test_bench.py.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any  # Any: results are JSON values
+from typing import Any  # Any: results are JSON values
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLOURS = {
     "sequential": "#9a9a9a",
@@ -24,13 +23,6 @@ SIZE = (9.0, 4.0)
 DPI = 140
 
 
-def is_possible() -> bool:
-    """Whether matplotlib is installed."""
-    from importlib.util import find_spec
-
-    return find_spec("matplotlib") is not None
-
-
 def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw the result of a benchmark into files NAME.png and NAME.svg; which were written."""
     painter = PAINTERS.get(content["benchmark"])
@@ -43,9 +35,7 @@ def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
     return paths
 
 
-def _figure(columns: int, title: str) -> "tuple[Figure, list[Axes]]":
-    from matplotlib.figure import Figure
-
+def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=SIZE, layout="constrained")
     figure.suptitle(title, fontsize=11)
     axes = list(figure.subplots(1, columns, squeeze=False)[0])
@@ -64,7 +54,7 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _strategies(content: Mapping[str, Any]) -> "Figure":
+def _strategies(content: Mapping[str, Any]) -> Figure:
     """p95 latency and throughput of each strategy, workload by workload."""
     title = f"One workload, six ways of batching, {_machine(content)}"
     figure, (latency, rate) = _figure(2, title)
@@ -86,7 +76,7 @@ def _strategies(content: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-def _scaling(content: Mapping[str, Any]) -> "Figure":
+def _scaling(content: Mapping[str, Any]) -> Figure:
     """Throughput against batch size, and the fit."""
     figure, (rate, tick) = _figure(2, f"Batch size, {_machine(content)}")
     sizes = [int(size) for size in content["tokens_per_s"]]
@@ -115,7 +105,7 @@ def _scaling(content: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-def _overhead(content: Mapping[str, Any]) -> "Figure":
+def _overhead(content: Mapping[str, Any]) -> Figure:
     """The parts of a tick, stacked, as a share."""
     figure, (axes,) = _figure(1, f"Where a tick spends its time, {_machine(content)}")
     sizes = list(content["seconds"])
@@ -133,7 +123,7 @@ def _overhead(content: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-def _compare(content: Mapping[str, Any]) -> "Figure":
+def _compare(content: Mapping[str, Any]) -> Figure:
     """Tokens per second of everybody, by the number of clients."""
     figure, (axes,) = _figure(1, f"Tokens per second, {_machine(content)}")
     rates = content["tokens_per_s"]

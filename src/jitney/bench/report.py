@@ -6,7 +6,6 @@ Tests: tests/e2e/test_bench.py.
 """
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.backends.machine.processor import read_processor
 from jitney.models.files import disk_errors
 
 PACKAGES = (
@@ -41,12 +41,11 @@ class Result:
 
 
 def machine() -> dict[str, object]:
-    """The processor, the cores that we may use, memory, system and Python."""
+    """The processor, the cores that we may use, system and Python."""
     return {
-        "processor": _processor(),
+        "processor": read_processor().name,
         "architecture": platform.machine(),
         "cores": usable_cores(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
     }
@@ -118,12 +117,3 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     if len(ordered) == 1:
         return f"{middle:,.{digits}f}"
     return f"{middle:,.{digits}f} ({ordered[0]:,.{digits}f} to {ordered[-1]:,.{digits}f})"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

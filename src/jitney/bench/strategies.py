@@ -19,7 +19,6 @@ from jitney.config import Settings
 from jitney.core.scheduler_settings import Strategy
 
 WINDOW_MS = 50.0
-SLOTS_MAX = 1024
 LOAD_SHARE = 0.9
 """The Poisson stream brings this much of what the machine can do: queues form, and end."""
 

@@ -40,7 +40,6 @@ class StrategiesOptions:
         "possible here.",
     )
     runs: int = RUNS
-    seed: int = SEED
     output: Path | None = FOLDER
 
 
@@ -56,7 +55,6 @@ class ScalingOptions:
         LOAD, "Batch sizes, with commas. Default: 1 to 64.", "1,2,4,8,16,32,64", metavar="N,..."
     )
     runs: int = RUNS
-    seed: int = SEED
     output: Path | None = FOLDER
 
 
@@ -70,7 +68,6 @@ class OverheadOptions:
     sizes: str = option(
         LOAD, "Batch sizes, with commas. Default: 1,16,64.", "1,16,64", metavar="N,..."
     )
-    seed: int = SEED
     output: Path | None = FOLDER
 
 
@@ -87,7 +84,6 @@ class CompareOptions:
         LOAD, "Clients at once, with commas. Default: 1,4,16,64.", "1,4,16,64", metavar="N,..."
     )
     runs: int = RUNS
-    seed: int = SEED
     output: Path | None = FOLDER
 
 
@@ -191,14 +187,14 @@ BENCH_VERBS = (
     ),
     Verb(
         path=("bench", "compare"),
-        module="bench",
+        module="bench_http",
         call="run_compare",
         options=CompareOptions,
         examples=("jitney bench compare --clients 1,16 -o results",),
     ),
     Verb(
         path=("bench", "serve"),
-        module="bench",
+        module="bench_http",
         call="run_serve",
         options=ServeLoadOptions,
         examples=(

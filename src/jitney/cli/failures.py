@@ -58,6 +58,12 @@ def report(error: BaseException, *, debug: bool) -> int:
         case MemoryError():
             say("There is not enough memory; lower --kv-tokens, or take a smaller model.")
             code = FAILED
+        case ModuleNotFoundError() if error.name:
+            say(
+                f"This command needs the package {error.name}, which is not installed; install "
+                "jitney with its extra: 'jitney[server]' to serve, 'jitney[bench]' to measure."
+            )
+            code = FAILED
         case OSError() if error.strerror:
             named = f"{error.filename}: " if error.filename else ""
             say(f"{named}{error.strerror}.")

@@ -33,7 +33,8 @@ def test_clients_ask_again_until_all_jobs_are_done() -> None:
 
 
 def test_an_open_loop_sends_all_and_reports_each_end() -> None:
-    target, ended = Target(), []
+    target = Target()
+    ended: list[RequestTimes] = []
     load = mixed(20, seed=0)
     results = asyncio.run(drive(load, target.ask, ended=ended.append))
     assert target.numbers == list(range(20))

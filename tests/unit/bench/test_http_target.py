@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -22,8 +23,8 @@ USAGE = event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens":
 DONE = b"data: [DONE]\n\n"
 
 
-def ask(pieces: list[bytes], status: int = 200, **options: object) -> RequestTimes:
-    async def body() -> "asyncio.StreamReader":
+def ask(pieces: list[bytes], status: int = 200) -> RequestTimes:
+    async def body() -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
 
@@ -31,7 +32,7 @@ def ask(pieces: list[bytes], status: int = 200, **options: object) -> RequestTim
         return httpx.Response(status, content=body())
 
     async def run() -> RequestTimes:
-        target = HttpTarget(base_url="http://x/", model="m", seed=1, **options)
+        target = HttpTarget(base_url="http://x/", model="m", seed=1)
         async with httpx.AsyncClient(transport=httpx.MockTransport(reply)) as client:
             return await target.ask(client, JOB)
 

@@ -12,6 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
@@ -30,9 +34,6 @@ class GenAi:
     """The pipeline with room for so many sequences, and so many tokens in a pass."""
 
     def __init__(self, model: Path, max_num_seqs: int, max_num_batched_tokens: int) -> None:
-        import openvino_genai as genai
-
-        self._library = genai
         dtypes = families.dtypes("auto", "auto", usable_cores())
         limits = genai.SchedulerConfig()
         limits.cache_size = CACHE_GB
@@ -67,10 +68,7 @@ class GenAi:
         return sum(job.completion_count for job in workload.jobs) / seconds
 
     def _add(self, job: Job, seed: int) -> Handle:
-        import numpy as np
-        import openvino as ov
-
-        config = self._library.GenerationConfig()
+        config = genai.GenerationConfig()
         config.max_new_tokens = job.completion_count
         config.do_sample = False
         config.ignore_eos = True
@@ -80,9 +78,9 @@ class GenAi:
 
     def _is_answered(self, job: Job, handle: Handle) -> bool:
         status = handle.get_status()
-        if status == self._library.GenerationStatus.RUNNING:
+        if status == genai.GenerationStatus.RUNNING:
             return False
         count = sum(len(output.generated_ids) for output in handle.read_all())
-        if status != self._library.GenerationStatus.FINISHED or count != job.completion_count:
+        if status != genai.GenerationStatus.FINISHED or count != job.completion_count:
             raise RuntimeError(f"OpenVINO GenAI made {count} tokens and ended with {status}")
         return True

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+from jitney.config import environment
 from jitney.errors import SetupError
 
 HOST = "127.0.0.1"
@@ -35,7 +36,7 @@ def free_port() -> int:
 
 @contextmanager
 def running_server(
-    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+    command: Sequence[str], port: int, variables: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Start a server, wait until it lists its models, and stop it at the end; its address.
 
@@ -48,7 +49,7 @@ def running_server(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **(environment or {})},
+            env={**environment(), **(variables or {})},
             start_new_session=True,
         )
         try:
@@ -63,7 +64,7 @@ def running_server(
 
 def python_module(name: str, *arguments: str) -> list[str]:
     """The command that runs a module with this interpreter."""
-    return [sys.executable, "-m", name, *arguments]
+    return [sys.executable, "-P", "-m", name, *arguments]
 
 
 def _is_up(process: subprocess.Popen[bytes], address: str) -> bool:

@@ -7,9 +7,7 @@ Tests: tests/unit/bench/test_compare.py.
 """
 
 import itertools
-import os
 import shutil
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,6 +15,7 @@ from pathlib import Path
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.bench.peers.server_process import HOST, python_module
+from jitney.config import environment
 
 FLASH = ("on", "off")
 UBATCH = (512, 2048)
@@ -126,8 +125,8 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
             ServerPlan(
                 name="vLLM",
                 command=(
-                    *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-                    *("--model", str(model), "--host", HOST, "--port", "PORT"),
+                    *python_module("vllm.entrypoints.openai.api_server", "--model", str(model)),
+                    *("--host", HOST, "--port", "PORT"),
                     *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
                     "--no-enable-prefix-caching",
                 ),
@@ -139,5 +138,5 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
 
 def compiled_llama_server() -> Path | None:
     """llama-server of this machine: named by JITNEY_LLAMA_SERVER, or on the PATH."""
-    found = os.environ.get("JITNEY_LLAMA_SERVER") or shutil.which("llama-server")
+    found = environment().get("JITNEY_LLAMA_SERVER") or shutil.which("llama-server")
     return None if found is None else Path(found)

@@ -8,11 +8,11 @@ Tests: tests/unit/bench/test_peers.py.
 import signal
 import sys
 
+from xllamacpp import CommonParams, Server, llama_flash_attn_type
+
 
 def main(words: list[str]) -> None:
     """Serve on this port of the machine."""
-    from xllamacpp import CommonParams, Server, llama_flash_attn_type
-
     model, port, slots, context, threads, flash, ubatch = words
     params = CommonParams()
     params.model.path = model

@@ -1,0 +1,63 @@
+"""What the commands of `jitney bench` share: checks of numbers, and how a result is given out.
+
+Progress goes to standard error; tables and the last line, which is JSON, to standard output.
+
+Tests: tests/e2e/test_bench.py.
+"""
+
+import importlib
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from jitney.bench.report import Result, document, show, write_json
+from jitney.cli.failures import say
+from jitney.config import Resolved
+from jitney.errors import ConfigError
+
+RUNS_MAX = 1000
+PROMPTS_MAX = 1_000_000
+SIZES_MAX = 1024
+RATE_MIN = 1e-6
+EXTRA = "pip install 'jitney[bench]'"
+
+
+def finish(result: Result, seed: int, folder: Path | None) -> None:
+    """Show a result, write and draw it if a folder is given, and end with one JSON line."""
+    show(result)
+    content = document(result, seed)
+    if folder is not None:
+        paths = [write_json(content, folder)]
+        if find_spec("matplotlib") is None:
+            say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
+        else:
+            # It takes a second to load, and only this needs it.
+            paths += importlib.import_module("jitney.bench.plots").draw(content, folder)
+        say(f"Written: {', '.join(map(str, paths))}.")
+    sys.stdout.write(json.dumps(content) + "\n")
+
+
+def seed_of(resolved: Resolved) -> int:
+    """The seed of lengths, prompts and arrivals: the setting `seed`, or 0."""
+    return resolved.settings.seed or 0
+
+
+def check_number(flag: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside of its range. Raises ConfigError."""
+    # Written so that NaN is refused too.
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} is {value:g}; expected a number from {low:g} to {high:g}.")
+
+
+def read_counts(flag: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, each once, smallest first."""
+    try:
+        found = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        found = [0]
+    if found[0] < 1 or found[-1] > SIZES_MAX:
+        raise ConfigError(
+            f"{flag} {text} is not a list of numbers from 1 to {SIZES_MAX}; for example 1,4,16."
+        )
+    return tuple(found)
