@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget, served_model
-from jitney.bench.in_process import engine_target
+from jitney.bench.in_process import engine_target, for_bench
 from jitney.bench.peers.server_process import free_port, running_server
 from jitney.bench.peers.servers import (
     ROOM_TOKENS,
@@ -127,12 +127,7 @@ class Comparison:
         """Jitney as a server and in process."""
         backend = self._settings.backend
         flags = () if backend == "auto" else ("--backend", backend)
-        changed = replace(
-            self._settings,
-            max_num_seqs=count,
-            max_model_len=ROOM_TOKENS,
-            enable_prefix_caching=False,
-        )
+        changed = for_bench(self._settings, max_num_seqs=count, max_model_len=ROOM_TOKENS)
         target = stack.enter_context(engine_target(changed))
         self._eos_tokens = target.eos_tokens
         server = jitney_server(self._model, Room(slots=count), flags)

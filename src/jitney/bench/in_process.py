@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitney.bench.drive import drive
 from jitney.bench.timing import RequestTimes
@@ -22,6 +22,8 @@ from jitney.engine.engine import Engine
 from jitney.errors import JitneyError
 from jitney.loading.compose import assemble
 from jitney.records import Record, TickRecord
+
+LENGTH_DEFAULT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,17 @@ class EngineTarget:
     def _note(self, record: Record) -> None:
         if isinstance(record, TickRecord):
             self._ticks.append(record)
+
+
+def for_bench(settings: Settings, **changes: object) -> Settings:
+    """The settings without a cache of prefixes, and with room for sequences of a short load.
+
+    A prompt that an earlier run computed would be found in the cache. With room for the longest
+    sequences of the model, many slots do not fit the memory with cells of their own.
+    """
+    length = settings.max_model_len or LENGTH_DEFAULT
+    fixed_ones = {"enable_prefix_caching": False, "max_model_len": length}
+    return replace(settings, **(fixed_ones | changes))  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 The production tick runs on this thread, with clocks around its scheduler and its backend. Only
 ticks in which everybody generates count.
 
+    pass      the backend's part: inputs, the forward pass, and the choice of tokens
     plan      choose who runs, and make the batch
-    pack      the backend's work outside the pass: inputs, and the choice of tokens
     apply     take over the outcome
     rest      text, deltas, stop strings, records, statistics
 
@@ -13,15 +13,14 @@ Tests: tests/unit/bench/test_strategies.py.
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, cast  # Any: the proxy passes on every attribute
 
+from jitney.bench.in_process import for_bench
 from jitney.bench.report import Result
 from jitney.bench.workload import fixed
 from jitney.config import Settings
 from jitney.core.backend import Backend
-from jitney.core.batch import Outcome
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
@@ -35,7 +34,7 @@ from jitney.loading.compose import scheduler_settings
 SIZES = (1, 16, 64)
 PROMPT_COUNT = 32
 COMPLETION_COUNT = 96
-PARTS = ("plan", "pack", "apply", "rest")
+PARTS = ("plan", "apply", "rest")
 COLUMNS = ("sequences", "tick ms", "pass ms", *(f"{part} ms" for part in PARTS), "outside the pass")
 
 Say = Callable[[str], None]
@@ -44,22 +43,21 @@ Say = Callable[[str], None]
 class _Timed:
     """Passes everything on to `inner`, and adds up the seconds of some of its calls."""
 
-    def __init__(self, inner: object, names: tuple[str, ...], seconds: dict[str, float]) -> None:
+    def __init__(self, inner: object, names: Mapping[str, str], seconds: dict[str, float]) -> None:
         self._inner = inner
         self._names = names
         self._seconds = seconds
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        return self._clocked(name, found) if name in self._names else found
+        part = self._names.get(name)
+        return found if part is None else self._clocked(part, found)
 
-    def _clocked(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _clocked(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: object) -> object:
             started_at = time.perf_counter()
             result = call(*arguments)
-            self._seconds[name] += time.perf_counter() - started_at
-            if isinstance(result, Outcome):
-                self._seconds["pass"] += result.seconds
+            self._seconds[part] += time.perf_counter() - started_at
             return result
 
         return timed
@@ -86,17 +84,15 @@ def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, sa
 
 
 def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
-    changed = replace(
-        settings, max_num_seqs=size, enable_prefix_caching=False, backend_process=False
-    )
+    changed = for_bench(settings, max_num_seqs=size, backend_process=False)
     backend = load_backend(changed)
     try:
         limits = scheduler_settings(changed, backend.traits)
-        seconds = dict.fromkeys(("plan", "apply", "execute", "pass"), 0.0)
+        seconds = dict.fromkeys(("plan", "apply", "pass"), 0.0)
         core = Scheduler(limits, backend.traits, backend.vocabulary.eos_tokens)
         tick = Tick(
-            cast(Scheduler, _Timed(core, ("plan", "apply"), seconds)),
-            cast(Backend, _Timed(backend, ("execute",), seconds)),
+            cast(Scheduler, _Timed(core, {"plan": "plan", "apply": "apply"}, seconds)),
+            cast(Backend, _Timed(backend, {"execute": "pass"}, seconds)),
             SystemClock(),
             Observers(),
         )
@@ -114,8 +110,7 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
     finally:
         backend.close()
     medians = {name: statistics.median(each[name] for each in ticks) for name in ticks[0]}
-    medians["pack"] = medians.pop("execute") - medians["pass"]
-    known = sum(medians[name] for name in ("plan", "pack", "apply", "pass"))
+    known = sum(medians[name] for name in ("plan", "apply", "pass"))
     return {**medians, "rest": medians["tick"] - known}
 
 

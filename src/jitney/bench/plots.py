@@ -110,8 +110,8 @@ def _overhead(content: Mapping[str, Any]) -> Figure:
     figure, (axes,) = _figure(1, f"Where a tick spends its time, {_machine(content)}")
     sizes = list(content["seconds"])
     below = [0.0] * len(sizes)
-    parts = ("pass", "pack", "plan", "apply", "rest")
-    for part, colour in zip(parts, ("#cfd8d5", OURS, "#dd8452", "#64b5cd", "#ccb974"), strict=True):
+    parts = ("pass", "plan", "apply", "rest")
+    for part, colour in zip(parts, ("#cfd8d5", "#dd8452", "#64b5cd", "#ccb974"), strict=True):
         shares = [
             100 * content["seconds"][size][part] / content["seconds"][size]["tick"]
             for size in sizes

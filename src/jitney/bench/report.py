@@ -28,6 +28,14 @@ PACKAGES = (
 )
 
 
+ARM_PARTS = {
+    "0x41 0xd0c": "Neoverse N1",
+    "0x41 0xd40": "Neoverse V1",
+    "0x41 0xd49": "Neoverse N2",
+    "0x41 0xd4f": "Neoverse V2",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What one benchmark found. `rows` are a table; `figures` is everything, for programs."""
@@ -43,12 +51,18 @@ class Result:
 def machine() -> dict[str, object]:
     """The processor, the cores that we may use, system and Python."""
     return {
-        "processor": read_processor().name,
+        "processor": _named(read_processor().name),
         "architecture": platform.machine(),
         "cores": usable_cores(),
         "system": platform.platform(),
         "python": platform.python_version(),
     }
+
+
+def _named(processor: str) -> str:
+    """The name of the processor; ARM's say only the numbers of maker and part."""
+    maker_and_part = " ".join(processor.split()[:2])
+    return ARM_PARTS.get(maker_and_part, processor)
 
 
 def versions() -> dict[str, str]:

@@ -8,10 +8,10 @@ Tests: tests/unit/bench/test_strategies.py.
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from jitney.bench.fit import fit, saturation
-from jitney.bench.in_process import EngineRun, engine_target
+from jitney.bench.in_process import EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.workload import fixed
 from jitney.config import Settings
@@ -32,7 +32,7 @@ def measure(
 ) -> Result:
     """The decode rate of every size, so many times, sizes up and down in turn."""
     tick_s: dict[int, list[float]] = {size: [] for size in sizes}
-    changed = replace(settings, max_num_seqs=max(sizes), enable_prefix_caching=False)
+    changed = for_bench(settings, max_num_seqs=max(sizes))
     with engine_target(changed) as target:
         for number in range(runs):
             for size in sizes if number % 2 == 0 else reversed(sizes):

@@ -11,7 +11,7 @@ continuous   requests join and leave at any tick
 from collections.abc import Callable
 from dataclasses import replace
 
-from jitney.bench.in_process import EngineRun, engine_target
+from jitney.bench.in_process import EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, equal, mixed, twenty_clients
@@ -48,7 +48,7 @@ def fitting_rate(settings: Settings, seed: int, say: Say) -> float:
     """Requests per second that keep this machine busy, from a short run of the mixed lengths."""
     slots = settings.max_num_seqs
     say("a short run, to find a fitting rate")
-    with engine_target(replace(settings, enable_prefix_caching=False)) as target:
+    with engine_target(for_bench(settings)) as target:
         run = target.run(mixed(3 * slots, seed=seed, clients=2 * slots))
     return LOAD_SHARE * len(run.requests) / run.duration_s
 
@@ -76,8 +76,7 @@ def measure(
     }
     for number in range(runs):
         for name in CHANGES if number % 2 == 0 else reversed(CHANGES):
-            # A prompt that an earlier workload computed would be found in the cache.
-            changed = replace(settings, enable_prefix_caching=False, **CHANGES[name])  # type: ignore[arg-type]
+            changed = for_bench(settings, **CHANGES[name])
             with engine_target(changed) as target:
                 for load in loads:
                     say(f"run {number + 1} of {runs}, {name}, {load.name}")

@@ -83,7 +83,7 @@ def test_commands_have_their_port_and_room() -> None:
 def test_a_compiled_llama_server_is_found_by_its_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("JITNEY_LLAMA_SERVER", str(tmp_path / "llama-server"))
+    monkeypatch.setenv("LLAMA_SERVER", str(tmp_path / "llama-server"))
     plans = [
         each for each in llama_servers(Path("m.gguf"), Room(slots=4)) if "compiled" in each.name
     ]

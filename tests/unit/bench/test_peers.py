@@ -27,7 +27,7 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_llama_server_of_the_wheel(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("xllamacpp")
-    monkeypatch.delenv("JITNEY_LLAMA_SERVER", raising=False)
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
     plans = llama_servers(tiny_gguf, Room(slots=2, tokens_each=64))
     plan = next(each for each in plans if "wheel" in each.name)
     port = free_port()

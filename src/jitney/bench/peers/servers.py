@@ -137,6 +137,6 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
 
 
 def compiled_llama_server() -> Path | None:
-    """llama-server of this machine: named by JITNEY_LLAMA_SERVER, or on the PATH."""
-    found = environment().get("JITNEY_LLAMA_SERVER") or shutil.which("llama-server")
+    """llama-server of this machine: named by LLAMA_SERVER, or on the PATH."""
+    found = environment().get("LLAMA_SERVER") or shutil.which("llama-server")
     return None if found is None else Path(found)
