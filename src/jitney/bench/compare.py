@@ -6,18 +6,17 @@ mean over theirs, so what drifts on a shared machine cancels out. Every other ru
 """
 
 import asyncio
-import importlib
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget, served_model
 from jitney.bench.in_process import engine_target, for_bench
+from jitney.bench.peers.libraries import library_peers
 from jitney.bench.peers.server_process import free_port, running_server
 from jitney.bench.peers.servers import (
     ROOM_TOKENS,
@@ -30,9 +29,10 @@ from jitney.bench.peers.servers import (
 from jitney.bench.report import Result, spread
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, fixed
-from jitney.config import Settings
+from jitney.config import Resolved, Settings, known_settings
 from jitney.errors import SetupError
 from jitney.loading import ready_model
+from jitney.loading.model_source import takes_model
 
 PROMPT_COUNT = 128
 COMPLETION_COUNT = 64
@@ -41,6 +41,11 @@ ROUNDS = {1: 4, 4: 3, 16: 3, 64: 2}
 """How often each client asks: fewer rounds where more clients ask."""
 
 SEARCH_CLIENTS = 16
+REASON_CHARACTERS_MAX = 400
+NOBODY = (
+    "No other system was measured. Install one beside jitney, such as xllamacpp, openvino-genai, "
+    "vllm or transformers with torch, or name a llama-server with LLAMA_SERVER."
+)
 IN_PROCESS = "jitney"
 SERVED = "jitney serve"
 
@@ -67,13 +72,14 @@ def model_of(settings: Settings) -> Path:
 class Comparison:
     """Measures everybody on one model, at one number of clients after the other."""
 
-    def __init__(self, settings: Settings, model: Path, *, runs: int, seed: int, say: Say) -> None:
-        self._settings = settings
+    def __init__(self, resolved: Resolved, model: Path, *, runs: int, seed: int, say: Say) -> None:
+        self._resolved = resolved
         self._model = model
         self._runs = runs
         self._seed = seed
         self._say = say
         self._best: list[ServerPlan] = []
+        self._left_out: list[str] = []
         self._eos_tokens: tuple[int, ...] = ()
         self._rates: dict[str, dict[str, list[float]]] = {}
         self._ratios: dict[str, dict[str, list[float]]] = {}
@@ -85,28 +91,29 @@ class Comparison:
             with ExitStack() as stack:
                 ours = self._ours(stack, count)
                 self._measure(ours, self._peers(stack, count), count)
-        rows = tuple(
-            (
-                name,
-                str(count),
-                spread(rates[str(count)], 0),
-                spread(self._ratios[name][str(count)]) if name in self._ratios else "",
-            )
-            for count in clients
-            for name, rates in self._rates.items()
-            if str(count) in rates
-        )
+        rows = []
+        for shown in map(str, clients):
+            for name, rates in self._rates.items():
+                ratios = self._ratios.get(name, {}).get(shown)
+                if shown in rates:
+                    over = "" if ratios is None else spread(ratios)
+                    rows.append((name, shown, spread(rates[shown], 0), over))
         return Result(
             name="compare",
             title=f"{PROMPT_COUNT} tokens in, {COMPLETION_COUNT} out, median of {self._runs}",
             columns=("system", "clients", "tokens/s", "jitney over it"),
-            rows=rows,
-            notes=tuple(f"{plan.name}: {plan.settings}" for plan in self._best),
+            rows=tuple(rows),
+            notes=(
+                *(f"{plan.name}: {plan.settings}" for plan in self._best),
+                *self._left_out,
+                *(() if self._ratios else (NOBODY,)),
+            ),
             figures={
                 "runs": self._runs,
                 "tokens_per_s": self._rates,
                 "jitney_over": self._ratios,
                 "searched": {plan.name: plan.settings for plan in self._best},
+                "left_out": self._left_out,
             },
         )
 
@@ -114,29 +121,46 @@ class Comparison:
         """The fastest settings of llama-server, for each build of it, by a short trial."""
         found: dict[str, tuple[float, ServerPlan]] = {}
         for plan in llama_servers(self._model, Room(slots=SEARCH_CLIENTS)):
-            with ExitStack() as stack:
-                rate = _server_rate(stack, plan)
-                rate(_load(SEARCH_CLIENTS, 1, self._seed + 98))
-                speed = rate(_load(SEARCH_CLIENTS, 2, self._seed + 99))
+            try:
+                with ExitStack() as stack:
+                    rate = _server_rate(stack, plan)
+                    rate(_load(SEARCH_CLIENTS, 1, self._seed + 98))
+                    speed = rate(_load(SEARCH_CLIENTS, 2, self._seed + 99))
+            except Exception as error:  # a foreign system may fail in any way
+                self._leave_out(f"{plan.name} ({plan.settings})", error)
+                continue
             self._say(f"{plan.name}, {plan.settings}: {speed:.0f} tokens/s")
             if plan.name not in found or speed > found[plan.name][0]:
                 found[plan.name] = (speed, plan)
         return [plan for _, plan in found.values()]
 
     def _ours(self, stack: ExitStack, count: int) -> dict[str, Rate]:
-        """Jitney as a server and in process."""
-        backend = self._settings.backend
-        flags = () if backend == "auto" else ("--backend", backend)
-        changed = for_bench(self._settings, max_num_seqs=count, max_model_len=ROOM_TOKENS)
+        """Jitney as a server and in process, both with the user's settings."""
+        settings = self._resolved.settings
+        changes: dict[str, object] = {"max_num_seqs": count, "max_model_len": ROOM_TOKENS}
+        changed = for_bench(settings, **changes)
         target = stack.enter_context(engine_target(changed))
         self._eos_tokens = target.eos_tokens
-        server = jitney_server(self._model, Room(slots=count), flags)
+        model = self._model if takes_model(settings) else None
+        server = jitney_server(model, self._given(changed))
 
         def in_process(load: Workload) -> float:
             run = target.run(load)
+            if run.failures:
+                raise SetupError(f"jitney failed a request: {run.failures[0]}")
             return float(str(summary(run.requests, run.duration_s)["output_throughput"]))
 
         return {SERVED: _server_rate(stack, server), IN_PROCESS: in_process}
+
+    def _given(self, changed: Settings) -> dict[str, object]:
+        """What our server must be told: what the user gave, and what is not the default."""
+        given = self._resolved.given()
+        values = {each.name: getattr(changed, each.name) for each in known_settings()}
+        return {
+            each.name: values[each.name]
+            for each in known_settings()
+            if each.name != "model" and (each.name in given or values[each.name] != each.default)
+        }
 
     def _peers(self, stack: ExitStack, count: int) -> list[Contender]:
         """The peers that start, with the settings that were found best."""
@@ -148,42 +172,65 @@ class Comparison:
         for plan in plans + other_servers(self._model, room, self._eos_tokens):
             try:
                 peers.append(Contender(plan.name, _server_rate(stack, plan), SERVED))
-            except SetupError as error:
-                self._say(f"{plan.name} is left out: {error}")
-        return peers + self._libraries(count)
-
-    def _libraries(self, count: int) -> list[Contender]:
-        if not find_spec("openvino_genai"):
-            return []
-        # Loaded only where it is installed.
-        genai = importlib.import_module("jitney.bench.peers.genai")
-        found = []
-        for tokens in genai.BATCH_TOKENS:
-            name = f"OpenVINO GenAI ({tokens} tokens a pass)"
+            except Exception as error:  # a foreign system may fail in any way
+                self._leave_out(f"{plan.name} at {count}", error)
+        for name, load in library_peers(self._model, count):
             try:
-                found.append(
-                    Contender(name, genai.GenAi(self._model, count, tokens).rate, IN_PROCESS)
-                )
-            except RuntimeError as error:
-                self._say(f"{name} is left out: {str(error).splitlines()[0]}")
-        return found
+                peers.append(Contender(name, load(), IN_PROCESS))
+            except Exception as error:  # as above
+                self._leave_out(f"{name} at {count}", error)
+        return peers
 
     def _measure(self, ours: dict[str, Rate], peers: list[Contender], count: int) -> None:
-        for rate in (*ours.values(), *(peer.rate for peer in peers)):
+        for rate in ours.values():
             rate(_load(count, 1, self._seed + 97))
+        left = [peer for peer in peers if self._is_warm(peer, count)]
         for number in range(self._runs):
             load = _load(count, ROUNDS.get(count, 2), self._seed + number)
-            for peer in peers if number % 2 == 0 else reversed(peers):
-                our_rate = ours[peer.counterpart]
-                before = self._note(peer.counterpart, count, our_rate(load))
-                theirs = self._note(peer.name, count, peer.rate(load))
-                after = self._note(peer.counterpart, count, our_rate(load))
-                ratio = statistics.fmean((before, after)) / theirs
-                self._ratios.setdefault(peer.name, {}).setdefault(str(count), []).append(ratio)
-                self._say(
-                    f"{count} at once, run {number + 1}: {peer.counterpart} {before:.0f} and "
-                    f"{after:.0f}, {peer.name} {theirs:.0f}, ratio {ratio:.2f}"
-                )
+            for peer in list(left if number % 2 == 0 else reversed(left)):
+                if not self._measure_pair(ours[peer.counterpart], peer, load, number):
+                    left.remove(peer)
+            # Ours is measured also where nobody is there to be compared with it.
+            compared = {peer.counterpart for peer in left}
+            for name in ours:
+                if name not in compared:
+                    self._note(name, count, ours[name](load))
+
+    def _is_warm(self, peer: Contender, count: int) -> bool:
+        """Run a short load; false if the peer cannot, and then it is left out."""
+        try:
+            peer.rate(_load(count, 1, self._seed + 97))
+        except Exception as error:  # a foreign system may fail in any way
+            self._leave_out(f"{peer.name} at {count}", error)
+            return False
+        return True
+
+    def _measure_pair(self, our_rate: Rate, peer: Contender, load: Workload, number: int) -> bool:
+        """Ours before and after theirs; false if the peer fails, and then it is left out."""
+        count = load.clients or 1
+        before = self._note(peer.counterpart, count, our_rate(load))
+        try:
+            theirs = peer.rate(load)
+            if theirs <= 0:
+                raise SetupError("it made no tokens")
+        except Exception as error:  # a foreign system may fail in any way
+            self._leave_out(f"{peer.name} at {count}, from run {number + 1} on", error)
+            return False
+        self._note(peer.name, count, theirs)
+        after = self._note(peer.counterpart, count, our_rate(load))
+        ratio = statistics.fmean((before, after)) / theirs
+        self._ratios.setdefault(peer.name, {}).setdefault(str(count), []).append(ratio)
+        self._say(
+            f"{count} at once, run {number + 1}: {peer.counterpart} {before:.0f} and "
+            f"{after:.0f}, {peer.name} {theirs:.0f}, ratio {ratio:.2f}"
+        )
+        return True
+
+    def _leave_out(self, who: str, error: Exception) -> None:
+        reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX] or type(error).__name__
+        sentence = f"{who} is left out: {reason}"
+        self._say(sentence)
+        self._left_out.append(sentence)
 
     def _note(self, name: str, count: int, rate: float) -> float:
         self._rates.setdefault(name, {}).setdefault(str(count), []).append(rate)
@@ -195,9 +242,12 @@ def _load(count: int, rounds: int, seed: int) -> Workload:
 
 
 def _server_rate(stack: ExitStack, plan: ServerPlan) -> Rate:
+    """Start a server, which lives as long as `stack`. Raises SetupError."""
     port = free_port()
-    address = stack.enter_context(running_server(plan.on(port), port, plan.environment))
-    name = served_model(address, None)
+    with ExitStack() as undo:
+        address = undo.enter_context(running_server(plan.on(port), port, plan.environment))
+        name = served_model(address, None)
+        stack.push(undo.pop_all())
 
     def rate(load: Workload) -> float:
         target = HttpTarget(

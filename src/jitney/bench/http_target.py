@@ -3,12 +3,12 @@
 Runs on an event loop. A failed request is counted with its reason; it does not end the run.
 """
 
-import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
+import msgspec
 
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Job
@@ -22,6 +22,53 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 DATA = b"data:"
 DONE = b"[DONE]"
+LINE_BYTES_MAX = 2**20
+"""A longer line is not an event of a stream of text."""
+
+REASON_CHARACTERS_MAX = 200
+SHOWN_KEY = "[key]"
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError)
+"""What a request to a wrong or strange server raises."""
+
+
+class StreamedDelta(msgspec.Struct):
+    """A piece of a chat's answer."""
+
+    content: str | None = None
+
+
+class StreamedChoice(msgspec.Struct):
+    """One answer in an event: `text` of a completion, `delta` of a chat."""
+
+    text: str | None = None
+    delta: StreamedDelta | None = None
+
+
+class StreamedUsage(msgspec.Struct):
+    """The counts of the server."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class StreamedEvent(msgspec.Struct):
+    """What we read of an event of a stream. Every field may be missing or null."""
+
+    error: object = None
+    choices: list[StreamedChoice] | None = None
+    usage: StreamedUsage | None = None
+
+
+class ModelEntry(msgspec.Struct):
+    """One model of a server."""
+
+    id: str
+
+
+class ModelList(msgspec.Struct):
+    """The models of a server."""
+
+    data: list[ModelEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,51 +119,78 @@ class HttpTarget:
             url = self.base_url.rstrip("/") + self.endpoint
             async with client.stream("POST", url, json=self.body(job)) as response:
                 if response.status_code != 200:
-                    await response.aread()
-                    times.error = f"status {response.status_code}: {response.text[:200]}"
+                    start = (await _beginning(response)).decode("utf-8", "replace")
+                    times.error = f"status {response.status_code}: {start}"
                 else:
                     await _read(response, times)
-        except (httpx.HTTPError, ValueError) as error:
+        except FAILURES as error:
             times.error = f"{type(error).__name__}: {error}"
         times.ended_at = time.monotonic()
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
+        if times.error is not None and self.api_key:
+            # Some servers repeat the key that they refuse.
+            times.error = times.error.replace(self.api_key, SHOWN_KEY)
         return times
 
 
+def check_address(base_url: str, endpoint: str) -> None:
+    """Refuse an address that we cannot use or must not show. Raises ConfigError."""
+    # Results and messages show the address, so a secret in it is refused before anything else.
+    if any(sign in base_url for sign in "@?#"):
+        raise ConfigError(
+            "--base-url has one of the signs @ ? #, which stand before a host, a query or a mark; "
+            "give only the address, such as http://127.0.0.1:8000, and a key with --api-key."
+        )
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(
+            f"--base-url is {base_url}; expected an address such as http://127.0.0.1:8000."
+        )
+    if not endpoint.startswith("/"):
+        raise ConfigError(f"--endpoint is {endpoint}; expected a path such as {COMPLETIONS}.")
+
+
+def check_key(api_key: str | None) -> None:
+    """Refuse a key that cannot be sent; it is not shown. Raises ConfigError."""
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
+        raise ConfigError(
+            "--api-key is empty or has a line break or another sign that cannot be sent in a "
+            "header; give the key as one line of plain letters, digits and signs."
+        )
+
+
 def served_model(base_url: str, api_key: str | None) -> str:
-    """The first model that the server lists. Raises SetupError or ConfigError."""
+    """The first model that the server lists. Raises SetupError."""
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     url = base_url.rstrip("/") + "/v1/models"
     try:
         response = httpx.get(url, headers=headers, timeout=CONNECT_S, trust_env=False)
         response.raise_for_status()
-        name = response.json()["data"][0]["id"]
-    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-        raise ConfigError(
-            f"--base-url is {base_url}; expected an address such as http://127.0.0.1:8000."
-        ) from None
-    except (httpx.HTTPError, LookupError, ValueError, TypeError) as error:
+        return msgspec.json.decode(response.content, type=ModelList).data[0].id
+    except (*FAILURES, LookupError) as error:
         raise SetupError(
             f"{url} gave no model ({error}); is a server running there? Or name one with --model."
         ) from None
-    return str(name)
 
 
 async def _read(response: httpx.Response, times: RequestTimes) -> None:
-    """Note when text comes, and the counts of the server."""
+    """Note when text comes, and the counts of the server. Raises ValueError or a DecodeError."""
+    decoder = msgspec.json.Decoder(StreamedEvent)
     chunk_count = 0
-    async for event in _events(response):
+    async for content in _events(response):
         now = time.monotonic()
-        value = json.loads(event)
-        if "error" in value:
-            raise ValueError(str(value["error"])[:200])
-        usage = value.get("usage")
-        if usage:
-            times.prompt_count = usage.get("prompt_tokens", times.prompt_count)
-            times.completion_count = usage.get("completion_tokens", 0)
-        for choice in value.get("choices", ()):
-            if choice.get("text") or (choice.get("delta") or {}).get("content"):
+        event = decoder.decode(content)
+        if event.error is not None:
+            raise ValueError(str(event.error)[:REASON_CHARACTERS_MAX])
+        if event.usage is not None:
+            times.prompt_count = event.usage.prompt_tokens or times.prompt_count
+            times.completion_count = event.usage.completion_tokens or 0
+        for choice in event.choices or ():
+            if choice.text or (choice.delta is not None and choice.delta.content):
                 times.token_times.append(now)
                 chunk_count += 1
     # A server without `usage` is believed to send one token a chunk.
@@ -125,11 +199,23 @@ async def _read(response: httpx.Response, times: RequestTimes) -> None:
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
     left = b""
-    async for piece in response.aiter_raw():
+    async for piece in response.aiter_bytes():
         *lines, left = (left + piece).split(b"\n")
+        if len(left) > LINE_BYTES_MAX:
+            raise ValueError(f"a line of the answer has above {LINE_BYTES_MAX:,} bytes")
         for line in lines:
             if line.startswith(DATA):
                 content = line[len(DATA) :].strip()
                 if content == DONE:
                     return
                 yield content
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """The first bytes of a body; the rest, of any length, is not read."""
+    found = b""
+    async for piece in response.aiter_bytes():
+        found += piece
+        if len(found) >= REASON_CHARACTERS_MAX:
+            break
+    return found[:REASON_CHARACTERS_MAX]

@@ -15,15 +15,32 @@ from jitney.bench.drive import drive
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Job, Workload, fixed
 from jitney.config import Settings
+from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.engine.engine import Engine
+from jitney.core.scheduler_settings import GroupAnswers, Strategy
+from jitney.engine.engine import DRAIN_S, Engine
 from jitney.errors import JitneyError
 from jitney.loading.compose import assemble
 from jitney.records import Record, TickRecord
 
 LENGTH_DEFAULT = 256
+QUEUED_MAX = 1_000_000
+
+JOINING: dict[str, object] = {
+    "strategy": Strategy.CONTINUOUS,
+    "max_wait_ms": None,
+    "window_size": None,
+    "min_batch_size": 1,
+    "wait_until_full": False,
+    "group_answers": GroupAnswers.TOGETHER,
+    "prefill_batch_size": None,
+    "decode_batch_size": None,
+    "target_tick_ms": 100.0,
+}
+"""All settings that say when requests join, and in what groups. None of the user's is left: they
+would make one strategy into another. His policy and his mix hold for all strategies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,11 @@ class EngineRun:
     ticks: list[TickRecord]
     duration_s: float
     slot_count: int
+
+    @property
+    def failures(self) -> list[str]:
+        """Why requests failed, one reason for each."""
+        return [each.error for each in self.requests if each.error is not None]
 
     @property
     def mean_batch(self) -> float:
@@ -117,20 +139,33 @@ def for_bench(settings: Settings, **changes: object) -> Settings:
     """The settings without a cache of prefixes, and with room for sequences of a short load.
 
     A prompt that an earlier run computed would be found in the cache. With room for the longest
-    sequences of the model, many slots do not fit the memory with cells of their own.
+    sequences of the model, many slots do not fit the memory with cells of their own. Nothing is
+    refused: every request may wait, as long as it takes.
     """
-    length = settings.max_model_len or LENGTH_DEFAULT
-    fixed_ones = {"enable_prefix_caching": False, "max_model_len": length}
+    fixed_ones: dict[str, object] = {
+        "enable_prefix_caching": False,
+        "cache_tokens": None,
+        "max_model_len": settings.max_model_len or LENGTH_DEFAULT,
+        "max_num_queued_reqs": QUEUED_MAX,
+        "max_num_queued_tokens": limits.TOKENS_MAX,
+        "queue_timeout_s": None,
+        "request_timeout_s": None,
+    }
     return replace(settings, **(fixed_ones | changes))  # type: ignore[arg-type]
 
 
 @contextmanager
 def engine_target(settings: Settings) -> Iterator[EngineTarget]:
-    """An engine with these settings, warm; it is closed at the end. Raises a SetupError."""
+    """An engine with these settings, warm; it is closed at the end. Raises a SetupError.
+
+    After a failure or Ctrl-C it does not wait for what still runs.
+    """
     assembly = assemble(settings)
+    drain_s = 0.0
     try:
         target = EngineTarget(assembly.engine)
         target.run(fixed(settings.max_num_seqs, 16, 4, seed=0, clients=settings.max_num_seqs))
         yield target
+        drain_s = DRAIN_S
     finally:
-        assembly.close()
+        assembly.close(drain_s)

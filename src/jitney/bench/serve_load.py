@@ -63,7 +63,8 @@ def measure(
         raise SetupError(f"Every request failed; the first reason: {failures[0]}.")
     return Result(
         name="serve",
-        title=f"{target.base_url}{target.endpoint}, {target.model}",
+        # A query of the path may hold a secret.
+        title=f"{target.base_url}{target.endpoint.partition('?')[0]}, {target.model}",
         columns=("what", "value"),
         rows=tuple(_rows(figures, percentiles)),
         notes=tuple(f"Failed: {reason}" for reason in failures[:5]),

@@ -10,13 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jitney.bench import serve_load
 from jitney.bench.compare import Comparison, model_of
-from jitney.bench.http_target import HttpTarget, served_model
+from jitney.bench.http_target import HttpTarget, check_address, check_key, served_model
 from jitney.bench.timing import RequestTimes, read_goodput
 from jitney.bench.workload import RandomLengths, Workload, read_trace
 from jitney.cli.bench_result import (
     PROMPTS_MAX,
     RATE_MIN,
     RUNS_MAX,
+    check_folder,
     check_number,
     finish,
     read_counts,
@@ -28,16 +29,18 @@ from jitney.config import Resolved
 from jitney.errors import ConfigError
 
 LENGTH_MAX = 1_000_000
+TOKENS_MAX = 20_000_000
+"""Each token of an answer has a time, and all prompts may be under way at once: with about 100
+bytes each, this is two gigabytes."""
 
 
 def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     """Run `jitney bench compare`."""
+    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     clients = read_counts("--clients", options.clients)
-    settings = resolved.settings
-    comparison = Comparison(
-        settings, model_of(settings), runs=options.runs, seed=seed_of(resolved), say=say
-    )
+    model = model_of(resolved.settings)
+    comparison = Comparison(resolved, model, runs=options.runs, seed=seed_of(resolved), say=say)
     result = comparison.run(clients)
     finish(result, seed_of(resolved), options.output)
 
@@ -45,6 +48,9 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
 def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
     """Run `jitney bench serve`."""
     del resolved
+    check_folder(options.output)
+    check_address(options.base_url, options.endpoint)
+    check_key(options.api_key)
     workload = _workload(options)
     percentiles = _percentiles(options.metric_percentiles)
     goodput = read_goodput(options.goodput)
@@ -85,7 +91,12 @@ def _workload(options: ServeLoadOptions) -> Workload:
     if options.max_concurrency is not None:
         check_number("--max-concurrency", options.max_concurrency, 1, PROMPTS_MAX)
     if options.dataset_path is not None:
-        return read_trace(options.dataset_path, seed=options.seed)
+        trace = read_trace(options.dataset_path, seed=options.seed)
+        _check_size("The trace", trace.token_count, "use a part of it")
+        return trace
+    each = options.prefix_len + (options.input_len + options.output_len) * (1 + options.range_ratio)
+    wanted = math.ceil(each * options.num_prompts)
+    _check_size("The load", wanted, "lower --num-prompts, --input-len or --output-len")
     lengths = RandomLengths(
         input_len=options.input_len,
         output_len=options.output_len,
@@ -98,6 +109,15 @@ def _workload(options: ServeLoadOptions) -> Workload:
         burstiness=options.burstiness,
         seed=options.seed,
     )
+
+
+def _check_size(what: str, token_count: int, advice: str) -> None:
+    """Refuse a load whose prompts and times would not fit into memory. Raises ConfigError."""
+    if token_count > TOKENS_MAX:
+        raise ConfigError(
+            f"{what} has {token_count:,} tokens in all prompts and answers, and at most "
+            f"{TOKENS_MAX:,} are measured in one run; {advice}."
+        )
 
 
 def _bar() -> Progress:

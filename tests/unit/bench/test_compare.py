@@ -1,35 +1,59 @@
-"""Ratios of a comparison, and servers of others: started, found, refused, stopped."""
+"""Ratios of a comparison, peers that fail, our own server's settings, and commands of servers."""
 
 import os
-import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import httpx
 import pytest
 
+from jitney.bench import compare
 from jitney.bench.compare import IN_PROCESS, SERVED, Comparison, Contender
-from jitney.bench.peers.server_process import free_port, running_server
+from jitney.bench.in_process import for_bench
+from jitney.bench.peers import libraries
 from jitney.bench.peers.servers import Room, ServerPlan, jitney_server, llama_servers
 from jitney.bench.workload import Workload
-from jitney.config import Settings
-from jitney.errors import SetupError
+from jitney.config import environment, known_settings, resolve
 
-SERVER = """
-import http.server, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
+MODEL = Path("m.gguf")
+
+
+def made(
+    said: list[str], *, runs: int = 2, flags: Mapping[str, object] | None = None
+) -> Comparison:
+    return Comparison(resolve(flags or {}, None, {}), MODEL, runs=runs, seed=5, say=said.append)
+
+
+def constant(rate: float) -> Callable[[Workload], float]:
+    return lambda load: rate
+
+
+OURS = {SERVED: constant(100.0), IN_PROCESS: constant(200.0)}
+
+
+def failing(good_count: int, error: Exception) -> Callable[[Workload], float]:
+    """A peer that fails after so many loads."""
+    left = [50.0] * good_count
+
+    def rate(load: Workload) -> float:
+        if not left:
+            raise error
+        return left.pop()
+
+    return rate
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other system is installed."""
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
 
 
 def test_a_ratio_is_ours_before_and_after_over_theirs() -> None:
     said: list[str] = []
     seen: list[int] = []
-    comparison = Comparison(Settings(), Path("m.gguf"), runs=2, seed=5, say=said.append)
+    comparison = made(said)
     ours = iter([0.0, 90.0, 110.0, 30.0, 50.0])
 
     def theirs(load: Workload) -> float:
@@ -37,46 +61,104 @@ def test_a_ratio_is_ours_before_and_after_over_theirs() -> None:
         return 50.0
 
     peer = Contender("peer", theirs, SERVED)
-    comparison._measure({SERVED: lambda load: next(ours), IN_PROCESS: lambda load: 1.0}, [peer], 4)
+    comparison._measure({SERVED: lambda load: next(ours), IN_PROCESS: constant(1.0)}, [peer], 4)
     assert comparison._ratios == {"peer": {"4": [2.0, 0.8]}}
     assert comparison._rates[SERVED] == {"4": [90.0, 110.0, 30.0, 50.0]}
+    # It is measured though nobody is compared with it.
+    assert comparison._rates[IN_PROCESS] == {"4": [1.0, 1.0]}
     # One load to warm up, and another one for each run.
     assert len(set(seen)) == 3
     assert len(said) == 2
 
 
-def test_a_server_is_started_and_stopped() -> None:
-    port = free_port()
-    with running_server([sys.executable, "-c", SERVER, str(port)], port) as address:
-        assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 200
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{address}/v1/models", trust_env=False)
+def test_a_peer_that_fails_is_left_out_and_the_others_go_on() -> None:
+    said: list[str] = []
+    comparison = made(said)
+    peers = [
+        Contender("cold", failing(0, OSError("no\nmemory")), SERVED),
+        Contender("weak", failing(2, RuntimeError("broken pipe")), SERVED),
+        Contender("empty", constant(0.0), IN_PROCESS),
+        Contender("good", constant(50.0), SERVED),
+    ]
+    comparison._measure(OURS, peers, 4)
+    assert comparison._ratios == {"weak": {"4": [2.0]}, "good": {"4": [2.0, 2.0]}}
+    assert comparison._left_out == [
+        "cold at 4 is left out: no memory",
+        "empty at 4, from run 1 on is left out: it made no tokens",
+        "weak at 4, from run 2 on is left out: broken pipe",
+    ]
+    assert set(comparison._left_out) <= set(said)
+    assert comparison._rates[IN_PROCESS]["4"] == [200.0, 200.0, 200.0]
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
-    command = [sys.executable, "-c", "raise SystemExit('no such model')"]
-    with (
-        pytest.raises(SetupError, match="did not start: no such model"),
-        running_server(command, free_port()),
-    ):
-        raise AssertionError("It did not start.")
+def test_settings_with_which_a_server_fails_are_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans = [ServerPlan(name="s", command=(), settings=word) for word in ("bad", "slow", "fast")]
+    monkeypatch.setattr(compare, "llama_servers", lambda model, room: plans)
+
+    def server_rate(stack: object, plan: ServerPlan) -> Callable[[Workload], float]:
+        if plan.settings == "bad":
+            raise OSError("no such file")
+        return constant(10.0 if plan.settings == "slow" else 20.0)
+
+    monkeypatch.setattr(compare, "_server_rate", server_rate)
+    comparison = made([])
+    assert [plan.settings for plan in comparison._searched()] == ["fast"]
+    assert comparison._left_out == ["s (bad) is left out: no such file"]
 
 
-def test_a_failure_of_the_caller_is_not_the_servers() -> None:
-    port = free_port()
-    with (
-        pytest.raises(TimeoutError, match="mine"),
-        running_server([sys.executable, "-c", SERVER, str(port)], port),
-    ):
-        raise TimeoutError("mine")
+@pytest.mark.usefixtures("nobody")
+def test_jitney_is_measured_where_no_peer_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # For the fake backend each letter is a token.
+    monkeypatch.setattr(compare, "PROMPT_COUNT", 16)
+    result = made([], runs=1, flags={"backend": "fake"}).run((2,))
+    assert [row[:2] for row in result.rows] == [(SERVED, "2"), (IN_PROCESS, "2")]
+    assert "LLAMA_SERVER" in result.notes[-1]
+    rates = result.figures["tokens_per_s"]
+    assert isinstance(rates, dict)
+    assert all(value > 0 for each in rates.values() for value in each["2"])
 
 
-def test_commands_have_their_port_and_room() -> None:
-    plan = jitney_server(Path("m.gguf"), Room(slots=4), ("--backend", "fake"))
-    words = plan.on(1234)
+def test_a_broken_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise OSError("libllama.so cannot be loaded")
+
+    monkeypatch.setattr(libraries, "find_spec", broken)
+    assert not libraries.is_installed("llama_cpp.server")
+    assert libraries.library_peers(MODEL, 1) == []
+
+
+def test_our_server_gets_the_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITNEY_API_KEY", "secret")
+    monkeypatch.setenv("JITNEY_THREADS", "7")
+    flags = {
+        "backend": "fake",
+        "threads": 3,
+        "backend_process": False,
+        "target_stall_ms": 12.3456789,
+        "saved_limit": "1000001",
+        "queue_timeout_s": 1.0,
+        "policy": "priority",
+        "cache_tokens": 77,
+    }
+    comparison = made([], flags=flags)
+    changed = for_bench(comparison._resolved.settings, max_num_seqs=4)
+    plan = jitney_server(None, comparison._given(changed))
+    told = resolve({}, None, {**environment(), **plan.environment})
+    assert told.serving.api_key == ()
+    for each in known_settings():
+        assert getattr(told.settings, each.name) == getattr(changed, each.name), each.name
+    # The default of a server is another one, so it must be said.
+    assert told.sources["backend_process"] != "default"
+    assert told.sources["kv_tokens"] == "default"
+
+
+def test_commands_have_their_port_and_model() -> None:
+    words = jitney_server(MODEL, {}).on(1234)
     assert "PORT" not in words
     assert words[words.index("--port") + 1] == "1234"
-    assert words[words.index("--max-num-seqs") + 1] == "4"
+    assert str(MODEL) in words
     assert ServerPlan(name="x", command=("a", "PORT")).on(7) == ["a", "7"]
 
 
@@ -84,9 +166,7 @@ def test_a_compiled_llama_server_is_found_by_its_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LLAMA_SERVER", str(tmp_path / "llama-server"))
-    plans = [
-        each for each in llama_servers(Path("m.gguf"), Room(slots=4)) if "compiled" in each.name
-    ]
+    plans = [each for each in llama_servers(MODEL, Room(slots=4)) if "compiled" in each.name]
     assert len({each.settings for each in plans}) == 4
     assert all(each.command[0] == os.fspath(tmp_path / "llama-server") for each in plans)
     assert all(each.command[each.command.index("--ctx-size") + 1] == "2048" for each in plans)

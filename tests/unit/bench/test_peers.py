@@ -13,6 +13,9 @@ from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import fixed
 from tests.backends_for_tests import needs
 
+START_S = 120.0
+"""Less than pytest allows a test, so that a failure says why."""
+
 LOAD = fixed(3, 8, 4, seed=1, clients=2)
 
 
@@ -36,7 +39,7 @@ def test_llama_server_of_the_wheel(tiny_gguf: Path, monkeypatch: pytest.MonkeyPa
         async with target.client() as client:
             return await drive(LOAD, lambda job: target.ask(client, job))
 
-    with running_server(plan.on(port), port) as address:
+    with running_server(plan.on(port), port, start_s=START_S) as address:
         target = HttpTarget(
             base_url=address,
             model=served_model(address, None),

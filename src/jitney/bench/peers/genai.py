@@ -22,9 +22,6 @@ from jitney.backends.openvino.convert import write_model
 from jitney.bench.workload import Job, Workload
 
 CACHE_GB = 2
-BATCH_TOKENS = (256, 2048)
-"""Its default, and the engine's: which is faster depends on the machine."""
-
 VOCABULARY = range(100, 40_000)
 
 Handle = Any  # the library does not export the class

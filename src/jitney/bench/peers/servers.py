@@ -8,14 +8,15 @@ Tests: tests/unit/bench/test_compare.py.
 
 import itertools
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.bench.peers.libraries import is_installed
 from jitney.bench.peers.server_process import HOST, python_module
-from jitney.config import environment
+from jitney.config import environment, known_settings
+from jitney.config.definitions import variable_name
 
 FLASH = ("on", "off")
 UBATCH = (512, 2048)
@@ -52,16 +53,20 @@ class Room:
         return self.slots * self.tokens_each
 
 
-def jitney_server(model: Path, room: Room, flags: Iterable[str] = ()) -> ServerPlan:
-    """Ourselves, over HTTP like the others."""
+def jitney_server(model: Path | None, given: Mapping[str, object]) -> ServerPlan:
+    """Ourselves, over HTTP like the others, with these settings of the engine and no others."""
+    place = () if model is None else (str(model),)
+    # An empty variable does not count. The user's own may hold keys or other settings of a server.
+    variables = {name: "" for name in environment() if name.startswith("JITNEY_")}
+    forms = {each.name: each.form for each in known_settings()}
+    for name, value in given.items():
+        # Forms show numbers for people, with few digits.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        variables[variable_name(name)] = repr(value) if is_number else forms[name].show(value)
     return ServerPlan(
         name="jitney serve",
-        command=(
-            *python_module("jitney", "serve", str(model), "--host", HOST, "--port", "PORT"),
-            *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
-            "--no-enable-prefix-caching",
-            *flags,
-        ),
+        command=tuple(python_module("jitney", "serve", *place, "--host", HOST, "--port", "PORT")),
+        environment=variables,
     )
 
 
@@ -70,7 +75,7 @@ def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
     plans = []
     for flash, ubatch in itertools.product(FLASH, UBATCH):
         settings = f"flash attention {flash}, ubatch {ubatch}"
-        if find_spec("xllamacpp"):
+        if is_installed("xllamacpp"):
             words = (str(model), "PORT", str(room.slots), str(room.context))
             plans.append(
                 ServerPlan(
@@ -107,7 +112,7 @@ def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
 def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[ServerPlan]:
     """llama-cpp-python's server and vLLM, if they are installed."""
     plans = []
-    if find_spec("llama_cpp") and find_spec("llama_cpp.server"):
+    if is_installed("llama_cpp") and is_installed("llama_cpp.server"):
         plans.append(
             ServerPlan(
                 name="llama-cpp-python",
@@ -120,7 +125,7 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
                 extra_body={"logit_bias": {str(token): -100 for token in eos_tokens}},
             )
         )
-    if find_spec("vllm"):
+    if is_installed("vllm"):
         plans.append(
             ServerPlan(
                 name="vLLM",
