@@ -95,6 +95,11 @@ def test_chats_and_a_trace(tmp_path: Path) -> None:
         (("compare", "--clients", "many"), "--clients"),
         (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
         (("strategies", "--backend", "fake", "--num-prompts", "0"), "--num-prompts"),
+        (("strategies", "--backend", "fake", "--num-prompts", "1000000"), "--num-prompts"),
+        (("serve", "--num-prompts", "1000000", "--input-len", "1000"), "lower --num-prompts"),
+        (("serve", "--endpoint", "v1/completions"), "--endpoint"),
+        (("serve", "-o", "/dev/null/results"), "cannot be written"),
+        (("strategies", "--backend", "fake", "-o", "/dev/null"), "cannot be written"),
     ],
 )
 def test_a_mistake_gets_one_sentence(words: tuple[str, ...], sentence: str) -> None:
@@ -102,3 +107,11 @@ def test_a_mistake_gets_one_sentence(words: tuple[str, ...], sentence: str) -> N
     assert done.returncode != 0
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_secret_is_refused_and_never_shown() -> None:
+    for words in (("--base-url", "http://me:hidden@127.0.0.1:9"), ("--api-key", "hidden\n")):
+        done = bench("serve", *words)
+        assert done.returncode == 2
+        assert words[0] in done.stderr
+        assert "hidden" not in done.stdout + done.stderr

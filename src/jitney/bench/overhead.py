@@ -28,6 +28,7 @@ from jitney.engine.clock import SystemClock
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.tick import Tick
+from jitney.errors import SetupError
 from jitney.loading import load_backend
 from jitney.loading.compose import scheduler_settings
 
@@ -64,7 +65,7 @@ class _Timed:
 
 
 def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, say: Say) -> Result:
-    """The parts of a tick at every size, in the median of its ticks."""
+    """The parts of a tick at every size, in the median of its ticks. Raises SetupError."""
     found = {}
     for size in sizes:
         say(f"{size} at once")
@@ -109,6 +110,11 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
                 ticks.append({"tick": whole_s, **seconds})
     finally:
         backend.close()
+    if not ticks:
+        raise SetupError(
+            f"No tick had {size} sequences that generate, so there is no figure for this size; "
+            "leave it out of --sizes, or give more memory with --kv-tokens."
+        )
     medians = {name: statistics.median(each[name] for each in ticks) for name in ticks[0]}
     known = sum(medians[name] for name in ("plan", "apply", "pass"))
     return {**medians, "rest": medians["tick"] - known}

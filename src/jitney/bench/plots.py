@@ -3,6 +3,7 @@
 Tests: tests/e2e/test_bench.py.
 """
 
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # Any: results are JSON values
@@ -50,10 +51,6 @@ def _machine(content: Mapping[str, Any]) -> str:
     return f"{machine['processor']}, {machine['cores']} cores"
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
 def _strategies(content: Mapping[str, Any]) -> Figure:
     """p95 latency and throughput of each strategy, workload by workload."""
     title = f"One workload, six ways of batching, {_machine(content)}"
@@ -65,7 +62,7 @@ def _strategies(content: Mapping[str, Any]) -> Figure:
     ):
         for number, name in enumerate(COLOURS):
             values = [
-                scale * _median([run[key] for run in strategies[name]])
+                scale * statistics.median([run[key] for run in strategies[name]])
                 for strategies in workloads.values()
             ]
             places = [place + (number - 2.5) * 0.14 for place in range(len(workloads))]
@@ -94,7 +91,7 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
     rate.set_xscale("log", base=2)
     rate.set_xticks(sizes, [str(size) for size in sizes])
     fit = content["fit"]
-    medians = [1e3 * _median(values) for values in content["tick_s"].values()]
+    medians = [1e3 * statistics.median(values) for values in content["tick_s"].values()]
     line = [1e3 * (fit["fixed_s"] + size * fit["sequence_s"]) for size in sizes]
     tick.plot(sizes, medians, "o", color=OURS, label="measured")
     words = f"T(B) = {1e3 * fit['fixed_s']:.1f} ms + B * {1e3 * fit['sequence_s']:.2f} ms"
@@ -141,7 +138,9 @@ def _compare(content: Mapping[str, Any]) -> Figure:
     )
     for number, (name, each) in enumerate(rates.items()):
         places = [place + (number - (len(rates) - 1) / 2) * width for place in range(len(clients))]
-        values = [_median(each[str(count)]) if str(count) in each else 0.0 for count in clients]
+        values = [
+            statistics.median(each[str(count)]) if str(count) in each else 0.0 for count in clients
+        ]
         axes.bar(places, values, width=0.9 * width, color=shades[number % len(shades)], label=name)
     axes.set_xticks(range(len(clients)), [str(count) for count in clients])
     axes.set(xlabel="clients at once", ylabel="tokens per second")

@@ -7,9 +7,12 @@ Tests: tests/e2e/test_bench.py.
 
 import json
 import platform
+import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -115,19 +118,30 @@ def show(result: Result) -> None:
         sys.stdout.write(note + "\n")
 
 
+def check_folder(folder: Path) -> None:
+    """Make a folder if necessary, and write to it as a trial. Raises a SetupError."""
+    with _written_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(b"trial")
+
+
 def write_json(content: dict[str, object], folder: Path) -> Path:
     """Write the file NAME.json into a folder, which is made if necessary. Raises a SetupError."""
     path = folder / f"{content['benchmark']}.json"
-    with disk_errors(f"The result cannot be written to {folder}"):
+    with _written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
 
 
+def _written_to(folder: Path) -> AbstractContextManager[None]:
+    return disk_errors(f"The result cannot be written to {folder}", "give another one with -o")
+
+
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """The median, with the smallest and the largest."""
-    ordered = sorted(values)
-    middle = ordered[len(ordered) // 2]
-    if len(ordered) == 1:
+    middle = statistics.median(values)
+    if len(values) == 1:
         return f"{middle:,.{digits}f}"
-    return f"{middle:,.{digits}f} ({ordered[0]:,.{digits}f} to {ordered[-1]:,.{digits}f})"
+    return f"{middle:,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"

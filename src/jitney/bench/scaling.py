@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from jitney.bench.fit import fit, saturation
-from jitney.bench.in_process import EngineRun, engine_target, for_bench
+from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.workload import fixed
 from jitney.config import Settings
+from jitney.errors import SetupError
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
@@ -22,6 +23,7 @@ SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
 
 PROMPT_COUNT = 32
 COMPLETION_COUNT = 64
+WINDOW_MS = 50.0
 COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s", "times one", "claimed once")
 
 Say = Callable[[str], None]
@@ -32,7 +34,8 @@ def measure(
 ) -> Result:
     """The decode rate of every size, so many times, sizes up and down in turn."""
     tick_s: dict[int, list[float]] = {size: [] for size in sizes}
-    changed = for_bench(settings, max_num_seqs=max(sizes))
+    # All of a batch join together. Else a fast model ends the first before the last has come.
+    changed = for_bench(settings, **(JOINING | {"max_wait_ms": WINDOW_MS}), max_num_seqs=max(sizes))
     with engine_target(changed) as target:
         for number in range(runs):
             for size in sizes if number % 2 == 0 else reversed(sizes):
@@ -77,6 +80,13 @@ def measure(
 
 
 def _tick_s(run: EngineRun, size: int) -> float:
-    """Seconds between the ends of full decode ticks, in the median."""
+    """Seconds between the ends of full decode ticks, in the median. Raises SetupError."""
+    if run.failures:
+        raise SetupError(f"A request failed with {size} at once: {run.failures[0]}")
     full = [tick for tick in run.ticks if tick.batch_size == size and not tick.prefill_tokens]
+    if not full:
+        raise SetupError(
+            f"No tick had {size} sequences at once, so there is no figure for this size; leave it "
+            "out of --sizes, or give more memory with --kv-tokens."
+        )
     return statistics.median(tick.tick_ms for tick in full) / 1e3

@@ -11,12 +11,13 @@ continuous   requests join and leave at any tick
 from collections.abc import Callable
 from dataclasses import replace
 
-from jitney.bench.in_process import EngineRun, engine_target, for_bench
+from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, equal, mixed, twenty_clients
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Strategy
+from jitney.errors import SetupError
 
 WINDOW_MS = 50.0
 LOAD_SHARE = 0.9
@@ -27,14 +28,14 @@ STATIC = "static"
 CONTINUOUS = "continuous"
 
 CHANGES: dict[str, dict[str, object]] = {
-    SEQUENTIAL: {"max_num_seqs": 1},
-    STATIC: {"strategy": Strategy.STATIC},
-    "dynamic": {"strategy": Strategy.DYNAMIC},
-    "adaptive": {"strategy": Strategy.ADAPTIVE},
-    "windowed": {"max_wait_ms": WINDOW_MS},
-    CONTINUOUS: {},
+    SEQUENTIAL: {**JOINING, "max_num_seqs": 1},
+    STATIC: {**JOINING, "strategy": Strategy.STATIC},
+    "dynamic": {**JOINING, "strategy": Strategy.DYNAMIC},
+    "adaptive": {**JOINING, "strategy": Strategy.ADAPTIVE},
+    "windowed": {**JOINING, "max_wait_ms": WINDOW_MS},
+    CONTINUOUS: JOINING,
 }
-"""The settings in which each differs from the user's."""
+"""The settings of each; all others are the user's."""
 
 COLUMNS = (
     *("workload", "strategy", "requests/s", "tokens/s", "p50 s", "p95 s", "p99 s"),
@@ -48,8 +49,9 @@ def fitting_rate(settings: Settings, seed: int, say: Say) -> float:
     """Requests per second that keep this machine busy, from a short run of the mixed lengths."""
     slots = settings.max_num_seqs
     say("a short run, to find a fitting rate")
-    with engine_target(for_bench(settings)) as target:
+    with engine_target(for_bench(settings, **CHANGES[CONTINUOUS])) as target:
         run = target.run(mixed(3 * slots, seed=seed, clients=2 * slots))
+    _figures(run, CONTINUOUS, "mixed")
     return LOAD_SHARE * len(run.requests) / run.duration_s
 
 
@@ -58,7 +60,7 @@ def workloads(count: int, per_s: float, *, seed: int, slots: int) -> list[Worklo
     return [
         mixed(count, seed=seed, per_s=per_s),
         replace(mixed(count, seed=seed, clients=2 * slots), name="mixed closed"),
-        equal(4 * slots, seed=seed, clients=slots),
+        equal(4 * slots, seed=seed),
         twenty_clients(seed=seed),
     ]
 
@@ -70,17 +72,28 @@ def measure(
     runs: int,
     say: Say,
 ) -> Result:
-    """Every workload under every strategy, so many times, strategies in turn."""
+    """Every workload under every strategy, so many times, strategies in turn.
+
+    Raises SetupError if all requests of a run failed.
+    """
     figures: dict[str, dict[str, list[dict[str, object]]]] = {
         load.name: {name: [] for name in CHANGES} for load in loads
     }
+    failures: list[str] = []
     for number in range(runs):
         for name in CHANGES if number % 2 == 0 else reversed(CHANGES):
             changed = for_bench(settings, **CHANGES[name])
             with engine_target(changed) as target:
                 for load in loads:
                     say(f"run {number + 1} of {runs}, {name}, {load.name}")
-                    figures[load.name][name].append(_figures(target.run(load)))
+                    run = target.run(load)
+                    figures[load.name][name].append(_figures(run, name, load.name))
+                    if run.failures:
+                        failures.append(
+                            f"{load.name}, {name}, run {number + 1}: {len(run.failures)} of "
+                            f"{len(run.requests)} requests failed, and its figures are of the "
+                            f"others; the first reason: {run.failures[0]}"
+                        )
     rows = [
         _row(load, name, found)
         for load, strategies in figures.items()
@@ -91,12 +104,18 @@ def measure(
         title=f"Strategies, {settings.max_num_seqs} slots, median of {runs} (range)",
         columns=COLUMNS,
         rows=tuple(rows),
-        notes=tuple(_note(load, strategies) for load, strategies in figures.items()),
-        figures={"runs": runs, "workloads": figures},
+        notes=(*(_note(load, strategies) for load, strategies in figures.items()), *failures),
+        figures={"runs": runs, "workloads": figures, "failures": failures},
     )
 
 
-def _figures(run: EngineRun) -> dict[str, object]:
+def _figures(run: EngineRun, name: str, load: str) -> dict[str, object]:
+    """Raises SetupError if all requests failed."""
+    if len(run.failures) == len(run.requests):
+        raise SetupError(
+            f"Every request of the workload {load} failed under {name}; the first reason: "
+            f"{run.failures[0]}"
+        )
     return {
         **summary(run.requests, run.duration_s),
         "mean_batch": run.mean_batch,
@@ -108,9 +127,10 @@ def _row(load: str, name: str, found: list[dict[str, object]]) -> tuple[str, ...
     def figure(key: str, scale: float = 1.0, digits: int = 2) -> str:
         return spread([float(str(each[key])) * scale for each in found], digits)
 
+    failed = sum(int(str(each["failed"])) for each in found)
     return (
         load,
-        name,
+        f"{name} ({failed} failed)" if failed else name,
         figure("request_throughput"),
         figure("output_throughput", digits=0),
         figure("p50_e2el_ms", 1e-3),

@@ -29,6 +29,11 @@ WORDS = (
 """Common words: nearly every vocabulary has each as one token."""
 
 JOBS_MAX = 5_000_000
+"""A job takes about 200 bytes, so this is a gigabyte."""
+
+LINE_BYTES_MAX = 2**20
+"""The longest line of a trace. Published ones have lists of block hashes, of some kilobytes."""
+
 LENGTH_MAX = 10_000_000
 
 Choice = TypeVar("Choice")
@@ -76,6 +81,11 @@ class Workload:
     clients: int | None = None
 
     @property
+    def token_count(self) -> int:
+        """The tokens of all prompts and answers together."""
+        return sum(each.prompt_count + each.completion_count for each in self.jobs)
+
+    @property
     def length_max(self) -> int:
         """The tokens of the longest sequence."""
         return max(each.prompt_count + each.completion_count for each in self.jobs)
@@ -103,9 +113,13 @@ def mixed(
     )
 
 
-def equal(count: int, *, seed: int, clients: int) -> Workload:
-    """All lengths are equal: the control, where a good static batch wastes nothing."""
-    return _made("equal", seed, [(32, 32)] * count, None, clients)
+def equal(count: int, *, seed: int) -> Workload:
+    """All lengths are equal, and all come at once: the control.
+
+    If `count` is a multiple of the slots, full groups follow each other and waste nothing. In a
+    closed loop a group would have to wait for the last client of the group before it.
+    """
+    return _made("equal", seed, [(32, 32)] * count, None, None)
 
 
 def twenty_clients(*, seed: int, rounds: int = 1) -> Workload:
@@ -172,15 +186,22 @@ class RandomLengths:
 def read_trace(path: Path, *, seed: int) -> Workload:
     """A workload from a JSONL file: one object a line, as `TraceLine` names its fields.
 
-    Raises ConfigError.
+    Only the lengths and the time of each line are kept, of at most JOBS_MAX lines. Raises
+    ConfigError.
     """
     decoder = msgspec.json.Decoder(TraceLine)
     jobs: list[Job] = []
     number = 0
     try:
         with path.open("rb") as lines:
-            for line in lines:
+            # A file without line ends would be read into memory as a whole.
+            while line := lines.readline(LINE_BYTES_MAX):
                 number += 1
+                if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
+                    raise ConfigError(
+                        f"{path}, line {number} has above {LINE_BYTES_MAX:,} bytes; a trace has "
+                        "one short JSON object a line."
+                    )
                 if line.strip():
                     jobs.append(decoder.decode(line).job(len(jobs)))
                 if len(jobs) > JOBS_MAX:
@@ -196,8 +217,11 @@ def read_trace(path: Path, *, seed: int) -> Workload:
         raise ConfigError(f"{path} has no requests; it needs one JSON object a line.")
     jobs.sort(key=lambda job: job.at_s)
     first_s = jobs[0].at_s
-    moved = tuple(replace(job, at_s=job.at_s - first_s) for job in jobs)
-    return Workload(name=path.stem, seed=seed, jobs=moved)
+    if first_s:
+        # In place: two lists of all jobs need not fit into memory.
+        for place, job in enumerate(jobs):
+            jobs[place] = replace(job, at_s=job.at_s - first_s)
+    return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
 
 
 Length = Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)]

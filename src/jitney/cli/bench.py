@@ -7,9 +7,9 @@ import math
 
 from jitney.bench import overhead, scaling, strategies
 from jitney.cli.bench_result import (
-    PROMPTS_MAX,
     RATE_MIN,
     RUNS_MAX,
+    check_folder,
     check_number,
     finish,
     read_counts,
@@ -20,11 +20,16 @@ from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
 
+ENGINE_PROMPTS_MAX = 100_000
+"""A record of each tick with all of its members is kept until a workload ends: a few hundred
+megabytes for so many requests."""
+
 
 def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     """Run `jitney bench strategies`."""
+    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
-    check_number("--num-prompts", options.num_prompts, 1, PROMPTS_MAX)
+    check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
     if options.request_rate is not None:
         check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
     settings = resolved.settings
@@ -37,6 +42,7 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
 
 def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
     """Run `jitney bench scaling`."""
+    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     sizes = read_counts("--sizes", options.sizes)
     if len(sizes) < 2:
@@ -53,6 +59,7 @@ def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
 
 def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
     """Run `jitney bench overhead`."""
+    check_folder(options.output)
     settings = resolved.settings
     sizes = read_counts("--sizes", options.sizes)
     result = overhead.measure(settings, sizes=sizes, seed=seed_of(resolved), say=say)

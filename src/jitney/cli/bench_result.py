@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from jitney.bench import report
 from jitney.bench.report import Result, document, show, write_json
 from jitney.cli.failures import say
 from jitney.config import Resolved
@@ -24,18 +25,38 @@ EXTRA = "pip install 'jitney[bench]'"
 
 
 def finish(result: Result, seed: int, folder: Path | None) -> None:
-    """Show a result, write and draw it if a folder is given, and end with one JSON line."""
+    """Show a result, write and draw it if a folder is given, and end with one JSON line.
+
+    The line comes also when the result cannot be written or drawn: the measurement took long.
+    """
     show(result)
     content = document(result, seed)
+    try:
+        if folder is not None:
+            paths = [write_json(content, folder), *_drawn(content, folder)]
+            say(f"Written: {', '.join(map(str, paths))}.")
+    finally:
+        sys.stdout.write(json.dumps(content) + "\n")
+
+
+def _drawn(content: dict[str, object], folder: Path) -> list[Path]:
+    """The files of the plots; none if they cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
+        return []
+    try:
+        # It takes a second to load, and only this needs it.
+        paths: list[Path] = importlib.import_module("jitney.bench.plots").draw(content, folder)
+    except Exception as error:  # matplotlib may raise anything; the figures are there without it
+        say(f"No plot was drawn: {type(error).__name__}: {error}.")
+        return []
+    return paths
+
+
+def check_folder(folder: Path | None) -> None:
+    """See before a long measurement that its result can be written. Raises a SetupError."""
     if folder is not None:
-        paths = [write_json(content, folder)]
-        if find_spec("matplotlib") is None:
-            say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
-        else:
-            # It takes a second to load, and only this needs it.
-            paths += importlib.import_module("jitney.bench.plots").draw(content, folder)
-        say(f"Written: {', '.join(map(str, paths))}.")
-    sys.stdout.write(json.dumps(content) + "\n")
+        report.check_folder(folder)
 
 
 def seed_of(resolved: Resolved) -> int:

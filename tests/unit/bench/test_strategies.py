@@ -1,10 +1,24 @@
 """Every strategy runs every workload on the fake backend, and the figures fit together."""
 
+import time
+
+import pytest
+
+from jitney.bench import in_process, overhead
+from jitney.bench.in_process import EngineRun, engine_target, for_bench
 from jitney.bench.overhead import measure as measure_overhead
+from jitney.bench.scaling import _tick_s
 from jitney.bench.scaling import measure as measure_scaling
-from jitney.bench.strategies import CHANGES, measure, workloads
-from jitney.bench.workload import mixed
+from jitney.bench.strategies import CHANGES, fitting_rate, measure, workloads
+from jitney.bench.timing import RequestTimes
+from jitney.bench.workload import Job, Workload, equal, mixed
 from jitney.config import Settings
+from jitney.config.definitions import Group
+from jitney.config.settings import known_settings
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
+from jitney.engine.engine import DRAIN_S
+from jitney.errors import SetupError
+from jitney.loading.compose import assemble
 
 FAKE = Settings(backend="fake", max_num_seqs=4)
 
@@ -32,6 +46,103 @@ def test_static_groups_waste_steps_where_continuous_does_not() -> None:
     wasted = {name: runs[0]["slot_steps_wasted"] for name, runs in figures["mixed"].items()}
     assert wasted["static"] > 0.2
     assert wasted["continuous"] < 0.1
+
+
+def test_equal_lengths_favour_nobody() -> None:
+    result = measure(FAKE, [equal(16, seed=1)], runs=1, say=lambda text: None)
+    figures = result.figures["workloads"]
+    assert isinstance(figures, dict)
+    assert figures["equal"]["static"][0]["slot_steps_wasted"] == 0.0
+
+
+def test_no_setting_of_the_user_turns_one_strategy_into_another() -> None:
+    users = Settings(
+        backend="fake",
+        strategy=Strategy.ADAPTIVE,
+        max_wait_ms=500.0,
+        min_batch_size=2,
+        group_answers=GroupAnswers.EACH,
+        target_tick_ms=7.0,
+        mix=Mix.SEPARATE,
+        decode_batch_size=3,
+        prefill_batch_size=2,
+        policy=Policy.SJF,
+        queue_timeout_s=0.1,
+        request_timeout_s=0.1,
+        max_num_queued_reqs=1,
+        cache_tokens=10,
+    )
+    shared = {"policy", "mix", "enable_preemption", "target_stall_ms", "overtake_s"}
+    plain = Settings(backend="fake")
+    names = {each.name for each in known_settings() if each.group is Group.SCHEDULING}
+    for changes in CHANGES.values():
+        assert names - shared <= set(changes)
+        found, wanted = for_bench(users, **changes), for_bench(plain, **changes)
+        for name in names - shared | {"queue_timeout_s", "request_timeout_s"}:
+            assert getattr(found, name) == getattr(wanted, name), name
+        assert found.max_num_queued_reqs > 100_000
+        assert (found.policy, found.mix) == (Policy.SJF, Mix.SEPARATE)
+
+
+TOO_LONG = Job(number=99, prompt_count=250, completion_count=50)
+
+
+def test_failed_requests_are_said() -> None:
+    load = mixed(8, seed=1, clients=8)
+    with_failure = Workload(name="odd", seed=1, jobs=(*load.jobs, TOO_LONG), clients=8)
+    result = measure(
+        Settings(backend="fake", max_num_seqs=4, max_model_len=200),
+        [with_failure],
+        runs=1,
+        say=lambda text: None,
+    )
+    assert [row[1] for row in result.rows] == [f"{name} (1 failed)" for name in CHANGES]
+    said = [note for note in result.notes if "1 of 9 requests failed" in note]
+    assert len(said) == len(CHANGES)
+    assert "200" in said[0].split("the first reason: ")[1]
+
+
+def test_a_run_in_which_all_fails_is_one_sentence() -> None:
+    load = Workload(name="odd", seed=1, jobs=(TOO_LONG,), clients=1)
+    small = Settings(backend="fake", max_num_seqs=4, max_model_len=200)
+    with pytest.raises(SetupError, match="Every request of the workload odd failed under"):
+        measure(small, [load], runs=1, say=lambda text: None)
+    with pytest.raises(SetupError, match="Every request of the workload mixed failed"):
+        fitting_rate(Settings(backend="fake", max_model_len=8), 1, lambda text: None)
+
+
+def test_an_engine_does_not_wait_for_its_requests_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drains: list[float] = []
+
+    class Noted:
+        def __init__(self, settings: Settings) -> None:
+            self._inner = assemble(settings)
+            self.engine = self._inner.engine
+
+        def close(self, drain_s: float) -> None:
+            drains.append(drain_s)
+            self._inner.close(drain_s)
+
+    monkeypatch.setattr(in_process, "assemble", Noted)
+    with pytest.raises(KeyboardInterrupt), engine_target(FAKE):
+        raise KeyboardInterrupt
+    with engine_target(FAKE):
+        pass
+    assert drains == [0.0, DRAIN_S]
+
+
+def test_a_size_that_no_tick_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SetupError, match="No tick had 4 sequences"):
+        _tick_s(EngineRun([], [], 1.0, 4), 4)
+    failed = RequestTimes(sent_at=time.monotonic(), error="it is too long")
+    with pytest.raises(SetupError, match="4 at once: it is too long"):
+        _tick_s(EngineRun([failed], [], 1.0, 4), 4)
+    # With one token there is no tick in which it only generates.
+    monkeypatch.setattr(overhead, "COMPLETION_COUNT", 1)
+    with pytest.raises(SetupError, match="No tick had 4 sequences"):
+        measure_overhead(FAKE, sizes=(4,), seed=1, say=lambda text: None)
 
 
 def test_the_four_workloads() -> None:

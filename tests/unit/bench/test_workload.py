@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jitney.bench import workload
 from jitney.bench.workload import (
     WORDS,
     Job,
@@ -77,9 +78,11 @@ def test_a_faster_workload_has_the_same_jobs_closer_together() -> None:
 
 
 def test_shapes_of_the_known_workloads() -> None:
-    assert {(j.prompt_count, j.completion_count) for j in equal(8, seed=0, clients=4).jobs} == {
-        (32, 32)
-    }
+    control = equal(8, seed=0)
+    assert {(j.at_s, j.prompt_count, j.completion_count) for j in control.jobs} == {(0, 32, 32)}
+    # With clients that ask again, a group would wait for the slowest of them.
+    assert control.clients is None
+    assert control.token_count == 8 * 64
     twenty = twenty_clients(seed=0)
     assert twenty.clients == 20 == len(twenty.jobs)
     assert all(50 <= job.completion_count <= 200 for job in twenty.jobs)
@@ -130,6 +133,20 @@ def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path, text: str, word
     path = tmp_path / "bad.jsonl"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=words):
+        read_trace(path, seed=1)
+
+
+def test_a_trace_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "long.jsonl"
+    line = '{"input_length": 5, "output_length": 2}'
+    path.write_text(f"{line}\n{line}\n{line}")
+    monkeypatch.setattr(workload, "JOBS_MAX", 3)
+    assert len(read_trace(path, seed=1).jobs) == 3
+    monkeypatch.setattr(workload, "JOBS_MAX", 2)
+    with pytest.raises(ConfigError, match="above 2 requests"):
+        read_trace(path, seed=1)
+    monkeypatch.setattr(workload, "LINE_BYTES_MAX", len(line))
+    with pytest.raises(ConfigError, match=f"line 1 has above {len(line)} bytes"):
         read_trace(path, seed=1)
 
 
