@@ -2,12 +2,18 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any  # Any: JSON values
 
 import pytest
 
+from jitney.backends.machine.cores import usable_cores
 from jitney.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
@@ -72,6 +78,78 @@ def test_a_trace_is_replayed_under_other_settings(cost: Path, trace: Path) -> No
     assert runs[1]["p95_ms"] > runs[0]["p95_ms"]
 
 
+def strict(line: str) -> dict[str, Any]:
+    """JSON without the words that only Python knows."""
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is not JSON")
+
+    read: dict[str, Any] = json.loads(line, parse_constant=refuse)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plan", ("--request-rate", "5")),
+        ("plan-what-if", ("--request-rate", "5", "--what-if", "max_num_seqs=1")),
+        ("plan-day", ("--request-rate", "5", "--day", "--replicas", "10")),
+    ],
+)
+def test_answers_of_one_token_and_the_picture(
+    cost: Path, tmp_path: Path, name: str, words: tuple[str, ...]
+) -> None:
+    """An answer of one token has no time per token."""
+    lengths = ("--input-len", "20", "--output-len", "1")
+    done = plan("--cost", cost, *lengths, *words, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert strict(done.stdout.splitlines()[-1])["benchmark"] == name
+    assert strict((tmp_path / "out" / f"{name}.json").read_text())["benchmark"] == name
+    if find_spec("matplotlib") is not None:
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 0
+        assert (tmp_path / "out" / f"{name}.svg").stat().st_size > 0
+
+
+def test_a_what_if_that_refuses_everything_is_shown(cost: Path, trace: Path) -> None:
+    done = plan("--cost", cost, "--trace", trace, "--what-if", "max_model_len=8")
+    assert done.returncode == 0, done.stderr
+    runs = strict(done.stdout.splitlines()[-1])["runs"]
+    assert (runs[1]["failed"], runs[1]["per_s"], runs[1]["p95_ms"]) == (40, 0.0, None)
+
+
+def test_an_interrupt_leaves_no_process(cost: Path) -> None:
+    words = ("--day", "--request-rate", "4000", "--replicas", "100")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}
+    command = [sys.executable, "-P", "-m", "jitney", "plan", "--cost", str(cost), *words]
+    # A session of its own, so that the interrupt goes to all of its processes, as from a terminal.
+    started = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=kept, start_new_session=True
+    )
+    try:
+        wait_for(lambda: len(processes_of(started.pid)) > usable_cores())
+        os.killpg(started.pid, signal.SIGINT)
+        out, told = started.communicate(timeout=WAIT_S)
+    finally:
+        started.kill()
+    assert (started.returncode, out, told) == (130, b"", b"")
+    wait_for(lambda: processes_of(started.pid) == [])
+
+
+def processes_of(session: int) -> list[int]:
+    done = subprocess.run(
+        ["ps", "-e", "-o", "pid=,sess=,stat="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return [int(row[0]) for row in rows if int(row[1]) == session and row[2][0] != "Z"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.05)
+
+
 def test_a_day_is_a_sample_with_its_error(cost: Path) -> None:
     done = plan(
         *("--cost", cost, "--day", "--request-rate", "5", "--replicas", "10"),
@@ -95,6 +173,8 @@ def test_a_day_is_a_sample_with_its_error(cost: Path) -> None:
         (("--what-if", "mix=fast"), "mix"),
         (("--what-if", "model=x"), "--what-if cannot change model"),
         (("--day", "--what-if", "mix=separate"), "do not go together"),
+        (("--request-rate", "1e-9"), "--request-rate is 1e-09; expected above 1e-06"),
+        (("--save-cost", "."), "is a folder; give a file"),
     ],
 )
 def test_a_mistake_gives_one_sentence(words: tuple[str, ...], told: str) -> None:
@@ -103,4 +183,12 @@ def test_a_mistake_gives_one_sentence(words: tuple[str, ...], told: str) -> None
     assert done.stdout == ""
     assert told in done.stderr
     assert done.stderr.startswith("jitney: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_load_of_which_all_is_refused_gives_one_sentence(cost: Path) -> None:
+    done = plan("--cost", cost, "--input-len", "5000", "--output-len", "4")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("jitney: Every request of this load would be refused: ")
     assert done.stderr.count("\n") == 1

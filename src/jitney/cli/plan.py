@@ -5,24 +5,13 @@ Progress goes to standard error; tables and the last line, which is JSON, to sta
 Tests: tests/e2e/test_plan.py and tests/unit/plan.
 """
 
-import importlib
-import json
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from jitney.backends.machine.cores import usable_cores
-from jitney.bench.report import Result, document, show, write_json
 from jitney.bench.timing import read_goodput
 from jitney.bench.workload import RandomLengths, Workload, mixed
 from jitney.cli.failures import say
+from jitney.cli.plan_output import Shown, check_output, finish, simulators, status
 from jitney.cli.plan_verb import PEAK, TPOT_MS, TTFT_MS, PlanOptions
 from jitney.cli.pull import fetch_model
 from jitney.config import Resolved, Settings, resolve
@@ -32,19 +21,19 @@ from jitney.loading.compose import scheduler_settings
 from jitney.plan.calibrate import calibrate
 from jitney.plan.day import DayCase, hours_of, simulate_day, sinusoid
 from jitney.plan.pool import Pool
-from jitney.plan.recommend import PlanQuestion, Recommendation, recommend
-from jitney.plan.replica import Configuration
+from jitney.plan.recommend import PlanQuestion, recommend
+from jitney.plan.replica import Configuration, refusal_of
 from jitney.plan.results import day_result, recommended, replayed
 from jitney.plan.search import ReplayCase, count_for, run_load, run_replay
 from jitney.plan.tick_cost import Cost, read_cost, write_cost
-from jitney.plan.traffic import Traffic, rate_of, read_recording
+from jitney.plan.traffic import Traffic, drawn_from, rate_of, read_recording
 from jitney.plan.what_if import REPLICAS_MAX, Change, read_change
 
 KINDS = 1000
 """Lengths are drawn from so many."""
 
 LENGTH_MAX = 1_000_000
-EXTRA = "pip install 'jitney[bench]'"
+RATE_MIN = 1e-6
 PRESENT = "present"
 
 
@@ -65,17 +54,15 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
     """Run the command."""
     asked = _read(options, resolved)
     cost = _cost(asked)
-    with _pool() as pool:
+    with simulators() as pool:
         question = _question(asked, cost, pool)
         if asked.changes:
-            _finish(_what_if(asked, question, pool), asked)
+            shown = _what_if(asked, question, pool)
         elif options.day:
-            _finish(_day(asked, question, pool), asked)
+            shown = _day(asked, question, pool)
         else:
-            found = recommend(question, pool)
-            if options.output is not None and found.curve:
-                _draw(found, question, options.output)
-            _finish(recommended(question, found), asked)
+            shown = _recommended(question, pool)
+    finish(shown, asked.seed, options.output)
 
 
 def _read(options: PlanOptions, resolved: Resolved) -> _Asked:
@@ -89,13 +76,14 @@ def _read(options: PlanOptions, resolved: Resolved) -> _Asked:
     for change in changes:
         _changed(resolved, change)
     traffic = _traffic(options, recording, seed)
+    check_output(options)
     return _Asked(options, resolved, seed, limits, changes, recording, traffic)
 
 
 def _check(options: PlanOptions) -> None:
     """Refuse numbers that mean nothing. Raises ConfigError."""
     bounds = {
-        "--request-rate": (options.request_rate, 0.0, 1e6),
+        "--request-rate": (options.request_rate, RATE_MIN, 1e6),
         "--input-len": (options.input_len, 0, LENGTH_MAX),
         "--output-len": (options.output_len, 0, LENGTH_MAX),
         "--burstiness": (options.burstiness, 0.0, 1e6),
@@ -115,7 +103,7 @@ def _check(options: PlanOptions) -> None:
 
 def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Traffic:
     if recording is not None:
-        return Traffic(recording.name, recording.jobs, options.burstiness)
+        return drawn_from(recording, options.burstiness)
     if options.input_len is None and options.output_len is None:
         return Traffic("mixed", mixed(KINDS, seed=seed).jobs, options.burstiness)
     lengths = RandomLengths(
@@ -135,7 +123,7 @@ def _cost(asked: _Asked) -> Cost:
     else:
         fetch_model(asked.resolved.settings)
         say("measuring what ticks cost here; this takes about a minute")
-        with _status() as tell:
+        with status() as tell:
             cost = calibrate(asked.resolved.settings, seed=asked.seed, say=tell)
     if options.save_cost is not None:
         write_cost(cost, options.save_cost)
@@ -155,6 +143,9 @@ def _question(asked: _Asked, cost: Cost, pool: Pool) -> PlanQuestion:
         kv_tokens=settings.kv_tokens,
         seed=asked.seed,
     )
+    reason = refusal_of(question.configuration(question.settings), asked.traffic.kinds)
+    if reason is not None and not asked.changes:
+        raise ConfigError(f"Every request of this load would be refused: {reason}")
     if asked.traffic.length_max > question.settings.model_len_max:
         say(
             f"Some requests have up to {asked.traffic.length_max:,} tokens, and max_model_len is "
@@ -165,10 +156,25 @@ def _question(asked: _Asked, cost: Cost, pool: Pool) -> PlanQuestion:
     if asked.recording is not None:
         return replace(question, per_s=rate_of(asked.recording))
     load = question.load(question.settings, 0.0)
-    return replace(question, per_s=pool.map(run_load, [load])[0].per_s)
+    # A replica that refuses everything bears nothing, and a what-if still needs a rate.
+    return replace(question, per_s=pool.map(run_load, [load])[0].per_s or 1.0)
 
 
-def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Result:
+def _recommended(question: PlanQuestion, pool: Pool) -> Shown:
+    found = recommend(question, pool)
+    result = recommended(question, found)
+    if not found.curve:
+        return Shown(result)
+    replicas = found.best.replicas or 0
+    title = _title(question.cost, "1 replica" if replicas == 1 else f"{replicas:,} replicas")
+    return Shown(result, lambda pictures: pictures.paint_plan(found, title, question.per_s))
+
+
+def _title(cost: Cost, what: str) -> str:
+    return f"{cost.model} with {cost.traits.name} on {cost.machine}, {what}"
+
+
+def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
     """The load under the present settings and under each change."""
     options = asked.options
     workload = asked.recording
@@ -198,10 +204,14 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Result:
         (name, case.configuration.replicas, figures)
         for name, case, figures in zip(names, cases, found, strict=True)
     ]
-    return replayed(question.cost, workload.name, asked.limits, rows)
+    title = _title(question.cost, f"{workload.name}: {len(workload.jobs):,} requests")
+    return Shown(
+        replayed(question.cost, workload.name, asked.limits, rows),
+        lambda pictures: pictures.paint_what_if(rows, title),
+    )
 
 
-def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Result:
+def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
     options = asked.options
     hours = sinusoid(options.day_peak or PEAK)
     if asked.recording is not None and options.day_peak is None:
@@ -218,68 +228,14 @@ def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Result:
         seed=asked.seed,
     )
     found = simulate_day(case, pool)
-    return day_result(question, options.replicas, found, clock.now() - started_at)
+    title = _title(question.cost, f"a day on {options.replicas:,} replicas")
+    return Shown(
+        day_result(question, options.replicas, found, clock.now() - started_at),
+        lambda pictures: pictures.paint_day(found, title),
+    )
 
 
 def _changed(resolved: Resolved, change: Change) -> Settings:
     """The settings with a change. Raises ConfigError."""
     given = {name: "none" if value is None else value for name, value in resolved.given().items()}
     return resolve({**given, **change.words}, None, {}, given_as="argument").settings
-
-
-def _finish(result: Result, asked: _Asked) -> None:
-    """Show a result, write it if a folder is given, and end with one JSON line."""
-    show(result)
-    content = document(result, asked.seed)
-    if asked.options.output is not None:
-        say(f"Written: {write_json(content, asked.options.output)}.")
-    sys.stdout.write(json.dumps(content) + "\n")
-
-
-def _draw(found: Recommendation, question: PlanQuestion, folder: Path) -> None:
-    if find_spec("matplotlib") is None:
-        say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
-        return
-    # It takes a second to load, and only this needs it.
-    draw = importlib.import_module("jitney.plan.pictures").draw
-    cost = question.cost
-    number = "1 replica" if found.best.replicas == 1 else f"{found.best.replicas} replicas"
-    title = f"{cost.model} with {cost.traits.name} on {cost.machine}, {number}"
-    paths = draw(found, title, question.per_s, folder)
-    say(f"Drawn: {', '.join(map(str, paths))}.")
-
-
-@contextmanager
-def _pool() -> Iterator[Pool]:
-    """Processes on all cores, with a bar on a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        with Pool(usable_cores()) as pool:
-            yield pool
-        return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    line = bar.add_task("simulating", total=None)
-
-    def progress(done: int, count: int) -> None:
-        bar.update(line, completed=done, total=count)
-
-    with bar, Pool(usable_cores(), progress) as pool:
-        yield pool
-
-
-@contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
-    """On a terminal, one line that says what is measured now."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("loading the model") as status:
-        yield lambda text: status.update(text)

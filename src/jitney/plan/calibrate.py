@@ -1,8 +1,9 @@
 """Measures what ticks cost on this machine, with the user's model and settings; under a minute.
 
 Clients ask an engine in this process, so that its ticks have chosen shapes: generating sequences at
-several numbers and with short and long contexts, prompts of several lengths alone, and prompts
-beside generating sequences. Every tick is used for the fit.
+several numbers, in neighbouring and in scattered slots, with short and long contexts, prompts of
+several lengths alone, and prompts beside generating sequences. A second engine computes prompts in
+pieces, which tells the time of a piece from that of a first token. Every tick is used for the fit.
 
 Tests: tests/e2e/test_plan.py.
 """
@@ -33,6 +34,10 @@ SLOTS_LEAST = 32
 SHORT, LONG = 8, 400
 """Prompts of the two contexts in which sequences generate."""
 
+SCATTERED = 32
+SCATTERED_SHORT, SCATTERED_LONG = 3, 12
+"""So many sequences begin together. Most end soon, and the others go on in slots that are apart."""
+
 LONG_SIZE = 4
 """How many sequences generate with the long context."""
 
@@ -44,6 +49,10 @@ BESIDE_SPANS = (16, 16, 32, 64, 128, 256)
 
 BESIDE = (3, 15)
 """Generating sequences beside which prompts are measured."""
+
+PIECE = 32
+PIECES_COUNT, PIECES_CLIENTS = 40, 16
+"""Tokens of a piece of a prompt, and the mixed requests that are computed with such pieces."""
 
 LIMIT_S = 45.0
 """After so long, what is only good for accuracy is left out."""
@@ -58,6 +67,10 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
     slots = max(SLOTS_LEAST, settings.max_num_seqs)
     changed = measuring_settings(settings, slots)
     ticks: list[MeasuredTick] = []
+    say("measuring prompts in pieces")
+    with engine_target(replace(changed, prefill_chunk=PIECE)) as target:
+        clients = min(PIECES_CLIENTS, slots)
+        ticks += measured(target.run(mixed(PIECES_COUNT, seed=seed + 6000, clients=clients)).ticks)
     with engine_target(changed) as target:
         traits = target.traits
         length_max = min(traits.model_len_max, traits.kv_tokens // 2)
@@ -113,6 +126,9 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
         prompts = [(span, 1) for span in BESIDE_SPANS if span + size <= budget]
         pairs = [(SHORT, 2 * len(prompts) + 2)] * size + prompts
         found.append(_load(f"prompts beside {size}", seed + 2000 + size, pairs, size + 1))
+    for kept in (1, 2, 3):
+        pairs = _scattered(slots, kept)
+        found.append(_load(f"{kept} of 5 slots", seed + 5000 + kept, pairs, len(pairs)))
     size = min(LONG_SIZE, slots)
     pairs = [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size
     found.append(_load("long contexts", seed + 3000, pairs, size))
@@ -135,6 +151,17 @@ def staircases(slots: int) -> list[list[tuple[int, int]]]:
             pairs += [(SHORT, ticks)] * (size - len(pairs))
         found.append(pairs)
     return found
+
+
+def _scattered(slots: int, kept: int) -> list[tuple[int, int]]:
+    """Lengths with which, of every 5 slots, the first `kept` go on after the others have ended.
+
+    With 1 or 2 of them, the gap is wider than what any backend fills.
+    """
+    return [
+        (SHORT, SCATTERED_LONG if slot % 5 < kept else SCATTERED_SHORT)
+        for slot in range(min(slots, SCATTERED))
+    ]
 
 
 def _load(name: str, seed: int, pairs: list[tuple[int, int]], clients: int) -> Workload:

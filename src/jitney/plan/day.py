@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from jitney.bench.timing import RequestTimes, is_within, percentile
 from jitney.bench.workload import Job, Workload
+from jitney.errors import ConfigError
 from jitney.plan.figures import Limits
 from jitney.plan.pool import Pool
 from jitney.plan.replica import Configuration
@@ -36,6 +37,9 @@ HOUR_S = 3600.0
 WINDOW_S_MIN = 20.0
 WINDOW_COUNT_MIN = 50
 """Requests of a window in the mean."""
+
+WINDOW_COUNT_MAX = 200_000
+"""More would not fit the memory of a process."""
 
 TAIL_SHARE = 1.0
 """Arrivals go on for this share of the window after its end."""
@@ -70,6 +74,17 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HourFigures:
+    """One hour of all passes."""
+
+    per_s: float
+    """Requests that arrive."""
+    share: float
+    """The part of them that ended within the limits."""
+    p95_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DayFigures:
     """What the fleet does in a day. Latencies are milliseconds."""
 
@@ -84,6 +99,7 @@ class DayFigures:
     ttft_p95_ms: Estimate
     overloaded: tuple[int, ...]
     """Hours in which more arrives than the fleet bears."""
+    hours: tuple[HourFigures, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +143,17 @@ def hours_of(workload: Workload) -> tuple[float, ...]:
 
 
 def simulate_day(case: DayCase, pool: Pool) -> DayFigures:
-    """Sample a day on a fleet."""
+    """Sample a day on a fleet. Raises ConfigError if that is too much for one process."""
     warm_s = _warm_s(case)
     cell_per_s = case.per_s * min(CELL, case.configuration.replicas) / case.configuration.replicas
     window_s = max(WINDOW_S_MIN, 2.0 * warm_s, WINDOW_COUNT_MIN / cell_per_s)
+    most = max(case.hours) * cell_per_s * (warm_s + (1.0 + TAIL_SHARE) * window_s)
+    if most > WINDOW_COUNT_MAX:
+        raise ConfigError(
+            f"{case.per_s:,.4g} requests/s are too many to simulate on "
+            f"{case.configuration.replicas:,} replicas: one window has {most:,.0f} requests; give "
+            "more --replicas, or a lower --request-rate."
+        )
     cases = [
         WindowCase(case=case, hour=hour, number=number, warm_s=warm_s, window_s=window_s)
         for number in range(case.passes)
@@ -208,6 +231,19 @@ def _sum_up(case: DayCase, windows: Sequence[DayWindow]) -> DayFigures:
         p95_ms=_estimated(passes, "e2el_ms", 95.0),
         ttft_p95_ms=_estimated(passes, "ttft_ms", 95.0),
         overloaded=tuple(hour for hour in hours if late[hour]),
+        hours=tuple(
+            _hour(case, hour, [each for each in windows if each.hour == hour]) for hour in hours
+        ),
+    )
+
+
+def _hour(case: DayCase, hour: int, windows: Sequence[DayWindow]) -> HourFigures:
+    count = sum(each.simulated for each in windows)
+    values = sorted(value for each in windows for value in each.e2el_ms)
+    return HourFigures(
+        per_s=case.per_s * case.hours[hour],
+        share=sum(each.within for each in windows) / max(1, count),
+        p95_ms=percentile(values, 95.0) if values else math.nan,
     )
 
 

@@ -3,6 +3,7 @@
 Tests: tests/unit/plan/test_recommend.py and test_what_if.py.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,10 @@ Limits = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Rates in requests and tokens per second, latencies in milliseconds."""
+    """Rates in requests and tokens per second, latencies in milliseconds.
+
+    A latency that no request has is NaN: that of a second token, where answers have one.
+    """
 
     count: int
     failed: int
@@ -34,7 +38,8 @@ def figures_of(
     requests: Sequence[RequestTimes], duration_s: float, limits: Limits, mean_batch: float
 ) -> Figures:
     """Sum up a run."""
-    found = summary(requests, duration_s, percentiles=(50.0, 95.0))
+    # Where every request is refused at once, no time goes by, and no rate is above 0.
+    found = summary(requests, duration_s or math.inf, percentiles=(50.0, 95.0))
     within = sum(each.error is None and is_within(each, limits) for each in requests)
 
     def number(key: str) -> float:
@@ -45,7 +50,7 @@ def figures_of(
         failed=sum(each.error is not None for each in requests),
         per_s=number("request_throughput"),
         tokens_per_s=number("output_throughput"),
-        share=within / len(requests),
+        share=within / max(1, len(requests)),
         p50_ms=number("p50_e2el_ms"),
         p95_ms=number("p95_e2el_ms"),
         ttft_p50_ms=number("p50_ttft_ms"),

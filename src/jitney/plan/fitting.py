@@ -1,8 +1,11 @@
 """Fits a `Cost` to measured ticks: least squares of relative errors, with no term below zero.
 
 A curve is a sum of rises from knot to knot, which are linear terms. So one fit finds all curves and
-all other terms together, and no curve falls. Ticks far from the fit count less, because something
-else disturbed them. The knots are sizes that were measured.
+all other terms together, and no curve falls. The curve of decodes may: kernels work on groups of
+rows, and four can take less time than three. Its terms are its values at the knots. Ticks far from
+the fit count less, because something else disturbed them. The knots are sizes that were measured.
+
+How slots are computed together is not known. Each of `LAYOUTS` is fitted, and the nearest is taken.
 """
 
 from collections import Counter
@@ -14,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitney.errors import SetupError
-from jitney.plan.tick_cost import BackendTraits, Cost
+from jitney.plan.tick_cost import BackendTraits, Cost, runs_of
 from jitney.records import TickRecord
 
 Array = NDArray[np.float64]
@@ -25,9 +28,18 @@ SPAN_KNOTS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048)
 NEAR = 0.1
 """Ticks this far from the fit, as a share, count fully; those beyond it less and less."""
 
+FAR = 0.3
+"""A tick this far from the fit may be disturbed, and says no more about it if it is farther."""
+
 ROUNDS = 8
+LAYOUTS: tuple[tuple[int, int | None], ...] = ((1, None), (1, 2), (4, 2))
+"""Groups and gaps of slots, as `runs_of` takes them; the simplest first. llama.cpp has a gap of 2
+where slots have memory of their own."""
+
 APART = 1.3
 TICKS_LEAST = 2
+RISING = ("spans_alone", "spans_beside", "contexts")
+"""The curves that do not fall, in the order of their terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +54,17 @@ class BatchShape:
     span_tokens: int = 0
     pairs: float = 0.0
     """Tokens that the tokens of prompts look back at."""
+    slots: tuple[int, ...] = ()
+    """Of each generating sequence; empty: the first ones."""
 
     @property
     def decodes(self) -> int:
         """Sequences that generate."""
         return len(self.contexts)
+
+    def runs(self, layout: tuple[int, int | None]) -> list[int]:
+        """The rows of the generating sequences, run by run."""
+        return runs_of(self.slots or range(self.decodes), *layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +109,22 @@ def shape_of(tick: TickRecord) -> BatchShape:
         firsts=sum(each.samples for each in prompts),
         span_tokens=sum(each.length for each in prompts),
         pairs=sum(each.length * (each.start + each.length / 2) for each in prompts),
+        slots=tuple(each.slot for each in decodes),
     )
 
 
 def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
     """The cost that is nearest to these ticks. Raises SetupError without ticks of every kind."""
+    found = [_fit(ticks, stamp, layout) for layout in LAYOUTS]
+    return min(found, key=lambda each: each[1])[0]
+
+
+def _fit(
+    ticks: Sequence[MeasuredTick], stamp: MeasuredOn, layout: tuple[int, int | None]
+) -> tuple[Cost, float]:
+    """The cost with this layout, and its mean error, in which no tick counts for much."""
     shapes = [tick.shape for tick in ticks]
-    decoding = [shape.decodes for shape in shapes if shape.decodes]
+    decoding = [rows for shape in shapes for rows in shape.runs(layout)]
     alone = [each.span_tokens for each in shapes if each.prompts and not each.decodes]
     beside = [each.span_tokens for each in shapes if each.prompts and each.decodes]
     if not decoding or not alone or not beside:
@@ -108,23 +135,24 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
         "spans_beside": _knots(beside, SPAN_KNOTS),
         "contexts": _knots([each for shape in shapes for each in shape.contexts], CONTEXT_KNOTS),
     }
-    rows = np.array([_row(shape, knots) for shape in shapes])
+    rows = np.array([_row(shape, layout, knots) for shape in shapes])
     seconds = np.array([tick.pass_s for tick in ticks])
     found = _solve(rows, seconds)
     terms = iter(found.tolist())
+    decodes = tuple(zip(knots["decodes"], islice(terms, len(knots["decodes"])), strict=True))
     curves = {
-        name: tuple(zip(sizes, accumulate(islice(terms, len(sizes))), strict=True))
-        for name, sizes in knots.items()
+        name: tuple(zip(knots[name], accumulate(islice(terms, len(knots[name]))), strict=True))
+        for name in RISING
     }
     prompt_s, first_s, prompt_context_s = terms
     host_s, host_sequence_s = _fit_host(ticks)
     errors = np.abs(rows @ found - seconds) / seconds
-    return Cost(
+    cost = Cost(
         model=stamp.model,
         machine=stamp.machine,
         measured_at=stamp.measured_at,
         traits=stamp.traits,
-        decodes=curves["decodes"],
+        decodes=decodes,
         spans_alone=curves["spans_alone"],
         spans_beside=curves["spans_beside"],
         prompt_s=prompt_s,
@@ -135,7 +163,10 @@ def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
         host_sequence_s=host_sequence_s,
         error=float(np.mean(errors)),
         tick_count=len(ticks),
+        group=layout[0],
+        gap=layout[1],
     )
+    return cost, float(np.mean(np.minimum(errors, FAR)))
 
 
 def _exact_knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
@@ -158,8 +189,11 @@ def _knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({lowest, *inner, highest}))
 
 
-def _row(shape: BatchShape, knots: dict[str, tuple[int, ...]]) -> list[float]:
-    row = _rises(shape.decodes, knots["decodes"])
+def _row(
+    shape: BatchShape, layout: tuple[int, int | None], knots: dict[str, tuple[int, ...]]
+) -> list[float]:
+    runs = [_parts(rows, knots["decodes"]) for rows in shape.runs(layout)]
+    row = [sum(parts) for parts in zip(*runs, strict=True)] or [0.0] * len(knots["decodes"])
     row += _rises(0 if shape.decodes else shape.span_tokens, knots["spans_alone"])
     row += _rises(shape.span_tokens if shape.decodes else 0, knots["spans_beside"])
     contexts = [_rises(each, knots["contexts"]) for each in shape.contexts]
@@ -167,6 +201,19 @@ def _row(shape: BatchShape, knots: dict[str, tuple[int, ...]]) -> list[float]:
     # The shortest context is part of the time of a decode.
     row[-len(knots["contexts"])] = 0.0
     return [*row, shape.prompts, shape.firsts, shape.pairs]
+
+
+def _parts(size: int, knots: tuple[int, ...]) -> list[float]:
+    """How much of the value at each knot this size has: straight between the two beside it."""
+    found = [0.0] * len(knots)
+    above = min(at for at, knot in enumerate(knots) if knot >= size)
+    part = 1.0
+    if knots[above] > size:
+        low, high = knots[above - 1], knots[above]
+        part = (size - low) / (high - low)
+        found[above - 1] = 1.0 - part
+    found[above] = part
+    return found
 
 
 def _rises(size: int, knots: tuple[int, ...]) -> list[float]:

@@ -1,8 +1,9 @@
-"""Draws goodput against load, as PNG and SVG. Needs matplotlib; loaded only to draw.
+"""Pictures of plans, what-ifs and days, as PNG and SVG. Needs matplotlib; loaded only to draw.
 
 Tests: tests/e2e/test_plan.py.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jitney.models.files import disk_errors
+from jitney.plan.day import DayFigures
+from jitney.plan.figures import Figures
 from jitney.plan.recommend import CurvePoint, Recommendation
 
 OURS, OTHER, GREY = "#1f6f5c", "#c44e52", "#9a9a9a"
@@ -18,10 +21,9 @@ SIZE = (9.0, 4.2)
 DPI = 140
 
 
-def draw(found: Recommendation, title: str, per_s: float, folder: Path) -> list[Path]:
-    """Write plan.png and plan.svg into a folder, which is made if necessary. Raises SetupError."""
-    figure = paint(found, title, per_s)
-    paths = [folder / f"plan.{ending}" for ending in ("png", "svg")]
+def draw(figure: Figure, name: str, folder: Path) -> list[Path]:
+    """Write NAME.png and NAME.svg into a folder, which is made if necessary. Raises SetupError."""
+    paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
     with disk_errors(f"The plot cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
@@ -30,11 +32,9 @@ def draw(found: Recommendation, title: str, per_s: float, folder: Path) -> list[
     return paths
 
 
-def paint(found: Recommendation, title: str, per_s: float) -> Figure:
+def paint_plan(found: Recommendation, title: str, per_s: float) -> Figure:
     """Goodput by load: recommended and present settings, the load asked for, and the knee."""
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    figure.suptitle(title, fontsize=11)
+    figure, (axes,) = _figure(1, title)
     highest = max(each.per_s for each in found.curve)
     axes.plot([0, highest], [0, highest], ":", color=GREY, label="every request within the limits")
     if found.present_curve != found.curve:
@@ -57,10 +57,56 @@ def paint(found: Recommendation, title: str, per_s: float) -> Figure:
         xlim=(0, None),
         ylim=(0, None),
     )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False, loc="upper left")
     return figure
+
+
+def paint_day(found: DayFigures, title: str) -> Figure:
+    """What arrives in each hour and how much of it is within the limits, beside the latency."""
+    figure, (rates, latency) = _figure(2, title)
+    hours = range(len(found.hours))
+    good = [each.per_s * each.share for each in found.hours]
+    rates.bar(hours, [each.per_s for each in found.hours], color=GREY, alpha=0.5, label="arrive")
+    rates.bar(hours, good, width=0.5, color=OURS, label="within the limits")
+    rates.set(xlabel="hour", ylabel="requests per second")
+    rates.legend(fontsize=8, frameon=False)
+    p95_s = [each.p95_ms / 1e3 for each in found.hours]
+    latency.plot(hours, p95_s, "o-", markersize=4, color=OURS, label="p95")
+    late = [hour for hour in found.overloaded if hour in hours]
+    if late:
+        values = [p95_s[hour] for hour in late]
+        latency.plot(late, values, "x", markersize=9, color=OTHER, label="overloaded: too low")
+    latency.set(xlabel="hour", ylabel="p95 latency, seconds", ylim=(0, None))
+    latency.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def paint_what_if(rows: Sequence[tuple[str, int, Figures]], title: str) -> Figure:
+    """The latency of one load, and its share within the limits, under each of the settings."""
+    figure, (latency, shares) = _figure(2, title)
+    # The first on top.
+    places = range(len(rows), 0, -1)
+    colours = [GREY, *[OURS] * (len(rows) - 1)]
+    p95_s = [each.p95_ms / 1e3 if math.isfinite(each.p95_ms) else 0.0 for _, _, each in rows]
+    latency.barh(places, p95_s, color=colours)
+    names = [name.replace(",", ",\n") for name, _, _ in rows]
+    latency.set_yticks(places, names, fontsize=8)
+    latency.set(xlabel="p95 latency, seconds")
+    shares.barh(places, [100 * each.share for _, _, each in rows], color=colours)
+    shares.set_yticks(places, [""] * len(rows))
+    shares.set(xlabel="percent of the requests within the limits", xlim=(0, 100))
+    return figure
+
+
+def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=SIZE, layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    found = list(figure.subplots(1, columns, squeeze=False)[0])
+    for axes in found:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.set_axisbelow(True)
+    return figure, found
 
 
 def _line(axes: Axes, curve: Sequence[CurvePoint], colour: str, label: str) -> None:

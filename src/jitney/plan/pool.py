@@ -1,16 +1,23 @@
-"""Runs simulations on all cores, each in a process of its own.
+"""Runs simulations on all cores, in processes. None of them is left behind, whatever happens.
 
-Tests: tests/unit/plan/test_recommend.py and tests/e2e/test_plan.py.
+A worker ignores Ctrl-C, because a terminal sends it to every process: the parent ends its workers.
+If the parent is killed, the system ends them.
 """
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import TypeVar
 
 from jitney.config.machine import keep_children_off_current_folder
+from jitney.errors import SetupError
+from jitney.sandbox.die_with_parent import die_with_parent
 
 Case = TypeVar("Case")
 Found = TypeVar("Found")
@@ -26,11 +33,16 @@ class Pool(AbstractContextManager["Pool"]):
         self._cores = cores
         self._progress = progress
         self._executor: ProcessPoolExecutor | None = None
+        self._others: frozenset[BaseProcess] = frozenset()
+        """Children of this process that are not ours."""
         self._done = 0
         self._count = 0
 
     def map(self, run: Callable[[Case], Found], cases: Sequence[Case]) -> list[Found]:
-        """The results of all cases, in their order. `run` is a function of a module."""
+        """The results of all cases, in their order. `run` is a function of a module.
+
+        Raises SetupError if the system ends a worker.
+        """
         self._count += len(cases)
         self._progress(self._done, self._count)
         if self._cores == 1 or len(cases) == 1:
@@ -39,9 +51,18 @@ class Pool(AbstractContextManager["Pool"]):
             keep_children_off_current_folder()
             # A fork would copy the threads' locks, and whatever a model holds.
             context = get_context("spawn")
-            self._executor = ProcessPoolExecutor(self._cores, mp_context=context)
-        futures: list[Future[Found]] = [self._executor.submit(run, case) for case in cases]
-        return [self._noted(each.result()) for each in futures]
+            self._others = frozenset(active_children())
+            self._executor = ProcessPoolExecutor(
+                self._cores, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
+            )
+        try:
+            futures: list[Future[Found]] = [self._executor.submit(run, case) for case in cases]
+            return [self._noted(each.result()) for each in futures]
+        except BrokenProcessPool:
+            raise SetupError(
+                "A process that simulates was ended from outside, most likely because memory ran "
+                "short; end other programs, or plan with a shorter trace."
+            ) from None
 
     def __exit__(
         self,
@@ -49,10 +70,31 @@ class Pool(AbstractContextManager["Pool"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=error is None, cancel_futures=True)
+        if self._executor is None:
+            return
+        if error is not None:
+            self._kill_workers()
+        try:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        except BaseException:
+            # Ctrl-C while it waited for a worker.
+            self._kill_workers()
+            raise
+
+    def _kill_workers(self) -> None:
+        """End the workers at once; they have nothing to save. The executor waits for their end."""
+        for each in active_children():
+            if each not in self._others:
+                each.kill()
 
     def _noted(self, found: Found) -> Found:
         self._done += 1
         self._progress(self._done, self._count)
         return found
+
+
+def _begin(parent: int) -> None:
+    """The first thing that a worker does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not die_with_parent(parent):
+        os._exit(1)

@@ -4,7 +4,7 @@ Tests: tests/unit/plan/test_simulate.py.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from jitney.bench.timing import RequestTimes
@@ -23,6 +23,10 @@ _TOKEN = Sample(token=0)
 _NO_TOKEN = Sample()
 _FILLING = 0
 """The token that prompts and completions are made of. The first of a prompt is its own."""
+
+
+MADE_MAX = 100_000
+"""A longer prompt that is refused anyhow is not made at its full length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,17 @@ def make_request(job: Job) -> Request:
     )
 
 
+def refusal_of(configuration: Configuration, jobs: Iterable[Job]) -> str | None:
+    """Why even the request with the shortest prompt is refused; None if it is taken."""
+    shortest = min(jobs, key=lambda job: job.prompt_count)
+    scheduler = Scheduler(configuration.settings, configuration.traits, ())
+    try:
+        scheduler.submit(make_request(shortest), 0.0)
+    except JitneyError as error:
+        return str(error)
+    return None
+
+
 @lru_cache(maxsize=4096)
 def _params(completion_count: int) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=completion_count, ignore_eos=True)
@@ -67,6 +82,7 @@ class Replica:
         settings = configuration.settings
         self.scheduler = Scheduler(settings, configuration.traits, ())
         self._cost = cost
+        self._prompt_max = max(settings.model_len_max + 1, MADE_MAX)
         self._has_deadlines = (
             settings.queue_timeout_s is not None or settings.request_timeout_s is not None
         )
@@ -87,7 +103,11 @@ class Replica:
 
     def submit(self, live: Live, now: float) -> bool:
         """Take a request; false if it is refused."""
-        request = make_request(live.job)
+        job = live.job
+        if job.prompt_count > self._prompt_max:
+            # It is refused, and need not have all its tokens for that.
+            job = replace(job, prompt_count=self._prompt_max, prefix_count=0)
+        request = make_request(job)
         try:
             self.scheduler.submit(request, now)
         except JitneyError as error:

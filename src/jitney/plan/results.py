@@ -3,7 +3,8 @@
 Tests: tests/unit/plan/test_recommend.py, test_day.py and test_what_if.py.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from jitney.bench.report import Result
@@ -15,6 +16,8 @@ from jitney.plan.tick_cost import Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
 """The settings that are searched."""
+
+UNKNOWN = "-"
 
 TITLES = {
     "per_s": "requests/s",
@@ -48,21 +51,21 @@ def recommended(question: PlanQuestion, found: Recommendation) -> Result:
         columns=("", "present", "recommended"),
         rows=tuple(rows),
         notes=(cost_note(question.cost), _asked(question), *_advice(question, found)),
-        figures={
-            "rate": question.per_s,
-            "limits_ms": dict(question.limits),
-            "share": question.share,
-            "cost": _plain_cost(question.cost),
-            "present": _fleet_figures(present),
-            "recommended": _fleet_figures(best),
-            "knee_per_s": found.knee_per_s,
-            "curve": [asdict(each) for each in found.curve],
-            "present_curve": [asdict(each) for each in found.present_curve],
-            "tried": [
+        figures=_figures(
+            rate=question.per_s,
+            limits_ms=dict(question.limits),
+            share=question.share,
+            cost=_plain_cost(question.cost),
+            present=_fleet_figures(present),
+            recommended=_fleet_figures(best),
+            knee_per_s=found.knee_per_s,
+            curve=[asdict(each) for each in found.curve],
+            present_curve=[asdict(each) for each in found.present_curve],
+            tried=[
                 {**settings_shown(each.settings), "bears_per_s": each.capacity.per_s}
                 for each in found.tried
             ],
-        },
+        ),
     )
 
 
@@ -93,14 +96,14 @@ def replayed(
         columns=("settings", "replicas", *TITLES.values(), "within the limits", "failed"),
         rows=table,
         notes=tuple(notes),
-        figures={
-            "limits_ms": dict(limits),
-            "cost": _plain_cost(cost),
-            "runs": [
+        figures=_figures(
+            limits_ms=dict(limits),
+            cost=_plain_cost(cost),
+            runs=[
                 {"settings": name, "replicas": replicas, **asdict(figures)}
                 for name, replicas, figures in rows
             ],
-        },
+        ),
     )
 
 
@@ -133,15 +136,15 @@ def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds
         columns=("what", "value", "error"),
         rows=tuple(rows),
         notes=tuple(notes),
-        figures={
-            "rate": question.per_s,
-            "replicas": replicas,
-            "limits_ms": dict(question.limits),
-            "cost": _plain_cost(question.cost),
-            "settings": settings_shown(question.settings),
-            "wall_s": seconds,
+        figures=_figures(
+            rate=question.per_s,
+            replicas=replicas,
+            limits_ms=dict(question.limits),
+            cost=_plain_cost(question.cost),
+            settings=settings_shown(question.settings),
+            wall_s=seconds,
             **asdict(found),
-        },
+        ),
     )
 
 
@@ -176,10 +179,12 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
     best = found.best
     if best.replicas is None:
         figures = best.figures
+        known = {"first token": figures.ttft_p95_ms, "per token": figures.tpot_p95_ms}
+        p95s = [f"{name} {_shown(value)} ms" for name, value in known.items() if value == value]
         return [
             f"No setting meets these limits, whatever the number of replicas: with nearly nothing "
-            f"else to do, {_percent(figures.share)} of the requests are within them (p95 first "
-            f"token {_shown(figures.ttft_p95_ms)} ms, per token {_shown(figures.tpot_p95_ms)} ms). "
+            f"else to do, {_percent(figures.share)} of the requests are within them (p95: "
+            f"{', '.join(p95s) or 'no request ended'}). "
             "Raise the limits, or take a faster machine or a smaller model."
         ]
     changed = [
@@ -197,6 +202,21 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
         )
     lines.append(f"The fleet bears {_shown(found.knee_per_s)} requests/s within the limits.")
     return lines
+
+
+def _figures(**values: object) -> dict[str, object]:
+    return {name: finite(value) for name, value in values.items()}
+
+
+def finite(value: object) -> object:
+    """The value for JSON, which has no word for NaN and infinity: they are None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value
 
 
 def _replicas(fleet: Fleet) -> str:
@@ -236,6 +256,8 @@ def _beside(value: float, first: float) -> str:
 
 
 def _shown(value: float) -> str:
+    if not math.isfinite(value):
+        return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
 
 

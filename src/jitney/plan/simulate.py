@@ -56,9 +56,14 @@ def simulate(
     configuration: Configuration,
     cost: Cost,
     counted: Callable[[Job], bool] = lambda job: True,
+    *,
+    keeps_tokens: bool = False,
 ) -> SimulatedRun:
-    """Run a workload until every counted job has ended; the times of those only."""
-    return _Fleet(workload, configuration, cost).run(counted)
+    """Run a workload until every counted job has ended; the times of those only.
+
+    Of the times of tokens only the first is kept unless asked for: a long trace has very many.
+    """
+    return _Fleet(workload, configuration, cost).run(counted, keeps_tokens=keeps_tokens)
 
 
 class _Fleet:
@@ -78,12 +83,14 @@ class _Fleet:
             self._next = min(workload.clients, len(workload.jobs))
             self._arrivals = [(0.0, at) for at in range(self._next)]
 
-    def run(self, counted: Callable[[Job], bool]) -> SimulatedRun:
+    def run(self, counted: Callable[[Job], bool], *, keeps_tokens: bool) -> SimulatedRun:
         """Go on until every counted job has ended."""
         left = sum(map(counted, self._jobs))
         times: list[RequestTimes] = []
         while left:
             for each in self._turn():
+                if not keeps_tokens:
+                    del each.times.token_times[1:]
                 if counted(each.job):
                     times.append(each.times)
                     left -= 1

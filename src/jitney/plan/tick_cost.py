@@ -1,6 +1,6 @@
 """What a tick costs: `Cost`, a sum of curves over what is in the batch. Saved as a JSON file.
 
-    seconds = decodes(sequences that generate)
+    seconds = decodes(rows), for each run of neighbouring slots that generate
             + spans(prompt tokens), from one curve beside decodes and from another without
             + seconds for each prompt in the batch, and for each that gets its first token
             + context(tokens it looks back at), for each sequence that generates
@@ -8,6 +8,10 @@
 
 Curves are straight between measured sizes, and go on straight beyond them. What the engine does
 between two passes is apart: it delays the next tick, and not the tokens of this one.
+
+Some backends compute only neighbouring slots together, and others one after the other: sixteen
+sequences in scattered slots can take twice the time of sixteen in a row. `Cost.gap` and
+`Cost.group` say how it is here (`runs_of`).
 """
 
 from collections.abc import Iterable
@@ -22,6 +26,7 @@ from jitney.errors import ConfigError, SetupError
 
 FORMAT: Final = "jitney-cost-1"
 SIZE_MAX = 1_048_576
+SPARE_MIN = 4
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
@@ -29,7 +34,11 @@ Points = Annotated[tuple[tuple[Size, Seconds], ...], msgspec.Meta(min_length=1, 
 
 
 class Curve:
-    """A time by size: straight between points, and beyond them. It never falls below zero."""
+    """A time by size: straight between points, and beyond them. It never falls below zero.
+
+    Beyond the last point it rises as in the upper half before it: the last two points alone may be
+    a step.
+    """
 
     def __init__(self, points: Iterable[tuple[int, float]]) -> None:
         self._points = sorted(points)
@@ -51,7 +60,34 @@ class Curve:
         while at < len(points) - 2 and points[at + 1][0] < size:
             at += 1
         (low, low_s), (high, high_s) = points[at], points[at + 1]
+        if size > high:
+            half = [each for each in points[:-1] if 2 * each[0] <= high]
+            low, low_s = half[-1] if half else points[0]
         return max(0.0, low_s + (high_s - low_s) * (size - low) / (high - low))
+
+
+def runs_of(slots: Iterable[int], group: int, gap: int | None) -> list[int]:
+    """How many slots are computed together, run by run; empty without slots.
+
+    Slots are computed in whole groups. A gap of up to `gap` slots is filled, and at a larger one
+    another run begins. With None it does not matter which slots they are.
+    """
+    if gap is None:
+        count = sum(1 for _ in slots)
+        return [count] if count else []
+    found: list[int] = []
+    begun = end = 0
+    for slot in sorted(slots):
+        low = slot - slot % group
+        if end and low - end > gap:
+            found.append(end - begun)
+            end = 0
+        if not end:
+            begun = low
+        end = low + group
+    if end:
+        found.append(end - begun)
+    return found
 
 
 class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +109,9 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if kv_tokens is None:
             kv_tokens = self.kv_tokens * slots // self.slots
         least = min(self.kv_tokens, self.model_len_max + self.block_tokens)
+        # Spare slots are for cached prefixes. There are fewer of them where there are fewer slots.
         spare = self.slots_max - self.slots
+        spare = max(min(spare, SPARE_MIN), spare * min(slots, self.slots) // self.slots)
         return Traits(
             name=self.name,
             slots_max=slots + max(0, spare),
@@ -112,7 +150,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     measured_at: str
     traits: BackendTraits
     decodes: Points
-    """Seconds by the number of sequences that generate."""
+    """Seconds by the rows of a run of slots that generate: sequences, and fillers between."""
     spans_alone: Points
     """Seconds by the prompt tokens of a tick in which nobody generates."""
     spans_beside: Points
@@ -133,6 +171,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How far a tick is from the fit, as a share, in the mean of the ticks it was fitted to."""
     tick_count: Size
     """How many ticks it was fitted to."""
+    group: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    """Generating slots are computed in whole groups of so many."""
+    gap: Annotated[int, msgspec.Meta(ge=0, le=256)] | None = None
+    """Slots farther apart are computed one after the other; None: all together."""
 
 
 class TickCost:
@@ -147,13 +189,14 @@ class TickCost:
 
     def pass_s(self, batch: Batch) -> float:
         """Seconds from the start of a batch to its tokens."""
-        decodes = prompts = firsts = tokens = pairs = 0
+        prompts = firsts = tokens = pairs = 0
+        decodes: list[int] = []
         seconds = 0.0
         context_s = self._contexts.seconds
         for entry in batch.entries:
             length = 1 if entry.continues else len(entry.tokens)
             if length == 1 and entry.wants_token:
-                decodes += 1
+                decodes.append(entry.slot)
                 seconds += context_s(entry.start)
             else:
                 prompts += 1
@@ -161,8 +204,8 @@ class TickCost:
                 pairs += length * (2 * entry.start + length) // 2
                 firsts += entry.wants_token
         cost = self._cost
-        if decodes:
-            seconds += self._decodes.seconds(decodes)
+        for rows in runs_of(decodes, cost.group, cost.gap):
+            seconds += self._decodes.seconds(rows)
         if prompts:
             curve = self._beside if decodes else self._alone
             seconds += curve.seconds(tokens) + cost.prompt_context_s * pairs

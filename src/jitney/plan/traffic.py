@@ -16,6 +16,15 @@ from jitney.bench.workload import LENGTH_MAX, Job, Workload, arrival_times, read
 from jitney.errors import ConfigError
 
 HEAD_BYTES = 4096
+PART_BYTES = 2**20
+BYTES_MAX = 2**30
+REQUESTS_MAX = 1_000_000
+"""Of a recording. They are simulated in each process, with about a kilobyte each."""
+
+SPAN_S_MAX = 1e9
+KINDS_MAX = 20_000
+"""Kinds of requests that are drawn from; each simulation gets a copy."""
+
 REQUESTS_PROCESS = 2
 """The process of a recording that has the requests."""
 
@@ -64,11 +73,40 @@ def read_recording(path: Path, *, seed: int) -> Workload:
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-            if b'"traceEvents"' not in head:
-                return read_trace(path, seed=seed)
-            content = head + file.read()
+            content = head + file.read(BYTES_MAX) if b'"traceEvents"' in head else None
+            if content is None:
+                # Counted first: a line is much shorter than what is made of it.
+                lines = head.count(b"\n")
+                while part := file.read(PART_BYTES):
+                    lines += part.count(b"\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    if content is None:
+        _check_count(path, lines - 1)
+        return _checked(path, read_trace(path, seed=seed))
+    if len(content) > BYTES_MAX:
+        raise ConfigError(f"{path} has above {BYTES_MAX:,} bytes; record for a shorter time.")
+    return _checked(path, _read_events(path, content, seed))
+
+
+def _checked(path: Path, workload: Workload) -> Workload:
+    """The workload, if a simulation of it is bounded. Raises ConfigError."""
+    _check_count(path, len(workload.jobs))
+    if workload.jobs[-1].at_s > SPAN_S_MAX:
+        raise ConfigError(
+            f"{path} goes over {workload.jobs[-1].at_s:.0e} seconds, which is too long; a timestamp"
+            " of a trace is in milliseconds."
+        )
+    return workload
+
+
+def _check_count(path: Path, count: int) -> None:
+    if count > REQUESTS_MAX:
+        raise ConfigError(f"{path} has above {REQUESTS_MAX:,} requests; use a part of it.")
+
+
+def _read_events(path: Path, content: bytes, seed: int) -> Workload:
+    """The requests in what `jitney trace` saved. Raises ConfigError."""
     try:
         events = msgspec.json.decode(content, type=_Recording).traceEvents
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -84,6 +122,14 @@ def read_recording(path: Path, *, seed: int) -> Workload:
     kinds = [kind for row in rows for kind in row.kinds()]
     times = [(row.ts - rows[0].ts) / 1e6 for row in rows for _ in row.kinds()]
     return Workload(name=path.stem, seed=seed, jobs=_numbered(kinds, times))
+
+
+def drawn_from(workload: Workload, burstiness: float) -> Traffic:
+    """Traffic with the requests of a recording; of a long one, with many drawn at random."""
+    kinds = workload.jobs
+    if len(kinds) > KINDS_MAX:
+        kinds = tuple(random.Random(f"{workload.seed} sample").sample(kinds, KINDS_MAX))
+    return Traffic(workload.name, kinds, burstiness)
 
 
 def rate_of(workload: Workload) -> float:

@@ -39,6 +39,13 @@ def test_every_batch_takes_whole_prompts() -> None:
     assert changed.mix is Mix.DECODE_FIRST
 
 
+def test_some_sequences_generate_in_slots_that_are_apart() -> None:
+    loads = {load.name: load for load in workloads(32, 2048, 2048, seed=0)}
+    lasting = max(job.completion_count for job in loads["1 of 5 slots"].jobs)
+    kept = [job.number for job in loads["1 of 5 slots"].jobs if job.completion_count == lasting]
+    assert kept == [0, 5, 10, 15, 20, 25, 30]
+
+
 def test_an_own_policy_is_refused() -> None:
     class Mine(SchedulingPolicy):
         def rank(self, candidate: object) -> float:
@@ -53,5 +60,5 @@ def test_the_fake_backend_can_be_measured() -> None:
     cost = calibrate(Settings(backend="fake", max_num_seqs=4), seed=0, say=said.append)
     assert cost.traits.name == "fake"
     assert cost.tick_count > 100
-    assert said[0] == "measuring prompts alone"
+    assert said[:2] == ["measuring prompts in pieces", "measuring prompts alone"]
     assert TickCost(cost) is not None

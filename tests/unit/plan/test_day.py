@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jitney.bench.workload import Job, Workload
+from jitney.errors import ConfigError
 from jitney.plan.day import (
     DayCase,
     WindowCase,
@@ -65,6 +66,27 @@ def test_a_day_has_estimates_with_errors() -> None:
     assert 0.0 <= found.p95_ms.error < found.p95_ms.value
     assert found.p50_ms.value <= found.p95_ms.value
     assert 0 not in found.overloaded
+
+
+def test_every_hour_has_its_figures() -> None:
+    with Pool(1) as pool:
+        found = simulate_day(CASE, pool)
+    assert [each.per_s for each in found.hours] == [25.0, 75.0]
+    assert all(0.0 < each.share <= 1.0 and each.p95_ms > 0.0 for each in found.hours)
+
+
+def test_a_window_with_more_requests_than_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="give more --replicas"), Pool(1) as pool:
+        simulate_day(replace(CASE, per_s=1e6), pool)
+
+
+def test_a_day_in_which_all_is_refused_has_no_latency() -> None:
+    traffic = Traffic("long", (Job(number=0, prompt_count=5000, completion_count=5),))
+    with Pool(1) as pool:
+        found = simulate_day(replace(CASE, traffic=traffic), pool)
+    assert found.share.value == 0.0
+    figures = day_result(QUESTION, 20, found, 1.0).figures
+    assert figures["p95_ms"] == {"value": None, "error": None}
 
 
 def test_the_result_says_that_it_is_a_sample() -> None:

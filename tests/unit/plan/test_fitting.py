@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from jitney.core.batch import Batch, Entry
@@ -52,6 +53,7 @@ def shape(batch: Batch) -> BatchShape:
         firsts=sum(each.wants_token for each in prompts),
         span_tokens=sum(each.length for each in prompts),
         pairs=sum(each.length * (each.start + each.length / 2) for each in prompts),
+        slots=tuple(each.slot for each in decodes),
     )
 
 
@@ -81,6 +83,33 @@ def test_a_fit_is_not_led_astray_by_disturbed_ticks() -> None:
     fitted, known = TickCost(fit_cost(ticks, STAMP)), TickCost(KNOWN)
     for batch in batches(random.Random(4)):
         assert fitted.pass_s(batch) == pytest.approx(known.pass_s(batch), rel=0.1)
+
+
+def scattered(cost: Cost, source: random.Random) -> list[MeasuredTick]:
+    """Ticks of sequences in slots here and there."""
+    known = TickCost(cost)
+    found = []
+    for number in range(200):
+        slots = sorted(source.sample(range(32), source.choice((1, 2, 4, 8, 16))))
+        entries = tuple(Entry(slot, 20, (1,), wants_token=True) for slot in slots)
+        batch = Batch(number, (), entries)
+        found.append(MeasuredTick(shape(batch), known.pass_s(batch)))
+    return found
+
+
+@pytest.mark.parametrize(("group", "gap"), [(1, None), (1, 2), (4, 2)])
+def test_a_fit_finds_how_slots_are_computed_together(group: int, gap: int | None) -> None:
+    # Four rows take less than three, as on a real machine.
+    points = ((1, 0.010), (3, 0.02), (4, 0.015), (8, 0.03), (32, 0.11))
+    cost = msgspec.structs.replace(KNOWN, decodes=points, group=group, gap=gap)
+    ticks = [*ticks_of(cost, random.Random(6)), *scattered(cost, random.Random(7))]
+    found = fit_cost(ticks, STAMP)
+    assert (found.group, found.gap) == (group, gap)
+    assert found.error < 0.01
+    fitted = TickCost(found)
+    for tick in scattered(cost, random.Random(8)):
+        entries = [Entry(slot, 20, (1,), wants_token=True) for slot in tick.shape.slots]
+        assert fitted.pass_s(Batch(0, (), tuple(entries))) == pytest.approx(tick.pass_s, rel=0.05)
 
 
 def test_no_term_is_below_zero() -> None:
@@ -139,7 +168,7 @@ def test_the_shape_of_a_tick_is_counted_from_its_members() -> None:
         )
     )
     assert found == BatchShape(
-        contexts=(50,), prompts=3, firsts=1, span_tokens=11, pairs=48 + 18 + 7.5
+        contexts=(50,), prompts=3, firsts=1, span_tokens=11, pairs=48 + 18 + 7.5, slots=(0,)
     )
 
 

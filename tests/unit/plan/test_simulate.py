@@ -4,7 +4,7 @@ import pytest
 
 from jitney.bench.workload import Job, Workload, mixed
 from jitney.core.scheduler import Scheduler
-from jitney.plan.replica import Replica, make_request
+from jitney.plan.replica import Replica, make_request, refusal_of
 from jitney.plan.simulate import CLIENT_S, Router, SimulatedRun, simulate
 from jitney.plan.tick_cost import TickCost
 from tests.plan_for_tests import make_configuration, make_cost
@@ -18,7 +18,29 @@ def run(
     *jobs: Job, clients: int | None = None, replicas: int = 1, **settings: object
 ) -> SimulatedRun:
     workload = Workload(name="hand", seed=0, jobs=jobs, clients=clients)
-    return simulate(workload, make_configuration(replicas, **settings), make_cost())
+    configuration = make_configuration(replicas, **settings)
+    return simulate(workload, configuration, make_cost(), keeps_tokens=True)
+
+
+def test_only_the_first_time_of_tokens_is_kept_unless_asked_for() -> None:
+    workload = Workload(name="hand", seed=0, jobs=(job(0, 0.0, 20, 3),))
+    found = simulate(workload, make_configuration(), make_cost())
+    assert found.requests[0].token_times == pytest.approx([0.02])
+    assert found.requests[0].completion_count == 3
+
+
+def test_a_prompt_beyond_the_model_is_refused_without_being_made() -> None:
+    (times,) = run(job(0, 0.0, 10**12, 3)).requests
+    assert times.error is not None
+
+
+def test_the_reason_why_everything_is_refused() -> None:
+    configuration = make_configuration(model_len_max=100)
+    long = [job(0, 0.0, 200, 3), job(1, 0.0, 300, 3)]
+    reason = refusal_of(configuration, long)
+    assert reason is not None
+    assert "200" in reason
+    assert refusal_of(configuration, [*long, job(2, 0.0, 20, 3)]) is None
 
 
 def test_one_request_takes_its_prompt_and_its_tokens() -> None:
@@ -41,7 +63,7 @@ def test_one_that_arrives_during_a_tick_joins_the_next() -> None:
 
 def test_what_the_host_does_delays_the_next_tick_and_not_this_token() -> None:
     workload = Workload(name="hand", seed=0, jobs=(job(0, 0.0, 20, 2),))
-    found = simulate(workload, make_configuration(), make_cost(host_s=0.004))
+    found = simulate(workload, make_configuration(), make_cost(host_s=0.004), keeps_tokens=True)
     assert found.requests[0].token_times == pytest.approx([0.02, 0.034])
     assert found.requests[0].ended_at == pytest.approx(0.038)
 

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jitney.core.batch import Batch, Entry
 from jitney.errors import ConfigError
-from jitney.plan.tick_cost import Curve, TickCost, read_cost, write_cost
+from jitney.plan.tick_cost import Curve, TickCost, read_cost, runs_of, write_cost
 from tests.plan_for_tests import TRAITS, make_cost
 
 
@@ -23,6 +24,40 @@ def test_a_curve_is_straight_between_its_points_and_beyond_them() -> None:
 
 def test_a_curve_does_not_fall_below_zero() -> None:
     assert Curve([(10, 1.0), (20, 9.0)]).seconds(0) == 0.0
+
+
+def test_a_step_at_the_end_of_a_curve_does_not_go_on() -> None:
+    """32 rows may take less time than 31, and 64 do not."""
+    curve = Curve([(1, 1.0), (16, 16.0), (31, 34.0), (32, 32.0)])
+    assert curve.seconds(64) == 64.0
+
+
+@pytest.mark.parametrize(
+    ("slots", "group", "gap", "runs"),
+    [
+        ((), 1, 2, []),
+        ((), 1, None, []),
+        ((9, 0, 30), 1, None, [3]),
+        ((0, 1, 2), 1, 2, [3]),
+        ((3, 0), 1, 2, [4]),
+        ((0, 4), 1, 2, [1, 1]),
+        ((28, 8, 4, 3, 0), 1, 2, [5, 1, 1]),
+        ((1, 6), 4, 2, [8]),
+        ((0, 9), 4, 2, [4, 4]),
+        ((5,), 4, 2, [4]),
+    ],
+)
+def test_slots_are_computed_in_runs(
+    slots: tuple[int, ...], group: int, gap: int | None, runs: list[int]
+) -> None:
+    assert runs_of(slots, group, gap) == runs
+
+
+def test_scattered_slots_cost_more_where_only_neighbours_are_computed_together() -> None:
+    points = ((1, 1.0), (2, 1.5), (4, 2.5))
+    batch = Batch(1, (), (decode(0, 1), decode(20, 1)))
+    assert TickCost(make_cost(decodes=points)).pass_s(batch) == 1.5
+    assert TickCost(make_cost(decodes=points, gap=2)).pass_s(batch) == 2.0
 
 
 def test_a_batch_costs_the_sum_of_its_parts() -> None:
@@ -55,6 +90,8 @@ def test_a_token_that_the_backend_knows_counts_as_a_decode() -> None:
 def test_other_slots_have_memory_in_proportion() -> None:
     assert TRAITS.at(8, None).kv_tokens == 8192
     assert TRAITS.at(8, None).slots_max == 12
+    many = msgspec.structs.replace(TRAITS, slots=32, slots_max=48)
+    assert [many.at(slots, None).slots_max for slots in (4, 16, 64)] == [8, 24, 80]
     assert TRAITS.at(8, 5000).kv_tokens == 5000
     assert TRAITS.at(1, None).kv_tokens == 1025
 

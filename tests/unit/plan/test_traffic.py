@@ -7,7 +7,8 @@ import pytest
 
 from jitney.bench.workload import Job
 from jitney.errors import ConfigError
-from jitney.plan.traffic import Traffic, rate_of, read_recording
+from jitney.plan import traffic
+from jitney.plan.traffic import Traffic, drawn_from, rate_of, read_recording
 
 KINDS = (
     Job(number=0, prompt_count=10, completion_count=2),
@@ -28,17 +29,17 @@ def recording(path: Path, *rows: dict[str, object]) -> Path:
 
 
 def test_lengths_do_not_depend_on_the_rate() -> None:
-    traffic = Traffic("made", KINDS)
-    slow, fast = (traffic.workload(50, per_s, seed=1) for per_s in (1.0, 10.0))
+    made = Traffic("made", KINDS)
+    slow, fast = (made.workload(50, per_s, seed=1) for per_s in (1.0, 10.0))
     assert [each.prompt_count for each in slow.jobs] == [each.prompt_count for each in fast.jobs]
     assert slow.jobs[-1].at_s == pytest.approx(10 * fast.jobs[-1].at_s)
-    assert traffic.workload(50, 1.0, seed=2) != slow
+    assert made.workload(50, 1.0, seed=2) != slow
 
 
 def test_figures_of_the_kinds() -> None:
-    traffic = Traffic("made", KINDS)
-    assert traffic.completion_mean == 4.0
-    assert (traffic.completion_max, traffic.prompt_max, traffic.length_max) == (6, 30, 36)
+    made = Traffic("made", KINDS)
+    assert made.completion_mean == 4.0
+    assert (made.completion_max, made.prompt_max, made.length_max) == (6, 30, 36)
 
 
 def test_a_closed_loop_has_its_clients() -> None:
@@ -95,6 +96,41 @@ def test_a_wrong_file_gives_one_sentence(tmp_path: Path, content: str, told: str
         read_recording(path, seed=0)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_recording_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "REQUESTS_MAX", 2)
+    path = tmp_path / "long.jsonl"
+    line = '{"input_length": 5, "output_length": 2}\n'
+    path.write_text(2 * line)
+    assert len(read_recording(path, seed=0).jobs) == 2
+    for count in (3, 5000):
+        path.write_text(count * line)
+        with pytest.raises(ConfigError, match="above 2 requests; use a part"):
+            read_recording(path, seed=0)
+    many = recording(tmp_path / "many.json", *[row(0.0, prompt_tokens=10)] * 3)
+    with pytest.raises(ConfigError, match="above 2 requests; use a part"):
+        read_recording(many, seed=0)
+    monkeypatch.setattr(traffic, "BYTES_MAX", 50)
+    with pytest.raises(ConfigError, match="above 50 bytes"):
+        read_recording(many, seed=0)
+
+
+def test_times_beyond_all_reason_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, 1e300)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ConfigError, match="milliseconds"):
+        read_recording(path, seed=0)
+
+
+def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "KINDS_MAX", 3)
+    long = Traffic("made", KINDS).workload(50, 1.0, seed=0)
+    assert len(drawn_from(long, 1.0).kinds) == 3
+    assert drawn_from(long, 1.0) == drawn_from(long, 1.0)
+    short = Traffic("made", KINDS).workload(2, 1.0, seed=0)
+    assert drawn_from(short, 2.0) == Traffic("made", short.jobs, 2.0)
 
 
 def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """Other settings as the user writes them."""
 
+import json
+import math
+
 import pytest
 
+from jitney.bench.timing import RequestTimes
 from jitney.errors import ConfigError
-from jitney.plan.figures import Figures
+from jitney.plan.figures import Figures, figures_of
 from jitney.plan.results import replayed
 from jitney.plan.what_if import Change, read_change
 from tests.plan_for_tests import make_cost
@@ -47,6 +51,21 @@ def figures(p95_ms: float, failed: int = 0) -> Figures:
         tpot_p95_ms=3.0,
         mean_batch=1.0,
     )
+
+
+def test_a_run_without_time_or_requests_has_figures() -> None:
+    refused = RequestTimes(sent_at=0.0, prompt_count=9, error="too long")
+    found = figures_of([refused], 0.0, {}, 0.0)
+    assert (found.per_s, found.share, found.failed) == (0.0, 0.0, 1)
+    assert figures_of([], 0.0, {}, 0.0).share == 0.0
+
+
+def test_what_no_request_has_is_null_in_json_and_a_dash_in_tables() -> None:
+    rows = [("present", 1, figures(math.nan)), ("mix=separate", 1, figures(math.inf))]
+    result = replayed(make_cost(), "day", {}, rows)
+    assert [row[5] for row in result.rows] == ["-", "-"]
+    read = json.loads(json.dumps(result.figures, allow_nan=False))
+    assert [run["p95_ms"] for run in read["runs"]] == [None, None]
 
 
 def test_changes_stand_side_by_side() -> None:

@@ -1,0 +1,141 @@
+"""What `jitney plan` shows, writes and draws, and what it says while it works. Main thread.
+
+Tests: tests/e2e/test_plan.py and tests/unit/plan/test_output.py.
+"""
+
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any  # Any: the module of pictures is loaded only to draw
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jitney.backends.machine.cores import usable_cores
+from jitney.bench.report import Result, document, show, write_json
+from jitney.cli.failures import say
+from jitney.cli.plan_verb import PlanOptions
+from jitney.engine.clock import SystemClock
+from jitney.errors import ConfigError
+from jitney.models.files import disk_errors
+from jitney.plan.pool import Pool
+from jitney.plan.pool import Progress as Told
+
+EXTRA = "pip install 'jitney[bench]'"
+TELL_S = 10.0
+"""How often progress is said where there is no terminal for a bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A result, and what paints its picture with `jitney.plan.pictures`, if there is one."""
+
+    result: Result
+    paint: Callable[[Any], Any] | None = None
+
+
+def check_output(options: PlanOptions) -> None:
+    """Check before long work that its results can be written. Raises SetupError."""
+    if options.output is not None:
+        with disk_errors(f"The result cannot be written to {options.output}"):
+            options.output.mkdir(parents=True, exist_ok=True)
+            _try_writing(options.output)
+    if options.save_cost is not None:
+        if options.save_cost.is_dir():
+            raise ConfigError(f"--save-cost {options.save_cost} is a folder; give a file.")
+        with disk_errors(f"The cost cannot be written to {options.save_cost}"):
+            _try_writing(options.save_cost.parent)
+
+
+def _try_writing(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def finish(shown: Shown, seed: int, folder: Path | None) -> None:
+    """Show a result, write and draw it if a folder is given, and end with one JSON line.
+
+    The line comes whatever happens to the files: the work behind it was long.
+    """
+    show(shown.result)
+    content = document(shown.result, seed)
+    line = json.dumps(content, allow_nan=False)
+    try:
+        if folder is not None:
+            say(f"Written: {write_json(content, folder)}.")
+            _draw(shown, folder)
+    finally:
+        sys.stdout.write(line + "\n")
+
+
+def _draw(shown: Shown, folder: Path) -> None:
+    if shown.paint is None:
+        return
+    if find_spec("matplotlib") is None:
+        say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
+        return
+    try:
+        # It takes a second to load, and only this needs it.
+        pictures = importlib.import_module("jitney.plan.pictures")
+        paths = pictures.draw(shown.paint(pictures), shown.result.name, folder)
+    except Exception as error:
+        # Another library draws, and the result does not depend on it.
+        say(f"No plot was drawn: {str(error).rstrip('.') or type(error).__name__}.")
+        return
+    say(f"Drawn: {', '.join(map(str, paths))}.")
+
+
+@contextmanager
+def simulators() -> Iterator[Pool]:
+    """Processes on all cores. A bar on a terminal, and now and then a line elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with Pool(usable_cores(), tell_now_and_then()) as pool:
+            yield pool
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    line = bar.add_task("simulating", total=None)
+
+    def progress(done: int, count: int) -> None:
+        bar.update(line, completed=done, total=count)
+
+    with bar, Pool(usable_cores(), progress) as pool:
+        yield pool
+
+
+def tell_now_and_then(now: Callable[[], float] | None = None) -> Told:
+    """Says how many simulations are done, at most every few seconds."""
+    read = now or SystemClock().now
+    told_at = read()
+
+    def progress(done: int, count: int) -> None:
+        nonlocal told_at
+        if read() >= told_at + TELL_S:
+            told_at = read()
+            say(f"simulated {done:,} of {count:,} cases")
+
+    return progress
+
+
+@contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """On a terminal, one line that says what is measured now."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("loading the model") as line:
+        yield lambda text: line.update(text)

@@ -1,0 +1,122 @@
+"""Results come in order, and no worker outlives the pool or its process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import active_children
+from pathlib import Path
+
+import pytest
+
+from jitney.errors import SetupError
+from jitney.plan.pool import Pool
+
+SLEEP_S = 600.0
+WAIT_S = 60.0
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def fail_or_sleep(number: int) -> None:
+    if number == 0:
+        raise ValueError("a mistake")
+    time.sleep(SLEEP_S)
+
+
+def interrupt_parent(number: int) -> None:
+    if number == 0:
+        os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(SLEEP_S)
+
+
+def interrupt_all(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGINT)
+    return number
+
+
+def die(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note_and_sleep(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(SLEEP_S)
+
+
+def test_results_are_in_order_and_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    with Pool(2, lambda done, count: told.append((done, count))) as pool:
+        assert pool.map(double, range(3)) == [0, 2, 4]
+        assert pool.map(double, [5]) == [10]
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3), (3, 4), (4, 4)]
+    assert active_children() == []
+
+
+def test_a_failure_ends_the_other_workers() -> None:
+    with pytest.raises(ValueError, match="a mistake"), Pool(2) as pool:
+        pool.map(fail_or_sleep, range(4))
+    assert active_children() == []
+
+
+def test_an_interrupt_ends_all_workers() -> None:
+    with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
+        pool.map(interrupt_parent, range(4))
+    assert active_children() == []
+
+
+def test_a_worker_ignores_the_interrupt_that_a_terminal_sends_to_all() -> None:
+    with Pool(2) as pool:
+        assert pool.map(interrupt_all, range(4)) == [0, 1, 2, 3]
+
+
+def test_a_worker_that_the_system_ends_gives_one_sentence() -> None:
+    with pytest.raises(SetupError, match="memory ran short"), Pool(2) as pool:
+        pool.map(die, range(4))
+    assert active_children() == []
+
+
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    places = [tmp_path / str(number) for number in range(2)]
+    program = (
+        "from jitney.plan.pool import Pool\n"
+        "from tests.unit.plan.test_pool import note_and_sleep\n"
+        "if __name__ == '__main__':\n"
+        "    with Pool(2) as pool:\n"
+        f"        pool.map(note_and_sleep, {[str(place) for place in places]})\n"
+    )
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    root = Path(__file__).parents[3]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    parent = subprocess.Popen([sys.executable, "-P", str(file)], env=environ)
+    try:
+        pids = [int(read_when_written(place)) for place in places]
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not any(map(is_running, pids)))
+
+
+def read_when_written(path: Path) -> str:
+    wait_for(lambda: path.exists() and path.read_text() != "")
+    return path.read_text()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives. One that ended and was not waited for has a state of Z."""
+    done = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()[:1] not in ("", "Z")
