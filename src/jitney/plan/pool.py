@@ -6,10 +6,10 @@ If the parent is killed, the system ends them.
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -56,7 +56,9 @@ class Pool(AbstractContextManager["Pool"]):
                 self._cores, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
             )
         try:
-            futures: list[Future[Found]] = [self._executor.submit(run, case) for case in cases]
+            with _interrupts_later():
+                # Processes start in here.
+                futures: list[Future[Found]] = [self._executor.submit(run, case) for case in cases]
             return [self._noted(each.result()) for each in futures]
         except BrokenProcessPool:
             raise SetupError(
@@ -91,6 +93,16 @@ class Pool(AbstractContextManager["Pool"]):
         self._done += 1
         self._progress(self._done, self._count)
         return found
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back. A process that starts in here has it held back from its first moment."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: int) -> None:
