@@ -61,7 +61,7 @@ class CostModel:
             return
         if prefill_count:
             portion = min(1.0, SPAN_FULL_WEIGHT / prefill_count)
-            beyond_s = max(0.0, seconds - self._decodes_s(decode_count))
+            beyond_s = max(0.0, seconds - self.decodes_s(decode_count))
             self._prefill_count = PREFILL_FORGET * self._prefill_count + portion * prefill_count
             self._prefill_s = PREFILL_FORGET * self._prefill_s + portion * beyond_s
             if decode_count:
@@ -83,10 +83,19 @@ class CostModel:
         if not self._prefill_count:
             return SPAN_UNKNOWN
         token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
-        fitting = max(0, int((seconds - self._decodes_s(decode_count)) / token_s))
+        fitting = max(0, int((seconds - self.decodes_s(decode_count)) / token_s))
         # At most double: if decodes became faster unseen, prefill seems free.
         span = self._span if decode_count else self._span_alone
         return min(fitting, max(SPAN_UNKNOWN, 2 * span))
+
+    def decodes_s(self, decode_count: int) -> float:
+        """The time of so many decodes without prefill; 0 before the first such tick."""
+        weight, x, _, y, _ = self._sums
+        if not weight:
+            return 0.0
+        # Around the mean: with one size known, the line is level.
+        slope = self._slope_now() or 0.0
+        return max(0.0, y / weight + slope * (decode_count - x / weight))
 
     @property
     def fit(self) -> Fit | None:
@@ -98,15 +107,6 @@ class CostModel:
         if not weight:
             return None
         return Fit((y - (self._slope or 0.0) * x) / weight, self._slope)
-
-    def _decodes_s(self, decode_count: int) -> float:
-        """The time of so many decodes without prefill; 0 before the first such tick."""
-        weight, x, _, y, _ = self._sums
-        if not weight:
-            return 0.0
-        # Around the mean: with one size known, the line is level.
-        slope = self._slope_now() or 0.0
-        return max(0.0, y / weight + slope * (decode_count - x / weight))
 
     def _slope_now(self) -> float | None:
         """Seconds for one more decode; None while all counted ticks have one size."""

@@ -14,8 +14,11 @@ from jitney.core.cost import CostModel
 from jitney.core.scheduler_settings import Mix
 
 PREFILL_MIN = 16
-"""The least prefill of a tick, even when it misses the stall target. `bounded-stall` also gives at
-least as many tokens as there are decodes."""
+"""The least prefill of a tick, even when it misses the stall target."""
+
+STALL_FACTOR = 2.0
+"""Under `bounded-stall` a tick may take this many times as long as its decodes alone, even when that
+misses the target. With many decodes new prompts would hardly advance otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ def split_budget(
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
             if decodes:
-                least = max(PREFILL_MIN, decodes)
-                left = min(left, max(cost.prefill_within(budget.stall_s, decodes), least))
+                stall_s = max(budget.stall_s, STALL_FACTOR * cost.decodes_s(decodes))
+                left = min(left, max(cost.prefill_within(stall_s, decodes), PREFILL_MIN))
             return BudgetSplit(decodes, _spans(wanted, left, budget.chunk))
         case Mix.SEPARATE:
             return _split_apart(decode_count, wanted, budget)

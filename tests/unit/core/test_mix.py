@@ -111,8 +111,15 @@ def test_tenants_share_the_prefill_of_a_tick_alike() -> None:
         assert share.spans == (expected[0], 0, 0, 0, 0, expected[1])
 
 
-def test_prefill_goes_on_by_as_much_as_there_are_decodes() -> None:
+def test_prefill_may_take_as_long_as_the_decodes_beside_it() -> None:
     """Guards new prompts where decodes alone take all of the time there is."""
+    learnt = CostModel()
+    for _ in range(50):
+        learnt.observe(40, 0, 0.2)
+        learnt.observe(40, 100, 0.3)
     budget = Budget(512, 512, 0.0001)
-    share = split_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, slow_model())
-    assert share.spans == (40,)
+    share = split_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, learnt)
+    assert share.spans[0] == pytest.approx(200, abs=5)
+    learnt.observe(40, 16, 100.0)
+    share = split_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, learnt)
+    assert share.spans == (PREFILL_MIN,)

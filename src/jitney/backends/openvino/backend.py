@@ -2,7 +2,8 @@
 
 A slot's memory is a list of blocks. Code that any library needs is in `ModelBackend`. The library
 chooses kernels by the size of a pass, so a small pass is filled up, and no token of a prompt is
-computed alone (invariant 4).
+computed alone (invariant 4). It prepares itself for every new size, so all passes are filled up to
+one of a few sizes.
 
 Tests: tests/conformance.
 """
@@ -15,7 +16,7 @@ from typing import Any  # Any: numbers as a trial wrote them down
 from jitney.backends.openvino.cells import Bytes, PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import GraphShape, Inputs, PagedModel
-from jitney.backends.openvino.packing import FILLER, Packing
+from jitney.backends.openvino.packing import FILLER, Packing, filled_rows
 from jitney.backends.shared.host_sampler import HostSampler, Rows
 from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.model_backend import ModelBackend
@@ -148,8 +149,9 @@ class OpenVinoModel:
         for each in laid_out:
             tokens, start = self._input_of(each)
             packing.add(tokens, start, self.cells.blocks(each.entry.slot), len(each.rows))
-        while packing.row_count < self._rows_min:
-            missing = min(self._rows_min - packing.row_count, BLOCK_TOKENS)
+        row_count = filled_rows(max(packing.row_count, self._rows_min))
+        while packing.row_count < row_count:
+            missing = min(row_count - packing.row_count, BLOCK_TOKENS)
             packing.add([FILLER] * missing, 0, [self._spare_block], 0)
         return packing.inputs(self._head_rows_min)
 

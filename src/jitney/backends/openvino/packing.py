@@ -9,6 +9,20 @@ from jitney.backends.openvino.graph import ROWS, Inputs
 FILLER = 0
 """Any token works: its logits are not used."""
 
+SIZES = ((16, 1), (64, 4), (128, 8), (512, 16))
+"""Passes of up to so many rows have a multiple of so many; larger ones a multiple of SIZE_STEP."""
+SIZE_STEP = 64
+
+
+def filled_rows(row_count: int) -> int:
+    """The size of a pass with so many rows.
+
+    The library prepares itself for each size that it has not seen lately, about 10 ms on sixteen
+    cores, and remembers some hundred and fifty. So there are few sizes.
+    """
+    step = next((step for most, step in SIZES if row_count <= most), SIZE_STEP)
+    return -(-row_count // step) * step
+
 
 class Packing:
     """The input of one inference. Sequences are added one by one."""

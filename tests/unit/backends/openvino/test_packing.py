@@ -7,7 +7,7 @@ from tests.backends_for_tests import absence_reason
 if reason := absence_reason("openvino"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.openvino.packing import Packing
+from jitney.backends.openvino.packing import Packing, filled_rows
 
 
 def test_sequences_stand_one_after_the_other() -> None:
@@ -34,3 +34,14 @@ def test_the_head_has_as_many_rows_as_it_needs(rows_min: int, rows: list[int]) -
     packing = Packing()
     packing.add([5], 3, [0], 1)
     assert packing.inputs(rows_min)["rows"].tolist() == rows
+
+
+def test_passes_have_few_sizes() -> None:
+    """Guards the time of a pass: the library prepares itself for each size that is new."""
+    sizes = [filled_rows(count) for count in range(1, 2305)]
+    assert all(size >= count for count, size in enumerate(sizes, 1))
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) < 100
+    assert [filled_rows(count) for count in (1, 16, 17, 63, 65, 129, 513)] == (
+        [1, 16, 20, 64, 72, 144, 576]
+    )
