@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.bench.report import Result, document, show, write_json
+from jitney.bench.report import Result, check_folder, document, show, write_json
 from jitney.cli.failures import say
 from jitney.cli.plan_verb import PlanOptions
 from jitney.engine.clock import SystemClock
@@ -43,19 +43,15 @@ class Shown:
 def check_output(options: PlanOptions) -> None:
     """Check before long work that its results can be written. Raises SetupError."""
     if options.output is not None:
-        with disk_errors(f"The result cannot be written to {options.output}"):
-            options.output.mkdir(parents=True, exist_ok=True)
-            _try_writing(options.output)
+        check_folder(options.output)
     if options.save_cost is not None:
         if options.save_cost.is_dir():
             raise ConfigError(f"--save-cost {options.save_cost} is a folder; give a file.")
-        with disk_errors(f"The cost cannot be written to {options.save_cost}"):
-            _try_writing(options.save_cost.parent)
-
-
-def _try_writing(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+        with (
+            disk_errors(f"The cost cannot be written to {options.save_cost}"),
+            tempfile.TemporaryFile(dir=options.save_cost.parent),
+        ):
+            pass
 
 
 def finish(shown: Shown, seed: int, folder: Path | None) -> None:
