@@ -37,7 +37,7 @@ from jitney.loading.model_source import takes_model
 PROMPT_COUNT = 128
 COMPLETION_COUNT = 64
 CLIENTS = (1, 4, 16, 64)
-ROUNDS = {1: 4, 4: 3, 16: 3, 64: 2}
+ROUNDS = {1: 4, 4: 3, 16: 2, 64: 1}
 """How often each client asks: fewer rounds where more clients ask."""
 
 SEARCH_CLIENTS = 16

@@ -24,6 +24,7 @@ from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
+from jitney.core.scheduler_settings import Mix
 from jitney.engine.clock import SystemClock
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
@@ -85,7 +86,14 @@ def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, sa
 
 
 def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
-    changed = for_bench(settings, max_num_seqs=size, backend_process=False)
+    changed = for_bench(
+        settings,
+        max_num_seqs=size,
+        backend_process=False,
+        # All prompts are computed in one tick, so that all generate at the same time.
+        mix=Mix.DECODE_FIRST,
+        max_num_batched_tokens=max(settings.max_num_batched_tokens, size * PROMPT_COUNT),
+    )
     backend = load_backend(changed)
     try:
         limits = scheduler_settings(changed, backend.traits)

@@ -102,6 +102,28 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def _stalls(content: Mapping[str, Any]) -> Figure:
+    """The gaps of one stream from when the long prompt came, both ways."""
+    prompt = f"{content['prompt_count']:,} tokens"
+    title = f"A stream while a prompt of {prompt} is computed, {_machine(content)}"
+    figure, (axes,) = _figure(1, title)
+    for (name, runs), colour in zip(content["ways"].items(), ("#c44e52", OURS), strict=True):
+        # A gap is drawn as long as it lasted.
+        for at_s, gap_ms in runs[-1]["gaps_of_one_stream"]:
+            axes.plot([at_s - gap_ms / 1e3, at_s], [gap_ms / 1e3] * 2, color=colour, linewidth=2)
+        worst = max(gap_ms for _, gap_ms in runs[-1]["gaps_of_one_stream"]) / 1e3
+        label = f"{name}: at most {worst:.2f} s"
+        axes.plot([], [], color=colour, label=label)
+        axes.axvline(runs[-1]["ttft_s"], color=colour, linestyle=":", linewidth=1)
+    axes.set_yscale("log")
+    axes.set(
+        xlabel="seconds since the prompt came (dotted: its first token)",
+        ylabel="seconds between two tokens",
+    )
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
 def _overhead(content: Mapping[str, Any]) -> Figure:
     """The parts of a tick, stacked, as a share."""
     figure, (axes,) = _figure(1, f"Where a tick spends its time, {_machine(content)}")
@@ -151,6 +173,7 @@ def _compare(content: Mapping[str, Any]) -> Figure:
 PAINTERS = {
     "strategies": _strategies,
     "scaling": _scaling,
+    "stalls": _stalls,
     "overhead": _overhead,
     "compare": _compare,
 }

@@ -1,11 +1,11 @@
-"""`jitney bench strategies`, `scaling` and `overhead`: measure an engine here. Main thread.
+"""`jitney bench strategies`, `scaling`, `stalls`, `overhead`: measure an engine here. Main thread.
 
 Tests: tests/e2e/test_bench.py.
 """
 
 import math
 
-from jitney.bench import overhead, scaling, strategies
+from jitney.bench import overhead, scaling, stalls, strategies
 from jitney.cli.bench_result import (
     RATE_MIN,
     RUNS_MAX,
@@ -15,11 +15,17 @@ from jitney.cli.bench_result import (
     read_counts,
     seed_of,
 )
-from jitney.cli.bench_verbs import OverheadOptions, ScalingOptions, StrategiesOptions
+from jitney.cli.bench_verbs import (
+    OverheadOptions,
+    ScalingOptions,
+    StallsOptions,
+    StrategiesOptions,
+)
 from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
 
+LENGTH_MAX = 1_000_000
 ENGINE_PROMPTS_MAX = 100_000
 """A record of each tick with all of its members is kept until a workload ends: a few hundred
 megabytes for so many requests."""
@@ -50,6 +56,21 @@ def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
     result = scaling.measure(
         resolved.settings,
         sizes=sizes,
+        runs=options.runs,
+        seed=seed_of(resolved),
+        say=say,
+    )
+    finish(result, seed_of(resolved), options.output)
+
+
+def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
+    """Run `jitney bench stalls`."""
+    check_folder(options.output)
+    check_number("--runs", options.runs, 1, RUNS_MAX)
+    check_number("--input-len", options.input_len, 1, LENGTH_MAX)
+    result = stalls.measure(
+        resolved.settings,
+        prompt_count=options.input_len,
         runs=options.runs,
         seed=seed_of(resolved),
         say=say,

@@ -59,6 +59,19 @@ class ScalingOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StallsOptions:
+    """Measure what one long prompt does to eight streams, whole or in slices.
+
+    The long prompt comes while the streams generate. It is computed as one large prefill, then
+    beside them under the mix `bounded-stall`.
+    """
+
+    input_len: int = option(LOAD, "Tokens of the long prompt.", 4000)
+    runs: int = RUNS
+    output: Path | None = FOLDER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadOptions:
     """Measure what a tick costs outside the forward pass, by part.
 
@@ -177,6 +190,13 @@ BENCH_VERBS = (
         call="run_scaling",
         options=ScalingOptions,
         examples=("jitney bench scaling --sizes 1,4,16,64 -o results",),
+    ),
+    Verb(
+        path=("bench", "stalls"),
+        module="bench",
+        call="run_stalls",
+        options=StallsOptions,
+        examples=("jitney bench stalls --input-len 1000 --runs 1",),
     ),
     Verb(
         path=("bench", "overhead"),

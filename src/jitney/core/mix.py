@@ -17,8 +17,8 @@ PREFILL_MIN = 16
 """The least prefill of a tick, even when it misses the stall target."""
 
 STALL_FACTOR = 2.0
-"""Under `bounded-stall` a tick may take this many times as long as its decodes alone, even when that
-misses the target. With many decodes new prompts would hardly advance otherwise."""
+"""Under `bounded-stall` a tick may take this many times as long as its decodes alone, even when
+that misses the target. With many decodes new prompts would hardly advance otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

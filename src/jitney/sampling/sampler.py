@@ -125,10 +125,13 @@ class SlotSampler:
         """The parameters of the slot."""
         return self._sampling
 
-    def sample(self, tokens: Sequence[int], row: Floats) -> Sample:
-        """Choose the token after `tokens`, all tokens of the slot so far. `row` is not changed."""
+    def sample(self, tokens: Sequence[int], row: Floats, best: int | None = None) -> Sample:
+        """Choose the token after `tokens`, all tokens of the slot so far. `row` is not changed.
+
+        `best` is the column of its largest logit, if the caller knows it.
+        """
         # argmax finds a NaN or an infinity if there is one, so no other check is needed.
-        best = int(row.argmax())
+        best = int(row.argmax()) if best is None else best
         if not math.isfinite(row[best]):
             impossible = row[best] == -math.inf
             return Sample(fault=FAULT_NOTHING_LEFT if impossible else FAULT_NOT_A_NUMBER)

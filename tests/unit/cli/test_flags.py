@@ -38,7 +38,7 @@ def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
         ("chat",),
         ("demo",),
         ("plan",),
-        *(("bench", name) for name in ("strategies", "scaling", "overhead", "compare")),
+        *(("bench", name) for name in ("strategies", "scaling", "stalls", "overhead", "compare")),
         ("config", "show"),
     }
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from jitney.backends.machine.cores import usable_cores
 from jitney.backends.shared.layout import EntryRows
 from jitney.core.batch import (
     Copy,
@@ -28,8 +29,12 @@ from jitney.core.batch import (
 )
 from jitney.core.params import Constraint
 from jitney.errors import InvalidRequest, QueueFull
+from jitney.sampling.argmax import RowArgmax
 from jitney.sampling.logprobs import prompt_logprobs
 from jitney.sampling.sampler import SlotSampler, TokenMatcher, fault_of
+
+ARGMAX_THREADS_MAX = 8
+"""More are not faster: they wait for the memory."""
 
 Rows = npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]
 """Rows of logits, in one piece or one by one."""
@@ -63,6 +68,7 @@ class HostSampler:
         self.choices: defaultdict[int, SlotChoice] = defaultdict(SlotChoice)
         """By slot."""
         self._saved_rows: dict[int, LastRow | None] = {}
+        self._argmax = RowArgmax(min(usable_cores(), ARGMAX_THREADS_MAX))
 
     def reset(self) -> None:
         """Forget every slot and every ticket."""
@@ -99,12 +105,15 @@ class HostSampler:
     def sample(self, laid_out: Sequence[EntryRows], logits: Rows) -> list[Sample]:
         """A sample for each of these, in their order. Their slots hold what was fed."""
         samples = []
+        columns = self._argmax(logits) if isinstance(logits, np.ndarray) else None
         for each in laid_out:
             choice = self.choices[each.entry.slot]
             choice.token_last = None
             sample = Sample()
             if each.entry.wants_token:
-                sample = _choose(choice, each.contents.tokens, logits[each.rows.stop - 1])
+                at = each.rows.stop - 1
+                best = None if columns is None else columns[at]
+                sample = _choose(choice, each.contents.tokens, logits[at], best)
             if each.scored:
                 sample = replace(sample, prompt_logprobs=_score_prompt(choice, each, logits))
             samples.append(sample)
@@ -122,13 +131,15 @@ class HostSampler:
         choice.sampler = SlotSampler(sampling, matcher)
 
 
-def _choose(choice: SlotChoice, tokens: list[int], row: npt.NDArray[np.float32]) -> Sample:
+def _choose(
+    choice: SlotChoice, tokens: list[int], row: npt.NDArray[np.float32], best: int | None
+) -> Sample:
     """The sample of a slot; keeps what the next entry may continue from."""
     if choice.fault is not None:
         sample = Sample(fault=choice.fault)
     else:
         assert choice.sampler is not None, "Checked when it was laid out"
-        sample = choice.sampler.sample(tokens, row)
+        sample = choice.sampler.sample(tokens, row, best)
     choice.fault = sample.fault
     # The next entry may have been sent already. After a fault it is computed with any token, so
     # that the others in its batch can run, and gets the same fault.

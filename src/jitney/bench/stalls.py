@@ -1,0 +1,119 @@
+"""`jitney bench stalls`: what one long prompt does to those who are generating.
+
+Eight streams generate, then a long prompt arrives. Under one large prefill the streams stand still
+until it is computed. Under `bounded-stall` it is computed in slices beside them, and its own first
+token comes a little later.
+"""
+
+import itertools
+from collections.abc import Callable
+
+from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
+from jitney.bench.report import Result, spread
+from jitney.bench.workload import Job, Workload
+from jitney.config import Settings
+from jitney.core.scheduler_settings import Mix
+from jitney.errors import SetupError
+
+STREAM_COUNT = 8
+PROMPT_COUNT = 4000
+STREAM_PROMPT_COUNT = 32
+STREAM_TOKENS = 512
+"""Enough to outlast the prompt: a slice has at least 16 tokens, so it takes at most 250 ticks."""
+
+ARRIVES_S = 1.0
+LARGE = "one large prefill"
+BOUNDED = "bounded-stall"
+COLUMNS = ("prefill", "worst gap ms", "first token of the prompt s")
+
+Say = Callable[[str], None]
+
+
+def measure(
+    settings: Settings,
+    *,
+    prompt_count: int = PROMPT_COUNT,
+    arrives_s: float = ARRIVES_S,
+    runs: int,
+    seed: int,
+    say: Say,
+) -> Result:
+    """The worst gap of the streams and the first token of the prompt, both ways in turn.
+
+    The prompt comes `arrives_s` seconds after the streams.
+    """
+    found: dict[str, list[dict[str, object]]] = {name: [] for name in _changes(prompt_count)}
+    for number in range(runs):
+        changes = list(_changes(prompt_count).items())
+        for name, change in changes if number % 2 == 0 else reversed(changes):
+            say(f"run {number + 1} of {runs}, {name}")
+            room = max(prompt_count + 1, STREAM_PROMPT_COUNT + STREAM_TOKENS)
+            sizes = {"max_num_seqs": STREAM_COUNT + 1, "max_model_len": room}
+            changed = for_bench(settings, **JOINING, **sizes, **change)
+            with engine_target(changed) as target:
+                load = _load(prompt_count, arrives_s, seed + number)
+                found[name].append(_figures(target.run(load)))
+
+    def values(name: str, key: str) -> list[float]:
+        return [float(str(each[key])) for each in found[name]]
+
+    def ratios(key: str) -> list[float]:
+        pairs = zip(values(BOUNDED, key), values(LARGE, key), strict=True)
+        return [ours / theirs for ours, theirs in pairs]
+
+    rows = tuple(
+        (name, spread(values(name, "worst_gap_ms"), 0), spread(values(name, "ttft_s")))
+        for name in found
+    )
+    note = (
+        f"{BOUNDED} against {LARGE}: the worst gap is {spread(ratios('worst_gap_ms'))} of it, the "
+        f"first token of the prompt takes {spread(ratios('ttft_s'))} times as long."
+    )
+    return Result(
+        name="stalls",
+        title=f"{STREAM_COUNT} streams and a prompt of {prompt_count:,} tokens, median of {runs}",
+        columns=COLUMNS,
+        rows=rows,
+        notes=(note,),
+        figures={"runs": runs, "prompt_count": prompt_count, "ways": found},
+    )
+
+
+def _changes(prompt_count: int) -> dict[str, dict[str, object]]:
+    whole = prompt_count + STREAM_COUNT
+    large = {"max_num_batched_tokens": whole, "prefill_chunk": whole}
+    return {LARGE: {"mix": Mix.DECODE_FIRST, **large}, BOUNDED: {"mix": Mix.BOUNDED_STALL}}
+
+
+def _load(prompt_count: int, arrives_s: float, seed: int) -> Workload:
+    streams = [
+        Job(number=number, prompt_count=STREAM_PROMPT_COUNT, completion_count=STREAM_TOKENS)
+        for number in range(STREAM_COUNT)
+    ]
+    long = Job(number=STREAM_COUNT, at_s=arrives_s, prompt_count=prompt_count, completion_count=1)
+    return Workload(name="stalls", seed=seed, jobs=(*streams, long))
+
+
+def _figures(run: EngineRun) -> dict[str, object]:
+    """The gaps of all streams while the prompt was computed. Raises a SetupError."""
+    *streams, long = run.requests
+    if run.failures or long.ttft_s is None:
+        reason = run.failures[0] if run.failures else "no token came."
+        raise SetupError(f"A request failed: {reason}")
+    first_at = long.token_times[0]
+    if min(stream.token_times[-1] for stream in streams) <= long.sent_at:
+        raise SetupError(
+            "The streams were over before the prompt came: this machine is too fast for this "
+            "benchmark; take a larger model."
+        )
+    gaps = [
+        (round(later - long.sent_at, 4), round(1e3 * (later - earlier), 2))
+        for stream in streams
+        for earlier, later in itertools.pairwise(stream.token_times)
+        if later > long.sent_at and earlier < first_at
+    ]
+    return {
+        "worst_gap_ms": max(gap for _, gap in gaps),
+        "ttft_s": long.ttft_s,
+        "gaps_of_one_stream": gaps[: len(gaps) // STREAM_COUNT],
+    }
