@@ -37,7 +37,7 @@ from jitney.loading.model_source import takes_model
 PROMPT_COUNT = 128
 COMPLETION_COUNT = 64
 CLIENTS = (1, 4, 16, 64)
-ROUNDS = {1: 4, 4: 3, 16: 2, 64: 1}
+ROUNDS = {1: 4, 4: 3, 16: 2}
 """How often each client asks: fewer rounds where more clients ask."""
 
 SEARCH_CLIENTS = 16
@@ -78,7 +78,8 @@ class Comparison:
         self._runs = runs
         self._seed = seed
         self._say = say
-        self._best: list[ServerPlan] = []
+        self._best: ServerPlan | None = None
+        self._tried: list[str] = []
         self._left_out: list[str] = []
         self._eos_tokens: tuple[int, ...] = ()
         self._rates: dict[str, dict[str, list[float]]] = {}
@@ -86,7 +87,7 @@ class Comparison:
 
     def run(self, clients: tuple[int, ...] = CLIENTS) -> Result:
         """Search the peers' best settings, and measure. Raises SetupError."""
-        self._best = self._searched()
+        self._search()
         for count in clients:
             with ExitStack() as stack:
                 ours = self._ours(stack, count)
@@ -104,7 +105,7 @@ class Comparison:
             columns=("system", "clients", "tokens/s", "jitney over it"),
             rows=tuple(rows),
             notes=(
-                *(f"{plan.name}: {plan.settings}" for plan in self._best),
+                *self._tried,
                 *self._left_out,
                 *(() if self._ratios else (NOBODY,)),
             ),
@@ -112,27 +113,28 @@ class Comparison:
                 "runs": self._runs,
                 "tokens_per_s": self._rates,
                 "jitney_over": self._ratios,
-                "searched": {plan.name: plan.settings for plan in self._best},
+                "tried": self._tried,
                 "left_out": self._left_out,
             },
         )
 
-    def _searched(self) -> list[ServerPlan]:
-        """The fastest settings of llama-server, for each build of it, by a short trial."""
-        found: dict[str, tuple[float, ServerPlan]] = {}
+    def _search(self) -> None:
+        """Find the fastest build and settings of llama-server, by a short trial of each."""
+        speed_best = 0.0
         for plan in llama_servers(self._model, Room(slots=SEARCH_CLIENTS)):
             try:
                 with ExitStack() as stack:
                     rate = _server_rate(stack, plan)
-                    rate(_load(SEARCH_CLIENTS, 1, self._seed + 98))
-                    speed = rate(_load(SEARCH_CLIENTS, 2, self._seed + 99))
+                    rate(fixed(SEARCH_CLIENTS, 16, 4, seed=self._seed, clients=SEARCH_CLIENTS))
+                    speed = rate(_load(SEARCH_CLIENTS, 1, self._seed + 99))
             except Exception as error:  # a foreign system may fail in any way
                 self._leave_out(f"{plan.name} ({plan.settings})", error)
                 continue
-            self._say(f"{plan.name}, {plan.settings}: {speed:.0f} tokens/s")
-            if plan.name not in found or speed > found[plan.name][0]:
-                found[plan.name] = (speed, plan)
-        return [plan for _, plan in found.values()]
+            sentence = f"Tried {plan.name}, {plan.settings}: {speed:.0f} tokens/s"
+            self._say(sentence)
+            self._tried.append(sentence)
+            if speed > speed_best:
+                speed_best, self._best = speed, plan
 
     def _ours(self, stack: ExitStack, count: int) -> dict[str, Rate]:
         """Jitney as a server and in process, both with the user's settings."""
@@ -163,11 +165,14 @@ class Comparison:
         }
 
     def _peers(self, stack: ExitStack, count: int) -> list[Contender]:
-        """The peers that start, with the settings that were found best."""
+        """The peers that start, llama-server as it was fastest."""
         room = Room(slots=count)
-        best = {(plan.name, plan.settings) for plan in self._best}
-        found = llama_servers(self._model, room)
-        plans = [plan for plan in found if (plan.name, plan.settings) in best]
+        plans = [
+            plan
+            for plan in llama_servers(self._model, room)
+            if self._best is not None
+            and (plan.name, plan.settings) == (self._best.name, self._best.settings)
+        ]
         peers = []
         for plan in plans + other_servers(self._model, room, self._eos_tokens):
             try:
@@ -186,7 +191,7 @@ class Comparison:
             rate(_load(count, 1, self._seed + 97))
         left = [peer for peer in peers if self._is_warm(peer, count)]
         for number in range(self._runs):
-            load = _load(count, ROUNDS.get(count, 2), self._seed + number)
+            load = _load(count, ROUNDS.get(count, 1), self._seed + number)
             for peer in list(left if number % 2 == 0 else reversed(left)):
                 if not self._measure_pair(ours[peer.counterpart], peer, load, number):
                     left.remove(peer)

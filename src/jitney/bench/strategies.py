@@ -18,6 +18,7 @@ from jitney.bench.workload import Workload, equal, mixed, twenty_clients
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Strategy
 from jitney.errors import SetupError
+from jitney.loading import select_backend
 
 WINDOW_MS = 50.0
 LOAD_SHARE = 0.9
@@ -76,6 +77,8 @@ def measure(
 
     Raises SetupError if all requests of a run failed.
     """
+    # One backend for all: another one may be chosen for one request at a time.
+    settings = replace(settings, backend=select_backend(for_bench(settings)).name)
     figures: dict[str, dict[str, list[dict[str, object]]]] = {
         load.name: {name: [] for name in CHANGES} for load in loads
     }
@@ -101,11 +104,16 @@ def measure(
     ]
     return Result(
         name="strategies",
-        title=f"Strategies, {settings.max_num_seqs} slots, median of {runs} (range)",
+        title=f"Strategies, {settings.backend}, {settings.max_num_seqs} slots, median of {runs}",
         columns=COLUMNS,
         rows=tuple(rows),
         notes=(*(_note(load, strategies) for load, strategies in figures.items()), *failures),
-        figures={"runs": runs, "workloads": figures, "failures": failures},
+        figures={
+            "runs": runs,
+            "backend": settings.backend,
+            "workloads": figures,
+            "failures": failures,
+        },
     )
 
 

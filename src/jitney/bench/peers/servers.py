@@ -73,6 +73,7 @@ def jitney_server(model: Path | None, given: Mapping[str, object]) -> ServerPlan
 def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
     """llama-server in every build that is here, with every setting worth a trial."""
     plans = []
+    compiled = compiled_llama_server()
     for flash, ubatch in itertools.product(FLASH, UBATCH):
         settings = f"flash attention {flash}, ubatch {ubatch}"
         if is_installed("xllamacpp"):
@@ -91,7 +92,6 @@ def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
                     settings=settings,
                 )
             )
-        compiled = compiled_llama_server()
         if compiled is not None:
             plans.append(
                 ServerPlan(
