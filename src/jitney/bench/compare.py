@@ -41,6 +41,7 @@ ROUNDS = {1: 4, 4: 3, 16: 2}
 """How often each client asks: fewer rounds where more clients ask."""
 
 SEARCH_CLIENTS = 16
+SLOWER_MAX = 3.0
 REASON_CHARACTERS_MAX = 400
 NOBODY = (
     "No other system was measured. Install one beside jitney, such as xllamacpp, openvino-genai, "
@@ -119,9 +120,15 @@ class Comparison:
         )
 
     def _search(self) -> None:
-        """Find the fastest build and settings of llama-server, by a short trial of each."""
+        """Find the fastest build and settings of llama-server, by a short trial of each.
+
+        Of a build that is several times slower than another, the other settings are not tried.
+        """
         speed_best = 0.0
+        slow: set[str] = set()
         for plan in llama_servers(self._model, Room(slots=SEARCH_CLIENTS)):
+            if plan.name in slow:
+                continue
             try:
                 with ExitStack() as stack:
                     rate = _server_rate(stack, plan)
@@ -133,6 +140,8 @@ class Comparison:
             sentence = f"Tried {plan.name}, {plan.settings}: {speed:.0f} tokens/s"
             self._say(sentence)
             self._tried.append(sentence)
+            if speed < speed_best / SLOWER_MAX:
+                slow.add(plan.name)
             if speed > speed_best:
                 speed_best, self._best = speed, plan
 

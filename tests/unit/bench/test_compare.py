@@ -111,6 +111,26 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
     assert comparison._left_out == ["s (bad) is left out: no such file"]
 
 
+def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the time of a search: one build takes a minute for what another does in six seconds."""
+    plans = [
+        ServerPlan(name=name, command=(), settings=word)
+        for name in ("fast", "slow")
+        for word in ("one", "two")
+    ]
+    monkeypatch.setattr(compare, "llama_servers", lambda model, room: plans)
+    rates = {"fast": 100.0, "slow": 10.0}
+    monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.name]))
+    comparison = made([])
+    comparison._search()
+    assert [word.split(":")[0] for word in comparison._tried] == [
+        "Tried fast, one",
+        "Tried fast, two",
+        "Tried slow, one",
+    ]
+    assert comparison._best == plans[0]
+
+
 @pytest.mark.usefixtures("nobody")
 def test_jitney_is_measured_where_no_peer_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     # For the fake backend each letter is a token.

@@ -71,42 +71,48 @@ def jitney_server(model: Path | None, given: Mapping[str, object]) -> ServerPlan
 
 
 def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
-    """llama-server in every build that is here, with every setting worth a trial."""
-    plans = []
+    """llama-server in every build that is here, with every setting worth a trial.
+
+    The compiled build comes first: it is usually the faster one.
+    """
     compiled = compiled_llama_server()
-    for flash, ubatch in itertools.product(FLASH, UBATCH):
-        settings = f"flash attention {flash}, ubatch {ubatch}"
-        if is_installed("xllamacpp"):
-            words = (str(model), "PORT", str(room.slots), str(room.context))
-            plans.append(
-                ServerPlan(
-                    name="llama-server (wheel)",
-                    command=tuple(
-                        python_module(
-                            "jitney.bench.peers.xllamacpp_server",
-                            *words,
-                            *(str(usable_cores()), flash, str(ubatch)),
-                        )
-                    ),
-                    extra_body={"cache_prompt": False},
-                    settings=settings,
-                )
+    searched = list(itertools.product(FLASH, UBATCH))
+    plans = []
+    if compiled is not None:
+        plans += [
+            _llama_server(
+                "llama-server (compiled)",
+                (
+                    *(str(compiled), "--model", str(model), "--host", HOST, "--port", "PORT"),
+                    *("--parallel", str(room.slots), "--ctx-size", str(room.context)),
+                    *("--threads", str(usable_cores()), "--batch-size", "2048"),
+                    *("--ubatch-size", str(ubatch), "--flash-attn", flash, "--no-webui"),
+                ),
+                flash,
+                ubatch,
             )
-        if compiled is not None:
-            plans.append(
-                ServerPlan(
-                    name="llama-server (compiled)",
-                    command=(
-                        *(str(compiled), "--model", str(model), "--host", HOST, "--port", "PORT"),
-                        *("--parallel", str(room.slots), "--ctx-size", str(room.context)),
-                        *("--threads", str(usable_cores()), "--batch-size", "2048"),
-                        *("--ubatch-size", str(ubatch), "--flash-attn", flash, "--no-webui"),
-                    ),
-                    extra_body={"cache_prompt": False},
-                    settings=settings,
-                )
+            for flash, ubatch in searched
+        ]
+    if is_installed("xllamacpp"):
+        words = (str(model), "PORT", str(room.slots), str(room.context), str(usable_cores()))
+        module = "jitney.bench.peers.xllamacpp_server"
+        plans += [
+            _llama_server(
+                "llama-server (wheel)",
+                tuple(python_module(module, *words, flash, str(ubatch))),
+                flash,
+                ubatch,
             )
+            for flash, ubatch in searched
+        ]
     return plans
+
+
+def _llama_server(name: str, command: tuple[str, ...], flash: str, ubatch: int) -> ServerPlan:
+    settings = f"flash attention {flash}, ubatch {ubatch}"
+    return ServerPlan(
+        name=name, command=command, extra_body={"cache_prompt": False}, settings=settings
+    )
 
 
 def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[ServerPlan]:
