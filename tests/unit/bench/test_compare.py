@@ -112,7 +112,7 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
 
 
 def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the time of a search: one build takes a minute for what another does in six seconds."""
+    """Guards the time of a search: one build takes a minute for what another does in seconds."""
     plans = [
         ServerPlan(name=name, command=(), settings=word)
         for name in ("fast", "slow")
