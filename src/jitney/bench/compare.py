@@ -32,7 +32,7 @@ from jitney.bench.workload import Workload, fixed
 from jitney.config import Resolved, Settings, known_settings
 from jitney.errors import SetupError
 from jitney.loading import ready_model
-from jitney.loading.model_source import takes_model
+from jitney.loading.model_source import located, source_of, takes_model
 
 PROMPT_COUNT = 128
 COMPLETION_COUNT = 64
@@ -40,8 +40,12 @@ CLIENTS = (1, 4, 16, 64)
 ROUNDS = {1: 4, 4: 3, 16: 2}
 """How often each client asks: fewer rounds where more clients ask."""
 
+CONVERTED = " with our file"
 SEARCH_CLIENTS = 16
 SLOWER_MAX = 3.0
+SHORT_MAX = 0.05
+"""Answers may be shorter by this share."""
+
 REASON_CHARACTERS_MAX = 400
 NOBODY = (
     "No other system was measured. Install one beside jitney, such as xllamacpp, openvino-genai, "
@@ -65,21 +69,30 @@ class Contender:
     counterpart: str
 
 
-def model_of(settings: Settings) -> Path:
-    """The GGUF file that everybody runs, ready for llama.cpp. Raises a SetupError."""
-    return ready_model(replace(settings, backend="llamacpp"))
+def files_of(settings: Settings) -> dict[str, Path]:
+    """The GGUF file that everybody runs, and how others are named with it. Raises a SetupError.
+
+    We convert some files for llama.cpp, once. Where we do, llama-server is measured with that file
+    too: what its users have, and what they could have.
+    """
+    found = located(replace(settings, backend="llamacpp"))
+    given, ready = source_of(found), ready_model(found)
+    return {"": given} if ready == given else {"": given, CONVERTED: ready}
 
 
 class Comparison:
     """Measures everybody on one model, at one number of clients after the other."""
 
-    def __init__(self, resolved: Resolved, model: Path, *, runs: int, seed: int, say: Say) -> None:
+    def __init__(
+        self, resolved: Resolved, files: dict[str, Path], *, runs: int, seed: int, say: Say
+    ) -> None:
         self._resolved = resolved
-        self._model = model
+        self._files = files
+        self._model = files[""]
         self._runs = runs
         self._seed = seed
         self._say = say
-        self._best: ServerPlan | None = None
+        self._best: list[ServerPlan] = []
         self._tried: list[str] = []
         self._left_out: list[str] = []
         self._eos_tokens: tuple[int, ...] = ()
@@ -88,11 +101,18 @@ class Comparison:
 
     def run(self, clients: tuple[int, ...] = CLIENTS) -> Result:
         """Search the peers' best settings, and measure. Raises SetupError."""
-        self._search()
+        for label, file in self._files.items():
+            self._search(label, file)
         for count in clients:
-            with ExitStack() as stack:
-                ours = self._ours(stack, count)
-                self._measure(ours, self._peers(stack, count), count)
+            try:
+                with ExitStack() as stack:
+                    ours = self._ours(stack, count)
+                    self._measure(ours, self._peers(stack, count), count)
+            except SetupError as error:
+                # What was measured before is not lost.
+                if not self._rates:
+                    raise
+                self._leave_out(f"jitney at {count}", error)
         rows = []
         for shown in map(str, clients):
             for name, rates in self._rates.items():
@@ -119,14 +139,15 @@ class Comparison:
             },
         )
 
-    def _search(self) -> None:
+    def _search(self, label: str, file: Path) -> None:
         """Find the fastest build and settings of llama-server, by a short trial of each.
 
         Of a build that is several times slower than another, the other settings are not tried.
         """
         speed_best = 0.0
+        best: ServerPlan | None = None
         slow: set[str] = set()
-        for plan in llama_servers(self._model, Room(slots=SEARCH_CLIENTS)):
+        for plan in llama_servers(file, Room(slots=SEARCH_CLIENTS), label):
             if plan.name in slow:
                 continue
             try:
@@ -143,7 +164,8 @@ class Comparison:
             if speed < speed_best / SLOWER_MAX:
                 slow.add(plan.name)
             if speed > speed_best:
-                speed_best, self._best = speed, plan
+                speed_best, best = speed, plan
+        self._best += [] if best is None else [best]
 
     def _ours(self, stack: ExitStack, count: int) -> dict[str, Rate]:
         """Jitney as a server and in process, both with the user's settings."""
@@ -176,11 +198,12 @@ class Comparison:
     def _peers(self, stack: ExitStack, count: int) -> list[Contender]:
         """The peers that start, llama-server as it was fastest."""
         room = Room(slots=count)
+        best = {(plan.name, plan.settings) for plan in self._best}
         plans = [
             plan
-            for plan in llama_servers(self._model, room)
-            if self._best is not None
-            and (plan.name, plan.settings) == (self._best.name, self._best.settings)
+            for label, file in self._files.items()
+            for plan in llama_servers(file, room, label)
+            if (plan.name, plan.settings) in best
         ]
         peers = []
         for plan in plans + other_servers(self._model, room, self._eos_tokens):
@@ -280,4 +303,9 @@ async def _asked(target: HttpTarget, load: Workload) -> float:
     failures = [each.error for each in requests if each.error is not None]
     if failures:
         raise SetupError(f"{target.base_url} failed a request: {failures[0]}")
-    return sum(each.completion_count for each in requests) / seconds
+    made = sum(each.completion_count for each in requests)
+    wanted = sum(job.completion_count for job in load.jobs)
+    # A server without `usage` may send two tokens at once.
+    if made < (1 - SHORT_MAX) * wanted:
+        raise SetupError(f"{target.base_url} made {made} of {wanted} tokens: its answers end early")
+    return made / seconds

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.bench import serve_load
-from jitney.bench.compare import Comparison, model_of
+from jitney.bench.compare import Comparison, files_of
 from jitney.bench.http_target import HttpTarget, check_address, check_key, served_model
 from jitney.bench.timing import RequestTimes, read_goodput
 from jitney.bench.workload import RandomLengths, Workload, read_trace
@@ -39,8 +39,8 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     clients = read_counts("--clients", options.clients)
-    model = model_of(resolved.settings)
-    comparison = Comparison(resolved, model, runs=options.runs, seed=seed_of(resolved), say=say)
+    files = files_of(resolved.settings)
+    comparison = Comparison(resolved, files, runs=options.runs, seed=seed_of(resolved), say=say)
     result = comparison.run(clients)
     finish(result, seed_of(resolved), options.output)
 

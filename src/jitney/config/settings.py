@@ -230,7 +230,8 @@ class Settings:
     )
     target_stall_ms: float = _scheduling(
         number(0.0, 60_000.0, above=True),
-        "The longest time between tokens that the mixes bounded-stall and separate allow.",
+        "The longest time between tokens that the mixes bounded-stall and separate aim at. Where "
+        "decodes alone take over half of it, bounded-stall allows twice their time.",
         default=100.0,
     )
     target_tick_ms: float = _scheduling(

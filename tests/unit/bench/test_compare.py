@@ -10,9 +10,16 @@ from jitney.bench import compare
 from jitney.bench.compare import IN_PROCESS, SERVED, Comparison, Contender
 from jitney.bench.in_process import for_bench
 from jitney.bench.peers import libraries
-from jitney.bench.peers.servers import Room, ServerPlan, jitney_server, llama_servers
+from jitney.bench.peers.servers import (
+    Room,
+    ServerPlan,
+    jitney_server,
+    llama_servers,
+    other_servers,
+)
 from jitney.bench.workload import Workload
 from jitney.config import environment, known_settings, resolve
+from jitney.errors import SetupError
 
 MODEL = Path("m.gguf")
 
@@ -20,7 +27,8 @@ MODEL = Path("m.gguf")
 def made(
     said: list[str], *, runs: int = 2, flags: Mapping[str, object] | None = None
 ) -> Comparison:
-    return Comparison(resolve(flags or {}, None, {}), MODEL, runs=runs, seed=5, say=said.append)
+    files = {"": MODEL}
+    return Comparison(resolve(flags or {}, None, {}), files, runs=runs, seed=5, say=said.append)
 
 
 def constant(rate: float) -> Callable[[Workload], float]:
@@ -95,7 +103,7 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plans = [ServerPlan(name="s", command=(), settings=word) for word in ("bad", "slow", "fast")]
-    monkeypatch.setattr(compare, "llama_servers", lambda model, room: plans)
+    monkeypatch.setattr(compare, "llama_servers", lambda model, room, label: plans)
 
     def server_rate(stack: object, plan: ServerPlan) -> Callable[[Workload], float]:
         if plan.settings == "bad":
@@ -104,11 +112,40 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
 
     monkeypatch.setattr(compare, "_server_rate", server_rate)
     comparison = made([])
-    comparison._search()
-    assert comparison._best is not None
-    assert comparison._best.settings == "fast"
+    comparison._search("", MODEL)
+    assert [plan.settings for plan in comparison._best] == ["fast"]
     assert len(comparison._tried) == 2
     assert comparison._left_out == ["s (bad) is left out: no such file"]
+
+
+@pytest.mark.usefixtures("nobody")
+def test_what_was_measured_is_kept_when_we_fail_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = made([], runs=1)
+
+    def ours(stack: object, count: int) -> dict[str, Callable[[Workload], float]]:
+        if count == 64:
+            raise SetupError("no memory")
+        return OURS
+
+    monkeypatch.setattr(comparison, "_ours", ours)
+    result = comparison.run((4, 64))
+    assert {row[1] for row in result.rows} == {"4"}
+    assert "jitney at 64 is left out: no memory" in result.notes
+    with pytest.raises(SetupError):
+        made_failing = made([], runs=1)
+        monkeypatch.setattr(made_failing, "_ours", ours)
+        made_failing.run((64,))
+
+
+def test_llama_cpp_python_is_not_told_to_end_answers_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards its answers: by default one ends as soon as another request waits."""
+    monkeypatch.setattr(libraries, "find_spec", lambda name: name.startswith("llama_cpp"))
+    (plan,) = other_servers(MODEL, Room(slots=4), [2])
+    words = list(plan.command)
+    assert words[words.index("--interrupt_requests") + 1] == "false"
+    assert plan.extra_body == {"logit_bias": {"2": -100}}
 
 
 def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,17 +155,17 @@ def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatc
         for name in ("fast", "slow")
         for word in ("one", "two")
     ]
-    monkeypatch.setattr(compare, "llama_servers", lambda model, room: plans)
+    monkeypatch.setattr(compare, "llama_servers", lambda model, room, label: plans)
     rates = {"fast": 100.0, "slow": 10.0}
     monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.name]))
     comparison = made([])
-    comparison._search()
+    comparison._search("", MODEL)
     assert [word.split(":")[0] for word in comparison._tried] == [
         "Tried fast, one",
         "Tried fast, two",
         "Tried slow, one",
     ]
-    assert comparison._best == plans[0]
+    assert comparison._best == [plans[0]]
 
 
 @pytest.mark.usefixtures("nobody")

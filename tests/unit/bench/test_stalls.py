@@ -27,5 +27,5 @@ def test_both_ways_have_gaps_and_a_first_token() -> None:
 
 def test_streams_that_are_over_before_the_prompt_comes_are_no_measurement() -> None:
     """Guards a figure that would mean nothing."""
-    with pytest.raises(SetupError, match="take a larger model"):
+    with pytest.raises(SetupError, match="take a shorter prompt"):
         measure(FAKE, prompt_count=10, arrives_s=3.0, runs=1, seed=1, say=lambda text: None)

@@ -105,7 +105,10 @@ class HostSampler:
     def sample(self, laid_out: Sequence[EntryRows], logits: Rows) -> list[Sample]:
         """A sample for each of these, in their order. Their slots hold what was fed."""
         samples = []
-        columns = self._argmax(logits) if isinstance(logits, np.ndarray) else None
+        columns = None
+        if isinstance(logits, np.ndarray) and 2 * len(laid_out) > len(logits):
+            # Nearly all rows choose a token. Of a scored prompt only the last one does.
+            columns = self._argmax(logits)
         for each in laid_out:
             choice = self.choices[each.entry.slot]
             choice.token_last = None

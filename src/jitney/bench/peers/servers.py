@@ -70,10 +70,10 @@ def jitney_server(model: Path | None, given: Mapping[str, object]) -> ServerPlan
     )
 
 
-def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
+def llama_servers(model: Path, room: Room, label: str = "") -> list[ServerPlan]:
     """llama-server in every build that is here, with every setting worth a trial.
 
-    The compiled build comes first: it is usually the faster one.
+    The compiled build comes first: it is usually the faster one. `label` is part of the names.
     """
     compiled = compiled_llama_server()
     searched = list(itertools.product(FLASH, UBATCH))
@@ -81,7 +81,7 @@ def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
     if compiled is not None:
         plans += [
             _llama_server(
-                "llama-server (compiled)",
+                f"llama-server (compiled){label}",
                 (
                     *(str(compiled), "--model", str(model), "--host", HOST, "--port", "PORT"),
                     *("--parallel", str(room.slots), "--ctx-size", str(room.context)),
@@ -98,7 +98,7 @@ def llama_servers(model: Path, room: Room) -> list[ServerPlan]:
         module = "jitney.bench.peers.xllamacpp_server"
         plans += [
             _llama_server(
-                "llama-server (wheel)",
+                f"llama-server (wheel){label}",
                 tuple(python_module(module, *words, flash, str(ubatch))),
                 flash,
                 ubatch,
@@ -125,7 +125,10 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
                 command=(
                     *python_module("llama_cpp.server", "--model", str(model), "--host", HOST),
                     *("--port", "PORT", "--n_threads", str(usable_cores())),
-                    *("--n_ctx", str(room.tokens_each), "--n_batch", "2048"),
+                    *("--n_threads_batch", str(usable_cores()), "--n_batch", "2048"),
+                    *("--n_ctx", str(room.tokens_each)),
+                    # It would end an answer as soon as another request waits.
+                    *("--interrupt_requests", "false"),
                 ),
                 # It does not know `ignore_eos`.
                 extra_body={"logit_bias": {str(token): -100 for token in eos_tokens}},
