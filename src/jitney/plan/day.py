@@ -6,8 +6,8 @@ A day of a thousand requests a second has too many requests to simulate one by o
               the whole fleet would find a free replica a little more often: latencies are
               slightly too high, never too low.
     windows   Of every hour a short window is simulated, at the rate of that hour. What arrives
-              while the window warms up does not count, and arrivals go on until all that count
-              have ended.
+              while the window warms up does not count. After its end, arrivals go on for as long
+              as it was, so that its last requests have company too.
     passes    The whole day is sampled several times with other requests. Each pass is an estimate
               of its own, and their spread says how far the mean of all may be off.
 
@@ -187,7 +187,7 @@ def run_window(window: WindowCase) -> DayWindow:
         within=sum(is_within(each, case.limits) for each in good),
         simulated=len(run.requests),
         entry_count=run.entry_count,
-        is_late=_is_late(run.requests),
+        is_late=run.crowded_out_count > 0 or _is_late(run.requests),
     )
 
 
@@ -199,13 +199,18 @@ def _warm_s(case: DayCase) -> float:
 
 
 def _is_late(requests: Sequence[RequestTimes]) -> bool:
-    """Whether first tokens come later and later."""
-    by_arrival = sorted(requests, key=lambda each: each.sent_at)
+    """Whether first tokens come later and later, or in the end mostly not at all.
+
+    A request that is too long for the model is refused at once, and is no load.
+    """
+    taken = [each for each in requests if each.error is None or each.ended_at > each.sent_at]
+    by_arrival = sorted(taken, key=lambda each: each.sent_at)
     third = len(by_arrival) // 3
     if third < 10:
         return False
     waits = [each.ttft_s if each.ttft_s is not None else math.inf for each in by_arrival]
-    return statistics.median(waits[-third:]) > LATE * statistics.median(waits[:third])
+    first, last = statistics.median(waits[:third]), statistics.median(waits[-third:])
+    return math.isinf(last) or last > LATE * first
 
 
 def _sum_up(case: DayCase, windows: Sequence[DayWindow]) -> DayFigures:

@@ -16,7 +16,7 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.errors import JitneyError
+from jitney.errors import JitneyError, QueueFull
 from jitney.plan.tick_cost import TickCost
 
 _TOKEN = Sample(token=0)
@@ -44,6 +44,8 @@ class Live:
 
     job: Job
     times: RequestTimes
+    is_crowded_out: bool = False
+    """Whether it was refused because the queue was full."""
 
 
 def make_request(job: Job) -> Request:
@@ -113,11 +115,18 @@ class Replica:
         except JitneyError as error:
             live.times.error = str(error)
             live.times.ended_at = now
+            live.is_crowded_out = isinstance(error, QueueFull)
             return False
         self._live[request.id] = live
         if self._sleeps:
             self.due_at = now
         return True
+
+    def end_waits(self, now: float) -> None:
+        """Let a group start that is not full: nobody will fill it."""
+        self.scheduler.end_waits(now)
+        if self._live and self._sleeps:
+            self.due_at = now
 
     def advance(self, now: float) -> list[Live]:
         """End the pass or begin the next; the requests that ended."""

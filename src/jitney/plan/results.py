@@ -128,7 +128,7 @@ def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds
         hours = ", ".join(map(str, found.overloaded))
         notes.append(
             f"More arrives than {replicas:,} replicas bear in these hours: {hours}. Latencies there"
-            " grow as long as that lasts, and the figures are too low."
+            " grow as long as that lasts, or requests are refused; the latencies above are too low."
         )
     return Result(
         name="plan-day",

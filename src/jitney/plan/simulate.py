@@ -28,6 +28,8 @@ class SimulatedRun:
     tick_count: int
     entry_count: int
     """Sequences of all batches, added up."""
+    crowded_out_count: int
+    """Requests that were refused because the queue was full."""
 
     @property
     def mean_batch(self) -> float:
@@ -62,6 +64,8 @@ def simulate(
     """Run a workload until every counted job has ended; the times of those only.
 
     Of the times of tokens only the first is kept unless asked for: a long trace has very many.
+    Groups that wait until they are full start anyhow when nothing else can happen any more, as they
+    do when a server drains.
     """
     return _Fleet(workload, configuration, cost).run(counted, keeps_tokens=keeps_tokens)
 
@@ -74,6 +78,8 @@ class _Fleet:
         self._replicas = [Replica(configuration, ticks) for _ in range(configuration.replicas)]
         self._router = Router(self._replicas)
         self._due: list[tuple[float, int]] = []
+        self._now = 0.0
+        self._has_ended_waits = False
         self._jobs = workload.jobs
         self._clients = workload.clients
         # Sorted, and so a heap.
@@ -87,6 +93,7 @@ class _Fleet:
         """Go on until every counted job has ended."""
         left = sum(map(counted, self._jobs))
         times: list[RequestTimes] = []
+        crowded_out_count = 0
         while left:
             for each in self._turn():
                 if not keeps_tokens:
@@ -94,15 +101,19 @@ class _Fleet:
                 if counted(each.job):
                     times.append(each.times)
                     left -= 1
+                    crowded_out_count += each.is_crowded_out
         return SimulatedRun(
             times,
             max((each.ended_at for each in times), default=0.0),
             sum(each.tick_count for each in self._replicas),
             sum(each.entry_count for each in self._replicas),
+            crowded_out_count,
         )
 
     def _turn(self) -> list[Live]:
         """Let the next thing happen, an arrival before a tick; the requests that ended."""
+        if not self._arrivals and not self._due:
+            self._end_waits()
         if self._arrivals and not (self._due and self._due[0][0] < self._arrivals[0][0]):
             now, at = heapq.heappop(self._arrivals)
             ended = self._arrive(self._jobs[at], now)
@@ -113,6 +124,7 @@ class _Fleet:
                 return []
             ended = replica.advance(now)
             self._note_due(index)
+        self._now = now
         if self._clients is not None:
             for each in ended[: len(self._jobs) - self._next]:
                 heapq.heappush(self._arrivals, (each.times.ended_at + CLIENT_S, self._next))
@@ -128,6 +140,14 @@ class _Fleet:
         if self._replicas[index].due_at != due_at:
             self._note_due(index)
         return []
+
+    def _end_waits(self) -> None:
+        """Requests are left, and only more arrivals could start them: none will come."""
+        assert not self._has_ended_waits, "no replica has anything to do, and requests are left"
+        self._has_ended_waits = True
+        for index, replica in enumerate(self._replicas):
+            replica.end_waits(self._now)
+            self._note_due(index)
 
     def _note_due(self, index: int) -> None:
         due_at = self._replicas[index].due_at

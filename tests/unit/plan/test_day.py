@@ -56,6 +56,36 @@ def test_too_much_load_is_noticed() -> None:
     assert not run_window(window(replace(CASE, per_s=20.0), hour=1)).is_late
 
 
+def test_a_full_queue_is_too_much_load_even_if_it_is_full_from_the_start() -> None:
+    """Most are refused in all parts of the window: nothing gets later and later."""
+    small = make_configuration(replicas=20, max_num_queued_reqs=1)
+    found = run_window(window(replace(CASE, configuration=small, per_s=2000.0), hour=1))
+    assert len(found.e2el_ms) < found.simulated / 2
+    assert found.is_late
+
+
+def test_a_few_refused_requests_are_named_too() -> None:
+    small = make_configuration(replicas=20, max_num_queued_reqs=1)
+    found = run_window(window(replace(CASE, configuration=small, per_s=150.0), hour=1))
+    assert found.simulated / 2 < len(found.e2el_ms) < found.simulated
+    assert found.is_late
+
+
+def test_requests_that_wait_beyond_their_time_are_too_much_load() -> None:
+    small = make_configuration(replicas=20, queue_timeout_s=0.2)
+    found = run_window(window(replace(CASE, configuration=small, per_s=1000.0), hour=1))
+    assert len(found.e2el_ms) < found.simulated / 3
+    assert found.is_late
+
+
+def test_requests_that_do_not_fit_the_model_are_no_load() -> None:
+    kinds = (*TRAFFIC.kinds, *[Job(number=0, prompt_count=5000, completion_count=5)] * 3)
+    case = replace(CASE, traffic=Traffic("long", kinds), per_s=40.0)
+    found = run_window(window(case, hour=1))
+    assert len(found.e2el_ms) < found.simulated / 2
+    assert not found.is_late
+
+
 def test_a_day_has_estimates_with_errors() -> None:
     with Pool(1) as pool:
         found = simulate_day(CASE, pool)

@@ -103,6 +103,29 @@ def test_a_group_waits_for_its_window() -> None:
     assert found.requests[0].token_times == pytest.approx([0.06])
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_group_that_nobody_fills_starts_when_nothing_else_can_happen(replicas: int) -> None:
+    jobs = tuple(job(number, 0.1 * number, 10, 2) for number in range(7))
+    found = run(*jobs, replicas=replicas, strategy="static", wait_s=None, max_num_seqs=2)
+    assert [each.error for each in found.requests] == [None] * 7
+    # The last one stays alone: nothing is ready before its arrival.
+    assert max(each.sent_at for each in found.requests) == pytest.approx(0.6)
+    assert found.duration_s >= 0.62
+
+
+def test_clients_that_fill_no_group_get_their_answers() -> None:
+    jobs = tuple(job(number, 0.0, 10, 2) for number in range(5))
+    found = run(*jobs, clients=2, strategy="static", wait_s=None, max_num_seqs=4)
+    assert [each.error for each in found.requests] == [None] * 5
+
+
+def test_requests_that_found_the_queue_full_are_counted() -> None:
+    jobs = tuple(job(number, 0.0, 10, 2) for number in range(5))
+    found = run(*jobs, job(5, 0.0, 2000, 2), max_num_seqs=1, max_num_queued_reqs=2)
+    assert sum(each.error is not None for each in found.requests) == 4
+    assert found.crowded_out_count == 3
+
+
 def test_only_counted_requests_are_reported() -> None:
     jobs = tuple(job(number, 0.1 * number, 10, 2) for number in range(10))
     workload = Workload(name="hand", seed=0, jobs=jobs)
