@@ -22,12 +22,12 @@ from jitney.plan.calibrate import calibrate
 from jitney.plan.day import DayCase, hours_of, simulate_day, sinusoid
 from jitney.plan.pool import Pool
 from jitney.plan.recommend import PlanQuestion, recommend
-from jitney.plan.replica import Configuration, refusal_of
+from jitney.plan.replica import REPLICAS_MAX, Configuration, refusal_of
 from jitney.plan.results import day_result, recommended, replayed
 from jitney.plan.search import ReplayCase, count_for, run_load, run_replay
 from jitney.plan.tick_cost import Cost, read_cost, write_cost
 from jitney.plan.traffic import Traffic, drawn_from, rate_of, read_recording
-from jitney.plan.what_if import REPLICAS_MAX, Change, read_change
+from jitney.plan.what_if import WHOLE_MAX, Change, read_change
 
 KINDS = 1000
 """Lengths are drawn from so many."""
@@ -87,7 +87,7 @@ def _check(options: PlanOptions) -> None:
         "--input-len": (options.input_len, 0, LENGTH_MAX),
         "--output-len": (options.output_len, 0, LENGTH_MAX),
         "--burstiness": (options.burstiness, 0.0, 1e6),
-        "--replicas": (options.replicas, 0, REPLICAS_MAX),
+        "--replicas": (options.replicas, 0, REPLICAS_MAX if options.day else WHOLE_MAX),
         "--share": (options.share, 0.0, 1.0),
     }
     for name, (value, low, high) in bounds.items():

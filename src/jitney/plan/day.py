@@ -25,14 +25,13 @@ from jitney.bench.workload import Job, Workload
 from jitney.errors import ConfigError
 from jitney.plan.figures import Limits
 from jitney.plan.pool import Pool
-from jitney.plan.replica import Configuration
+from jitney.plan.replica import CELL, Configuration
 from jitney.plan.simulate import simulate
 from jitney.plan.tick_cost import Cost, Curve
 from jitney.plan.traffic import Traffic
 
 HOURS = 24
 PASSES = 4
-CELL = 4
 HOUR_S = 3600.0
 WINDOW_S_MIN = 20.0
 WINDOW_COUNT_MIN = 50

@@ -2,8 +2,9 @@
 
 Coarse to fine, one replica at a time: first slots, then one other setting after the other with
 those slots, then slots again nearby. A setting is changed only if that gains something: the user's
-is better than one that is as good. Last, replicas: as many as the load needs, checked together
-behind their router at the whole load, with other requests than those of the search.
+is better than one that is as good. Last, replicas: the fewest that bear the load, found by
+bisection. Each number is checked behind one router at the whole load, with other requests than
+those of the search.
 """
 
 import math
@@ -15,7 +16,7 @@ from typing import Any  # Any: settings are of several types
 from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
 from jitney.plan.figures import Figures, Limits
 from jitney.plan.pool import Pool
-from jitney.plan.replica import Configuration
+from jitney.plan.replica import CELL, REPLICAS_MAX, Configuration
 from jitney.plan.search import HIGHEST, Capacity, CapacityCase, LoadCase, find_capacity, run_load
 from jitney.plan.tick_cost import Cost
 from jitney.plan.traffic import Traffic
@@ -28,12 +29,8 @@ POLICIES = (Policy.FIFO, Policy.SJF)
 GAIN = 1.03
 """Another setting must bear this much more than the user's."""
 
-CELL = 4
-"""A larger fleet is simulated as so many replicas with their part of the load."""
-
-REPLICAS_MAX = 100_000
 CHECKS = 4
-"""How many numbers of replicas are tried behind the router."""
+"""How many numbers of replicas are tried behind the router at first."""
 
 LOADS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 """Of the picture, as shares of the load that the replicas bear one by one."""
@@ -122,8 +119,8 @@ def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
     search = _Search(question, pool)
     present = search.measure([question.settings])[0]
     best = search.run(present)
-    fleet = _fleet(question, best, pool)
-    present_fleet = fleet if present is best else _fleet(question, present, pool)
+    fleet = find_fleet(question, best, pool)
+    present_fleet = fleet if present is best else find_fleet(question, present, pool)
     curve: tuple[CurvePoint, ...] = ()
     present_curve: tuple[CurvePoint, ...] = ()
     if fleet.replicas is not None:
@@ -239,23 +236,46 @@ def _changed(settings: SchedulerSettings, name: str, value: object) -> Scheduler
     return replace(settings, **values)
 
 
-def _fleet(question: PlanQuestion, tried: Tried, pool: Pool) -> Fleet:
-    """The fewest replicas that meet the limits behind one router, and how they do."""
+def find_fleet(question: PlanQuestion, tried: Tried, pool: Pool) -> Fleet:
+    """The fewest replicas that meet the limits behind one router, and how they do.
+
+    It takes for granted that more replicas are never worse. If 10 % more than the load needs by the
+    capacity of one do not meet the limits either, those are given, with their figures.
+    """
     settings, capacity = tried.settings, tried.capacity
     if capacity.per_s == 0.0:
         return Fleet(settings=settings, capacity=capacity, replicas=None, figures=capacity.figures)
-    guess = min(REPLICAS_MAX, max(1, math.ceil(question.per_s / capacity.per_s)))
     other = replace(question, seed=question.seed + 1)
+
+    def run(numbers: list[int]) -> dict[int, Figures]:
+        cases = [other.load(settings, question.per_s, number) for number in numbers]
+        return dict(zip(numbers, pool.map(run_load, cases), strict=True))
+
+    # With fewer the queue grows without end, and a short run may not show it.
+    least = _bounded(question.per_s / (HIGHEST * capacity.most_per_s), 1)
+    guess = _bounded(question.per_s / capacity.per_s, least)
     # A shared queue smooths: fewer replicas may do. Chance may ask for more.
     spare = max(1, guess // 20)
-    numbers = sorted({max(1, guess + spare * place) for place in range(-1, CHECKS - 1)})
-    cases = [other.load(settings, question.per_s, number) for number in numbers]
-    found = list(zip(numbers, pool.map(run_load, cases), strict=True))
-    good = [each for each in found if each[1].share >= question.share]
-    replicas, figures = good[0] if good else found[-1]
+    numbers = {_bounded(guess + spare * place, least) for place in range(-1, CHECKS - 1)}
+    found = run(sorted(numbers))
+    good = [number for number in found if found[number].share >= question.share]
+    replicas = min(good, default=max(found))
+    low = max((each for each in found if each < replicas), default=least - 1)
+    while good and replicas - low > 1:
+        middle = (low + replicas) // 2
+        found |= run([middle])
+        if found[middle].share >= question.share:
+            replicas = middle
+        else:
+            low = middle
+    figures = found[replicas]
     return Fleet(
         settings=settings, capacity=capacity, replicas=replicas, figures=_whole(figures, replicas)
     )
+
+
+def _bounded(replicas: float, least: int) -> int:
+    return min(REPLICAS_MAX, max(least, math.ceil(replicas)))
 
 
 def _whole(figures: Figures, replicas: int) -> Figures:

@@ -25,6 +25,12 @@ _FILLING = 0
 """The token that prompts and completions are made of. The first of a prompt is its own."""
 
 
+CELL = 4
+"""A larger fleet is simulated as so many replicas with their part of the load."""
+
+REPLICAS_MAX = 100_000
+"""Of a fleet that is simulated as a cell."""
+
 MADE_MAX = 100_000
 """A longer prompt that is refused anyhow is not made at its full length."""
 

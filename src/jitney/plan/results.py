@@ -12,6 +12,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
 from jitney.plan.recommend import Fleet, PlanQuestion, Recommendation
+from jitney.plan.replica import REPLICAS_MAX
 from jitney.plan.tick_cost import Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
@@ -195,6 +196,8 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
     number = "1 replica" if best.replicas == 1 else f"{best.replicas:,} replicas"
     settings = " ".join(changed) if changed else "the present settings: no others are better"
     lines = [f"Recommended: {number} with {settings}."]
+    if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
+        return [f"This load needs more than {REPLICAS_MAX:,} replicas, which is the most; halve it."]
     if best.figures.share < question.share:
         lines.append(
             f"At this load {_percent(best.figures.share)} of the requests are within the limits, "

@@ -2,21 +2,31 @@
 
 Each is one function of one frozen case, so that a pool of processes can run it.
 
+A load on replicas that begin empty is judged when they have filled, and only while requests still
+arrive: the first requests, and the last, share their ticks with fewer others than all between.
+
 Tests: tests/unit/plan/test_recommend.py.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from jitney.bench.workload import Workload
 from jitney.plan.figures import Figures, Limits, figures_of
 from jitney.plan.replica import Configuration
-from jitney.plan.simulate import simulate
+from jitney.plan.simulate import SimulatedRun, simulate
 from jitney.plan.tick_cost import Cost
 from jitney.plan.traffic import Traffic
 
 ENTRIES = 8_000
 COUNT_MIN, COUNT_MAX = 150, 600
 """A simulation has so many requests that their answers have about `ENTRIES` tokens together."""
+
+WARM, TAIL = 2, 1
+"""Requests for each slot, of the first and of the last, that do not count."""
+
+COUNT_SLOTS = 8
+"""A simulation has at least so many requests for each slot."""
 
 LOWEST = 0.02
 """A load of this share of the most throughput is as good as an idle replica."""
@@ -73,20 +83,42 @@ def run_load(case: LoadCase) -> Figures:
     """Simulate one load."""
     configuration, traffic = case.configuration, case.traffic
     count = case.count or count_for(traffic, configuration.replicas)
+    slots = configuration.settings.max_num_seqs * configuration.replicas
+    count = max(count, COUNT_SLOTS * slots)
+    warm = WARM * slots
     if case.per_s:
         workload = traffic.workload(count, case.per_s, seed=case.seed)
     else:
-        clients = 2 * configuration.settings.max_num_seqs * configuration.replicas
-        workload = traffic.closed(max(count, 2 * clients), clients, seed=case.seed)
-    return run_replay(
-        ReplayCase(
-            configuration=configuration, cost=case.cost, workload=workload, limits=case.limits
-        )
+        # Its clients all ask at once, and from then on each asks when it has its answer. Twice as
+        # many requests: the lengths that happen to end in its time make its rate vary.
+        clients = 2 * slots
+        warm += clients
+        workload = traffic.closed(2 * count + clients, clients, seed=case.seed)
+    run = simulate(workload, configuration, case.cost)
+    return settled(run, case.limits, warm, TAIL * slots)
+
+
+def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
+    """The figures without the first `warm` requests and the last `tail`.
+
+    Rates are those of what ended from the first of these arrivals to the last of all, whichever
+    requests those were: the replicas empty after it.
+    """
+    by_arrival = sorted(run.requests, key=lambda each: each.sent_at)
+    counted = by_arrival[warm : len(by_arrival) - tail]
+    start, end = counted[0].sent_at, by_arrival[-1].sent_at
+    figures = figures_of(counted, math.inf, limits, run.mean_batch)
+    good = [each for each in by_arrival if each.error is None and start < each.ended_at <= end]
+    span_s = end - start if end > start else math.inf
+    return replace(
+        figures,
+        per_s=len(good) / span_s,
+        tokens_per_s=sum(each.completion_count for each in good) / span_s,
     )
 
 
 def run_replay(case: ReplayCase) -> Figures:
-    """Simulate one workload."""
+    """Simulate one workload, from its first request to its last."""
     run = simulate(case.workload, case.configuration, case.cost)
     return figures_of(run.requests, run.duration_s, case.limits, run.mean_batch)
 

@@ -8,7 +8,9 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import ConfigError
 
 REPLICAS = "replicas"
-REPLICAS_MAX = 1000
+WHOLE_MAX = 1000
+"""Replicas of a fleet of which each is simulated."""
+
 TIMED = ("max_wait_ms", "wait_until_full", "target_stall_ms", "target_tick_ms")
 MEMORY = ("kv_tokens", "max_model_len", "max_per_sequence")
 NAMES = frozenset({each.name for each in fields(SchedulerSettings)} - {"model_len_max"}) | {
@@ -47,8 +49,8 @@ def read_change(text: str) -> Change:
     replicas = words.pop(REPLICAS, None)
     if replicas is None:
         return Change(text, words)
-    if not replicas.isdecimal() or not 1 <= int(replicas) <= REPLICAS_MAX:
+    if not replicas.isdecimal() or not 1 <= int(replicas) <= WHOLE_MAX:
         raise ConfigError(
-            f"--what-if has replicas={replicas}; expected a number from 1 to {REPLICAS_MAX}."
+            f"--what-if has replicas={replicas}; expected a number from 1 to {WHOLE_MAX}."
         )
     return Change(text, words, int(replicas))

@@ -1,5 +1,6 @@
 """The search: what it recommends meets the limits, and it says when nothing does."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,11 +8,27 @@ import pytest
 from jitney.bench.workload import Job
 from jitney.core.scheduler_settings import Mix
 from jitney.plan.pool import Pool
-from jitney.plan.recommend import CurvePoint, Recommendation, knee, recommend
+from jitney.plan.recommend import (
+    CurvePoint,
+    Fleet,
+    Recommendation,
+    Tried,
+    find_fleet,
+    knee,
+    recommend,
+)
+from jitney.plan.replica import REPLICAS_MAX
 from jitney.plan.results import recommended
-from jitney.plan.search import CapacityCase, LoadCase, find_capacity, run_load
+from jitney.plan.search import (
+    HIGHEST,
+    Capacity,
+    CapacityCase,
+    LoadCase,
+    find_capacity,
+    run_load,
+)
 from jitney.plan.traffic import Traffic
-from tests.plan_for_tests import COST, LENGTHS, QUESTION, make_configuration
+from tests.plan_for_tests import COST, LENGTHS, QUESTION, make_configuration, make_cost
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +117,97 @@ def test_a_capacity_is_within_the_limits_and_the_throughput() -> None:
     found = find_capacity(CapacityCase(load=load, share=0.9))
     assert 0.0 < found.per_s < found.most_per_s
     assert found.figures.share >= 0.9
+
+
+def load(*kinds: tuple[int, int], **values: object) -> LoadCase:
+    """A load of requests with these lengths; computing prompts takes no time."""
+    jobs = tuple(
+        Job(number=0, prompt_count=prompt, completion_count=completion)
+        for prompt, completion in kinds
+    )
+    case = LoadCase(
+        configuration=make_configuration(max_num_seqs=16),
+        cost=make_cost(spans=((1, 0.0), (1000, 0.0))),
+        traffic=Traffic("made", jobs, 1e6),
+        limits={},
+        per_s=0.0,
+        seed=0,
+    )
+    return replace(case, **values)  # type: ignore[arg-type]
+
+
+def test_the_most_throughput_is_that_of_full_slots() -> None:
+    """The long answers that are left at the end would keep few slots busy for a long time."""
+    configuration = make_configuration(max_num_seqs=64)
+    found = run_load(load((10, 3), (10, 11), (10, 31), (10, 61), configuration=configuration))
+    # Each token takes a tick of 10 ms, the first too: others generate in it. 26.5 in the mean.
+    assert found.per_s == pytest.approx(64 / 0.265, rel=0.1)
+    assert found.tokens_per_s == pytest.approx(64 / 0.01, rel=0.1)
+
+
+def test_an_open_load_is_judged_when_its_slots_have_filled() -> None:
+    """From the fifth sequence on a tick takes twice the time; 8 requests/s of 1 s each are 8."""
+    cost = make_cost(
+        decodes=((1, 0.01), (4, 0.01), (5, 0.02), (16, 0.02)), spans=((1, 0.0), (1000, 0.0))
+    )
+    found = run_load(load((10, 101), cost=cost, per_s=6.0, limits={"tpot": 15.0}))
+    assert found.share == 0.0
+    assert found.per_s == pytest.approx(6.0, rel=0.05)
+
+
+def test_a_run_is_long_enough_for_its_slots() -> None:
+    found = run_load(load((10, 5), per_s=50.0, count=10))
+    assert found.count == (8 - 2 - 1) * 16
+
+
+def test_a_load_of_which_all_is_refused_has_no_throughput() -> None:
+    for per_s in (0.0, 5.0):
+        found = run_load(load((5000, 2), per_s=per_s))
+        assert (found.per_s, found.share) == (0.0, 0.0)
+
+
+def fleet_of(per_s: float, capacity: Capacity) -> Fleet:
+    tried = Tried(settings=QUESTION.settings, capacity=capacity)
+    with Pool(1) as pool:
+        return find_fleet(replace(QUESTION, per_s=per_s), tried, pool)
+
+
+def test_the_fewest_replicas_are_searched_however_far_the_guess_is_off() -> None:
+    """A share of 95 % that one replica alone reaches only at a low load."""
+    found = find_capacity(
+        CapacityCase(load=QUESTION.load(QUESTION.settings, 0.0), share=QUESTION.share)
+    )
+    fair = fleet_of(200.0, found)
+    far = fleet_of(200.0, replace(found, per_s=found.per_s / 5))
+    assert fair.replicas == far.replicas
+    assert fair.replicas is not None
+    assert fair.figures.share >= QUESTION.share
+    other = replace(QUESTION, seed=QUESTION.seed + 1)
+    fewer = run_load(other.load(QUESTION.settings, 200.0, fair.replicas - 1))
+    least = math.ceil(200.0 / (HIGHEST * found.most_per_s))
+    assert fewer.share < QUESTION.share or fair.replicas == least
+
+
+def test_no_fleet_has_less_throughput_than_the_load() -> None:
+    """Without limits that matter, a short run does not show that its queue grows."""
+    question = replace(QUESTION, limits={"e2el": 1e9}, per_s=100.0)
+    capacity = find_capacity(
+        CapacityCase(load=question.load(question.settings, 0.0), share=question.share)
+    )
+    tried = Tried(settings=question.settings, capacity=replace(capacity, per_s=1.0))
+    with Pool(1) as pool:
+        found = find_fleet(question, tried, pool)
+    assert found.replicas == math.ceil(100.0 / (HIGHEST * capacity.most_per_s))
+
+
+def test_a_load_beyond_all_fleets_is_said() -> None:
+    question = replace(QUESTION, per_s=1e6, cost=make_cost(decodes=((1, 1.0), (32, 32.0))))
+    question = replace(question, limits={"ttft": 1e5})
+    with Pool(1) as pool:
+        found = recommend(question, pool)
+    assert found.best.replicas == REPLICAS_MAX
+    notes = recommended(question, found).notes
+    assert any("needs more than 100,000 replicas" in each for each in notes)
 
 
 @pytest.mark.parametrize(
