@@ -55,3 +55,13 @@ def test_a_vast_message_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_without_words_still_says_something() -> None:
     """Guards against an empty line."""
     assert sentence_of(JitneyError()) == "JitneyError."
+
+
+def test_only_a_foreign_package_is_told_as_a_missing_extra(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Guards against the advice to install what is installed, when a module of ours is lost."""
+    assert report(ModuleNotFoundError("x", name="httpx.sub"), debug=False) == FAILED
+    assert "needs the package httpx.sub" in capsys.readouterr().err
+    assert report(ModuleNotFoundError("x", name="jitney.bench.lost"), debug=False) == FAILED
+    assert "Something unexpected happened" in capsys.readouterr().err
