@@ -183,14 +183,42 @@ class RandomLengths:
         return source.randint(low, math.ceil(length * (1 + self.range_ratio)))
 
 
-def read_trace(path: Path, *, seed: int) -> Workload:
+def read_trace(
+    path: Path, *, seed: int, per_s: float | None = None, burstiness: float | None = None
+) -> Workload:
     """A workload from a JSONL file: one object a line, as `TraceLine` names its fields.
 
-    Only the lengths and the time of each line are kept, of at most JOBS_MAX lines. Raises
-    ConfigError.
+    All lines have a time or none has. Without times the arrivals are drawn, as for random lengths;
+    with them, `per_s` and `burstiness` are refused. Raises ConfigError.
+    """
+    jobs, is_timed = _read_jobs(path)
+    if not is_timed:
+        times = arrival_times(len(jobs), per_s or math.inf, burstiness=burstiness or 1.0, seed=seed)
+        # In place: two lists of all jobs need not fit into memory.
+        for place, at_s in enumerate(times):
+            jobs[place] = replace(jobs[place], at_s=at_s)
+        return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
+    if per_s is not None or burstiness is not None:
+        raise ConfigError(
+            f"{path} says when each request arrives, so --request-rate and --burstiness would not "
+            "be used; leave them out, or take the timestamps out of the file."
+        )
+    jobs.sort(key=lambda job: job.at_s)
+    first_s = jobs[0].at_s
+    if first_s:
+        for place, job in enumerate(jobs):
+            jobs[place] = replace(job, at_s=job.at_s - first_s)
+    return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
+
+
+def _read_jobs(path: Path) -> tuple[list[Job], bool]:
+    """The requests of a trace, and whether they have times. Raises ConfigError.
+
+    Only the lengths and the time of each line are kept, of at most JOBS_MAX lines.
     """
     decoder = msgspec.json.Decoder(TraceLine)
     jobs: list[Job] = []
+    is_timed = False
     number = 0
     try:
         with path.open("rb") as lines:
@@ -203,7 +231,15 @@ def read_trace(path: Path, *, seed: int) -> Workload:
                         "one short JSON object a line."
                     )
                 if line.strip():
-                    jobs.append(decoder.decode(line).job(len(jobs)))
+                    read = decoder.decode(line)
+                    has_time = read.timestamp is not None
+                    if jobs and has_time is not is_timed:
+                        raise ConfigError(
+                            f"{path}, line {number} has {'a' if has_time else 'no'} timestamp, "
+                            "unlike the lines before it; give one to every line or to none."
+                        )
+                    is_timed = has_time
+                    jobs.append(read.job(len(jobs)))
                 if len(jobs) > JOBS_MAX:
                     raise ConfigError(f"{path} has above {JOBS_MAX:,} requests; use a part of it.")
     except OSError as error:
@@ -215,13 +251,7 @@ def read_trace(path: Path, *, seed: int) -> Workload:
         ) from None
     if not jobs:
         raise ConfigError(f"{path} has no requests; it needs one JSON object a line.")
-    jobs.sort(key=lambda job: job.at_s)
-    first_s = jobs[0].at_s
-    if first_s:
-        # In place: two lists of all jobs need not fit into memory.
-        for place, job in enumerate(jobs):
-            jobs[place] = replace(job, at_s=job.at_s - first_s)
-    return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
+    return jobs, is_timed
 
 
 Length = Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)]
@@ -235,14 +265,14 @@ class TraceLine(msgspec.Struct):
     """Tokens of the prompt."""
     output_length: Length
     """Tokens of the completion."""
-    timestamp: Moment = 0.0
-    """When it arrived, in milliseconds."""
+    timestamp: Moment | None = None
+    """When it arrived, in milliseconds; None if it is not known."""
 
     def job(self, number: int) -> Job:
         """The request of this line."""
         return Job(
             number=number,
-            at_s=self.timestamp / 1e3,
+            at_s=(self.timestamp or 0.0) / 1e3,
             prompt_count=self.input_length,
             completion_count=self.output_length,
         )

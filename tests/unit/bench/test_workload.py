@@ -136,6 +136,38 @@ def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path, text: str, word
         read_trace(path, seed=1)
 
 
+TIMELESS = '{"input_length": 5, "output_length": 2}\n'
+TIMED = '{"input_length": 5, "output_length": 2, "timestamp": 1000}\n'
+
+
+def test_a_trace_without_times_arrives_at_a_rate(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    path.write_text(TIMELESS * 5)
+    drawn = [job.at_s for job in read_trace(path, seed=1, per_s=2.0, burstiness=0.5).jobs]
+    assert drawn == arrival_times(5, 2.0, burstiness=0.5, seed=1)
+    assert [job.at_s for job in read_trace(path, seed=1).jobs] == [0.0] * 5
+
+
+def test_a_trace_with_times_takes_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    path.write_text(TIMED)
+    with pytest.raises(ConfigError, match="--request-rate and --burstiness would not be used"):
+        read_trace(path, seed=1, per_s=2.0)
+    with pytest.raises(ConfigError, match="--request-rate and --burstiness would not be used"):
+        read_trace(path, seed=1, burstiness=2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(TIMED + "\n" + TIMELESS, "line 3 has no"), (TIMELESS + TIMED, "line 2 has a")],
+)
+def test_all_lines_of_a_trace_have_times_or_none_has(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "part.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"{words} timestamp"):
+        read_trace(path, seed=1)
+
+
 def test_a_trace_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.jsonl"
     line = '{"input_length": 5, "output_length": 2}'
