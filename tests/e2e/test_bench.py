@@ -39,7 +39,9 @@ def test_it_prints_a_table_writes_json_and_draws(
     assert "\t" in lines[0]
     found = json.loads(lines[-1])
     assert found["benchmark"] == name
-    assert {"machine", "versions", "commit", "seed", "at"} <= set(found)
+    assert {"machine", "versions", "commit", "seed", "at", "load"} <= set(found)
+    assert (found["model"], found["backend"]) == ("fake", "fake")
+    assert found["settings"]["backend"] == "fake"
     assert json.loads((tmp_path / "out" / f"{name}.json").read_text()) == found
     if find_spec("matplotlib"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -48,12 +50,23 @@ def test_it_prints_a_table_writes_json_and_draws(
         assert "matplotlib is not installed" in done.stderr
 
 
-def test_load_on_a_server_is_counted_as_the_server_counts_it() -> None:
+def test_what_was_asked_for_is_in_the_result() -> None:
+    done = bench(
+        *("strategies", "--backend", "fake", "--num-prompts", "6", "--runs", "1"),
+        *("--max-num-seqs", "3", "--request-rate", "50"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["load"] == {"num_prompts": 6, "request_rate": 50.0, "slots": 3}
+    assert found["settings"] == {"backend": "fake", "max_num_seqs": 3}
+
+
+def test_load_on_a_server_is_counted_as_the_server_counts_it(tmp_path: Path) -> None:
     with running(World()) as server:
         done = bench(
             *("serve", "--base-url", server.url, "--num-prompts", "12", "--input-len", "16"),
             *("--output-len", "6", "--request-rate", "100", "--goodput", "e2el:60000"),
-            *("--metric-percentiles", "50,90"),
+            *("--metric-percentiles", "50,90", "--api-key", "hidden", "-o", tmp_path),
         )
         stats = server.service.engine.stats()
     assert done.returncode == 0, done.stderr
@@ -64,6 +77,13 @@ def test_load_on_a_server_is_counted_as_the_server_counts_it() -> None:
     assert found["total_input_tokens"] == stats.prompt_tokens
     assert found["request_goodput"] == pytest.approx(found["request_throughput"])
     assert found["p90_ttft_ms"] >= found["p50_ttft_ms"] > 0
+    assert (found["request_rate"], found["burstiness"], found["max_concurrency"]) == (100, 1, None)
+    assert found["goodput"] == {"e2el": 60_000.0}
+    assert found["load"]["input_len"] == 16
+    assert "hidden" not in done.stdout + done.stderr
+    assert set(found["percentile_curves_ms"]) == {"ttft", "tpot", "e2el"}
+    drawn = (tmp_path / "serve.png").is_file()
+    assert drawn is bool(find_spec("matplotlib"))
 
 
 def test_chats_and_a_trace(tmp_path: Path) -> None:
@@ -79,6 +99,8 @@ def test_chats_and_a_trace(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["completed"], found["total_output_tokens"]) == (5, 15)
     assert found["max_concurrent_requests"] <= 2
+    assert (found["max_concurrency"], found["request_rate"]) == (2, None)
+    assert found["load"] == {"dataset": "day.jsonl"}
 
 
 @pytest.mark.parametrize(
@@ -89,6 +111,9 @@ def test_chats_and_a_trace(tmp_path: Path) -> None:
         (("serve", "--base-url", "http://127.0.0.1:9", "--goodput", "ttft"), "METRIC:MS"),
         (("serve", "--dataset-path", "none.jsonl"), "cannot be read"),
         (("serve", "--request-rate", "0"), "--request-rate"),
+        (("serve", "--burstiness", "2"), "--burstiness would not be used without"),
+        (("serve", "--dataset-path", "x", "--num-prompts", "5"), "--num-prompts would not be used"),
+        (("serve", "--dataset-path", "x", "--random-prefix-len", "0"), "--random-prefix-len would"),
         (("serve", "--metric-percentiles", "101"), "--metric-percentiles"),
         (("scaling", "--backend", "fake", "--sizes", "0,2"), "--sizes"),
         (("scaling", "--backend", "fake", "--sizes", "4"), "--sizes"),

@@ -1,5 +1,6 @@
-"""`jitney bench` and `jitney plan`: load, measurements, comparisons and predictions.
+"""`jitney bench`: load, measurements and comparisons.
 
-Everything that measures or predicts speed for a user belongs here. What the engine itself counts
-does not (`engine/stats.py`), nor do the project's own experiments (`benchmarks/`).
+Everything that measures speed for a user belongs here; what predicts it is in `jitney.plan`. What
+the engine itself counts does not (`engine/stats.py`), nor do the project's own experiments
+(`benchmarks/`).
 """

@@ -1,6 +1,7 @@
-"""A line through the times of batches: T(B) = C + B c, and where more sequences stop to help."""
+"""A line through the times of batches: T(B) = C + B c, and where more sequences stop helping."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,9 +42,14 @@ def fit(seconds: Mapping[int, float]) -> Line:
 
 
 def saturation(rates: Mapping[int, float]) -> int | None:
-    """The smallest size after which doubling gains little; None if the rates still rise."""
+    """The smallest size after which doubling gains little; None if the rates still rise.
+
+    Neighbouring sizes may be any step apart: the gain of a step is taken as that of so many
+    doublings.
+    """
     sizes = sorted(rates)
     for size, larger in itertools.pairwise(sizes):
-        if rates[larger] / rates[size] < SATURATED:
+        doublings = math.log2(larger / size)
+        if (rates[larger] / rates[size]) ** (1 / doublings) < SATURATED:
             return size
     return None

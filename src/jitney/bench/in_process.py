@@ -2,12 +2,14 @@
 
 The token times come from the records of the engine, so measuring costs no streaming.
 
-Tests: tests/unit/bench/test_strategies.py.
+Tests: tests/unit/bench/test_in_process.py and test_strategies.py.
 """
 
 import asyncio
+import itertools
 import time
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,10 +25,12 @@ from jitney.core.scheduler_settings import GroupAnswers, Strategy
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.errors import JitneyError
 from jitney.loading.compose import assemble
-from jitney.records import Record, TickRecord
+from jitney.records import Record, RequestStarted, TickRecord
 
 LENGTH_DEFAULT = 256
 QUEUED_MAX = 1_000_000
+CLOCK_S = 1e-6
+"""The beginning of a tick is computed from its length, so it may be off by this."""
 
 JOINING: dict[str, object] = {
     "strategy": Strategy.CONTINUOUS,
@@ -40,7 +44,7 @@ JOINING: dict[str, object] = {
     "target_tick_ms": 100.0,
 }
 """All settings that say when requests join, and in what groups. None of the user's is left: they
-would make one strategy into another. His policy and his mix hold for all strategies."""
+would make one strategy into another. The user's policy and mix hold for all strategies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,35 @@ class EngineRun:
 
     @property
     def wasted(self) -> float:
-        """The share of slot-steps that were empty though a request waited for one."""
-        empty = sum(
-            max(0, self.slot_count - tick.batch_size) for tick in self.ticks if tick.queue_depth
-        )
-        return empty / max(1, self.slot_count * len(self.ticks))
+        """The share of slot-steps that were empty while a request waited for a slot.
+
+        One step of one slot is wasted if no sequence held it and a request waited, both from the
+        beginning of the tick to its end; each waiting request makes at most one slot wasted. A
+        preempted sequence counts as one that holds its slot.
+        """
+        waits = [
+            (each.sent_at, each.started_at) for each in self.requests if each.started_at is not None
+        ]
+        holds = [
+            (each.started_at, each.token_times[-1])
+            for each in self.requests
+            if each.started_at is not None and each.token_times
+        ]
+        pairs = zip(self._covered(waits), self._covered(holds), strict=True)
+        wasted = sum(min(waiting, max(0, self.slot_count - held)) for waiting, held in pairs)
+        return wasted / max(1, self.slot_count * len(self.ticks))
+
+    def _covered(self, spans: Iterable[tuple[float, float]]) -> list[int]:
+        """For each tick, how many of these spans of time it lies in as a whole."""
+        begins = [tick.at - tick.tick_ms / 1e3 + CLOCK_S for tick in self.ticks]
+        ends = [tick.at for tick in self.ticks]
+        changes = [0] * (len(self.ticks) + 1)
+        for begin, end in spans:
+            first, after = bisect_left(begins, begin), bisect_right(ends, end)
+            if first < after:
+                changes[first] += 1
+                changes[after] -= 1
+        return list(itertools.accumulate(changes[:-1]))
 
 
 class EngineTarget:
@@ -133,6 +161,8 @@ class EngineTarget:
     def _note(self, record: Record) -> None:
         if isinstance(record, TickRecord):
             self._ticks.append(record)
+        elif isinstance(record, RequestStarted) and record.request_id in self._times:
+            self._times[record.request_id].started_at = record.at
 
 
 def for_bench(settings: Settings, **changes: object) -> Settings:

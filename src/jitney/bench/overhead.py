@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast  # Any: the proxy passes on every attribute
 
 from jitney.bench.in_process import for_bench
-from jitney.bench.report import Result
+from jitney.bench.report import Result, Say
 from jitney.bench.workload import fixed
 from jitney.config import Settings
 from jitney.core.backend import Backend
@@ -30,7 +30,7 @@ from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.tick import Tick
 from jitney.errors import SetupError
-from jitney.loading import load_backend
+from jitney.loading import load_backend, select_backend
 from jitney.loading.compose import scheduler_settings
 
 SIZES = (1, 16, 64)
@@ -38,8 +38,6 @@ PROMPT_COUNT = 32
 COMPLETION_COUNT = 96
 PARTS = ("plan", "apply", "rest")
 COLUMNS = ("sequences", "tick ms", "pass ms", *(f"{part} ms" for part in PARTS), "outside the pass")
-
-Say = Callable[[str], None]
 
 
 class _Timed:
@@ -67,6 +65,9 @@ class _Timed:
 
 def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, say: Say) -> Result:
     """The parts of a tick at every size, in the median of its ticks. Raises SetupError."""
+    # One backend for all sizes: another one may be chosen for few sequences.
+    chosen = select_backend(for_bench(settings, max_num_seqs=max(sizes))).name
+    settings = for_bench(settings, backend=chosen)
     found = {}
     for size in sizes:
         say(f"{size} at once")
@@ -81,7 +82,11 @@ def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, sa
         title="What a tick costs outside the forward pass",
         columns=COLUMNS,
         rows=tuple(rows),
-        figures={"seconds": {str(size): parts for size, parts in found.items()}},
+        figures={
+            "backend": chosen,
+            "load": {"prompt_count": PROMPT_COUNT, "completion_count": COMPLETION_COUNT},
+            "seconds": {str(size): parts for size, parts in found.items()},
+        },
     )
 
 

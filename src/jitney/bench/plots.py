@@ -80,13 +80,11 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
     rates = list(content["tokens_per_s"].values())
     claimed = {int(size): gain for size, gain in content["claimed"].items()}
     rate.plot(sizes, rates, "o-", color=OURS, label="measured")
-    rate.plot(
-        list(claimed),
-        [rates[0] * gain for gain in claimed.values()],
-        ":",
-        color="#9a9a9a",
-        label="claimed once",
-    )
+    # What was claimed are multiples of the rate of one sequence.
+    if 1 in sizes:
+        one = content["tokens_per_s"]["1"]
+        expected = [one * gain for gain in claimed.values()]
+        rate.plot(list(claimed), expected, ":", color="#9a9a9a", label="claimed once")
     rate.set(xlabel="sequences in a batch", ylabel="tokens per second", ylim=(0, None))
     rate.set_xscale("log", base=2)
     rate.set_xticks(sizes, [str(size) for size in sizes])
@@ -170,10 +168,28 @@ def _compare(content: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def _serve(content: Mapping[str, Any]) -> Figure:
+    """The sorted times of all requests, one panel for each metric."""
+    curves = content["percentile_curves_ms"]
+    rate = f"{content['request_throughput']:.2f} requests/s"
+    title = f"{content['model_id']}: {content['completed']:,} requests, {rate}"
+    figure, panels = _figure(len(curves), title)
+    for axes, (metric, values) in zip(panels, curves.items(), strict=True):
+        axes.plot(range(len(values)), values, "-", color=OURS)
+        for share in (50, 95, 99):
+            label = f"p{share}: {values[share]:,.0f} ms"
+            axes.plot([share], [values[share]], "o", color="#c44e52", markersize=4, label=label)
+        axes.set(xlabel="percent of the requests", ylabel=f"{metric.upper()}, milliseconds")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8, frameon=False, loc="upper left")
+    return figure
+
+
 PAINTERS = {
     "strategies": _strategies,
     "scaling": _scaling,
     "stalls": _stalls,
     "overhead": _overhead,
     "compare": _compare,
+    "serve": _serve,
 }

@@ -1,8 +1,7 @@
 """Results for people and programs: a table, a JSON file, and one JSON line at the end.
 
-Every result names the machine, the versions, the commit and the seed, so that it can be repeated.
-
-Tests: tests/e2e/test_bench.py.
+Every result names the machine, the versions, the commit, the seed, the model, the settings and the
+load, so that it can be repeated.
 """
 
 import json
@@ -11,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +22,8 @@ from rich.table import Table
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.machine.processor import read_processor
+from jitney.config import Resolved, known_settings
+from jitney.loading.compose import name_of
 from jitney.models.files import disk_errors
 
 PACKAGES = (
@@ -30,6 +31,12 @@ PACKAGES = (
     *("transformers", "vllm"),
 )
 
+TOLD_ELSEWHERE = ("model", "cache_dir")
+"""Settings that are not listed: the model has a place of its own, and a folder of the user says
+nothing of speed."""
+
+Say = Callable[[str], None]
+"""Tells people what is measured now."""
 
 ARM_PARTS = {
     "0x41 0xd0c": "Neoverse N1",
@@ -79,9 +86,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str | None:
-    """The commit of the source tree that we run from; None for an installed package."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+def commit(file: Path = Path(__file__)) -> str | None:
+    """The commit of the source tree that holds a file, with -dirty if anything in it was changed.
+
+    None for an installed package, also where its environment lies in a tree of something else.
+    """
+    if _git(file, "ls-files", "--error-unmatch", "--", file.name) is None:
+        return None
+    return _git(file, "describe", "--always", "--dirty")
+
+
+def _git(file: Path, *words: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(file.parent), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -89,8 +105,33 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
-def document(result: Result, seed: int) -> dict[str, object]:
-    """The content of the JSON file."""
+def setup_of(resolved: Resolved) -> dict[str, object]:
+    """What was measured: the model, the backend, the threads and the settings that were given.
+
+    A benchmark that knows which backend `auto` chose has its name in its figures.
+    """
+    settings, given = resolved.settings, resolved.given()
+    return {
+        "model": name_of(settings),
+        "backend": settings.backend,
+        "threads": settings.threads or usable_cores(),
+        "settings": {
+            each.name: _plain(given[each.name], each.form.show)
+            for each in known_settings()
+            if each.name in given and not each.is_secret and each.name not in TOLD_ELSEWHERE
+        },
+    }
+
+
+def _plain(value: object, show: Callable[[object], str]) -> object:
+    """A value for JSON: numbers and switches as they are, others as one writes them."""
+    return value if value is None or isinstance(value, bool | int | float) else show(value)
+
+
+def document(
+    result: Result, seed: int, setup: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """The content of the JSON file. Figures are stronger than `setup`."""
     return {
         "benchmark": result.name,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -98,6 +139,7 @@ def document(result: Result, seed: int) -> dict[str, object]:
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
+        **(setup or {}),
         **result.figures,
     }
 
@@ -131,7 +173,7 @@ def write_json(content: dict[str, object], folder: Path) -> Path:
     path = folder / f"{content['benchmark']}.json"
     with _written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 

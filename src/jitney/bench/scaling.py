@@ -1,21 +1,21 @@
 """`jitney bench scaling`: throughput against the number of sequences in a batch.
 
-So many clients each ask again as soon as they have their answer. Only ticks without prefill and
-with exactly that many sequences count, so a figure is the decode rate of a batch of that size.
-
-Tests: tests/unit/bench/test_strategies.py.
+So many clients ask at the same time. A figure is the time between the ends of two neighbouring
+ticks that both have exactly that many sequences and no prefill. So it is the decode rate of a batch
+of that size, with all that a tick does beside the forward pass.
 """
 
+import itertools
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict
 
 from jitney.bench.fit import fit, saturation
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
-from jitney.bench.report import Result, spread
+from jitney.bench.report import Result, Say, spread
 from jitney.bench.workload import fixed
 from jitney.config import Settings
 from jitney.errors import SetupError
+from jitney.records import TickRecord
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
@@ -24,9 +24,9 @@ SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
 PROMPT_COUNT = 32
 COMPLETION_COUNT = 64
 WINDOW_MS = 50.0
-COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s", "times one", "claimed once")
-
-Say = Callable[[str], None]
+COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s")
+GAIN_COLUMNS = ("times one", "claimed once")
+"""Only where one sequence was measured too."""
 
 
 def measure(
@@ -37,6 +37,7 @@ def measure(
     # All of a batch join together. Else a fast model ends the first before the last has come.
     changed = for_bench(settings, **(JOINING | {"max_wait_ms": WINDOW_MS}), max_num_seqs=max(sizes))
     with engine_target(changed) as target:
+        backend = target.traits.name
         for number in range(runs):
             for size in sizes if number % 2 == 0 else reversed(sizes):
                 say(f"run {number + 1} of {runs}, {size} at once")
@@ -52,8 +53,7 @@ def measure(
             spread([1e3 * value for value in tick_s[size]]),
             f"{1e3 * line.seconds(size):.2f}",
             f"{rates[size]:,.0f}",
-            f"{rates[size] / rates[sizes[0]]:.2f}",
-            f"{SEED_GAINS[size]:.1f}" if size in SEED_GAINS else "",
+            *_gains(size, rates),
         )
         for size in sizes
     )
@@ -65,28 +65,53 @@ def measure(
     return Result(
         name="scaling",
         title=f"Decode rate by batch size, median of {runs} (range)",
-        columns=COLUMNS,
+        columns=COLUMNS + (GAIN_COLUMNS if 1 in rates else ()),
         rows=rows,
         notes=(note,),
         figures={
             "runs": runs,
+            "backend": backend,
+            "load": {
+                "slots": max(sizes),
+                "prompt_count": PROMPT_COUNT,
+                "completion_count": COMPLETION_COUNT,
+            },
             "tick_s": {str(size): values for size, values in tick_s.items()},
             "tokens_per_s": {str(size): rate for size, rate in rates.items()},
             "fit": asdict(line),
             "saturates_at": stops,
-            "claimed": {str(size): gain for size, gain in SEED_GAINS.items()},
+            "claimed": {str(size): gain for size, gain in SEED_GAINS.items() if 1 in rates},
         },
     )
 
 
+def _gains(size: int, rates: dict[int, float]) -> tuple[str, ...]:
+    """The rate as a multiple of that of one sequence, and what was claimed once."""
+    if 1 not in rates:
+        return ()
+    claimed = f"{SEED_GAINS[size]:.1f}" if size in SEED_GAINS else ""
+    return f"{rates[size] / rates[1]:.2f}", claimed
+
+
 def _tick_s(run: EngineRun, size: int) -> float:
-    """Seconds between the ends of full decode ticks, in the median. Raises SetupError."""
+    """Seconds between the ends of neighbouring full decode ticks, in the median.
+
+    Raises SetupError.
+    """
     if run.failures:
         raise SetupError(f"A request failed with {size} at once: {run.failures[0]}")
-    full = [tick for tick in run.ticks if tick.batch_size == size and not tick.prefill_tokens]
-    if not full:
+
+    def is_full(tick: TickRecord) -> bool:
+        return tick.batch_size == size and not tick.prefill_tokens
+
+    seconds = [
+        later.at - earlier.at
+        for earlier, later in itertools.pairwise(run.ticks)
+        if is_full(earlier) and is_full(later) and later.number == earlier.number + 1
+    ]
+    if not seconds:
         raise SetupError(
-            f"No tick had {size} sequences at once, so there is no figure for this size; leave it "
-            "out of --sizes, or give more memory with --kv-tokens."
+            f"No two ticks in a row had {size} sequences at once, so there is no figure for this "
+            "size; leave it out of --sizes, or give more memory with --kv-tokens."
         )
-    return statistics.median(tick.tick_ms for tick in full) / 1e3
+    return statistics.median(seconds)

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget
 from jitney.bench.report import Result
-from jitney.bench.timing import METRICS, RequestTimes, summary
+from jitney.bench.timing import METRICS, RequestTimes, percentile, summary, values_of
 from jitney.bench.workload import Workload
 from jitney.errors import SetupError
 
+CURVES = ("ttft", "tpot", "e2el")
 TITLES = {
     "ttft": "Time to first token",
     "tpot": "Time per token after it",
@@ -68,8 +69,26 @@ def measure(
         columns=("what", "value"),
         rows=tuple(_rows(figures, percentiles)),
         notes=tuple(f"Failed: {reason}" for reason in failures[:5]),
-        figures={"model_id": target.model, "num_prompts": len(requests), **figures},
+        figures={
+            "model_id": target.model,
+            "num_prompts": len(requests),
+            "max_concurrency": max_concurrency,
+            "goodput": goodput,
+            **figures,
+            "percentile_curves_ms": _curves(requests),
+        },
     )
+
+
+def _curves(requests: list[RequestTimes]) -> dict[str, list[float]]:
+    """For the plot: the values of each metric at 0, 1, ... 100 percent of the good requests."""
+    curves = {}
+    for metric in CURVES:
+        good = (each for each in requests if each.error is None)
+        values = sorted(1e3 * value for each in good for value in values_of(each, metric))
+        if values:
+            curves[metric] = [round(percentile(values, share), 3) for share in range(101)]
+    return curves
 
 
 def _rows(figures: dict[str, object], percentiles: tuple[float, ...]) -> list[tuple[str, str]]:

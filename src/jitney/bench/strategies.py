@@ -8,11 +8,10 @@ windowed     continuous, but newcomers are gathered for 50 ms
 continuous   requests join and leave at any tick
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
-from jitney.bench.report import Result, spread
+from jitney.bench.report import Result, Say, spread
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, equal, mixed, twenty_clients
 from jitney.config import Settings
@@ -42,8 +41,6 @@ COLUMNS = (
     *("workload", "strategy", "requests/s", "tokens/s", "p50 s", "p95 s", "p99 s"),
     *("first token p50 s", "between tokens p50 ms", "mean batch", "slot-steps wasted"),
 )
-
-Say = Callable[[str], None]
 
 
 def fitting_rate(settings: Settings, seed: int, say: Say) -> float:
@@ -78,7 +75,7 @@ def measure(
     Raises SetupError if all requests of a run failed.
     """
     # One backend for all: another one may be chosen for one request at a time.
-    settings = replace(settings, backend=select_backend(for_bench(settings)).name)
+    settings = for_bench(settings, backend=select_backend(for_bench(settings)).name)
     figures: dict[str, dict[str, list[dict[str, object]]]] = {
         load.name: {name: [] for name in CHANGES} for load in loads
     }

@@ -25,7 +25,10 @@ class RequestTimes:
     prompt_count: int = 0
     completion_count: int = 0
     token_times: list[float] = field(default_factory=list)
-    """When tokens came; those that came together have one time each."""
+    """When tokens came. From an engine there is one time for each token; over HTTP there is one for
+    each chunk with text, which may hold several tokens."""
+    started_at: float | None = None
+    """When it got its first slot; None where that is not known, as over HTTP."""
     ended_at: float = 0.0
     error: str | None = None
 

@@ -4,9 +4,12 @@ Tests: tests/e2e/test_bench.py.
 """
 
 import math
+from dataclasses import replace
 
 from jitney.bench import overhead, scaling, stalls, strategies
+from jitney.bench.report import setup_of
 from jitney.cli.bench_result import (
+    LENGTH_MAX,
     RATE_MIN,
     RUNS_MAX,
     check_folder,
@@ -24,8 +27,8 @@ from jitney.cli.bench_verbs import (
 from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
+from jitney.loading.model_source import located
 
-LENGTH_MAX = 1_000_000
 ENGINE_PROMPTS_MAX = 100_000
 """A record of each tick with all of its members is kept until a workload ends: a few hundred
 megabytes for so many requests."""
@@ -38,12 +41,14 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
     if options.request_rate is not None:
         check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
-    settings = resolved.settings
+    settings = located(resolved.settings)
     slots = settings.max_num_seqs
     per_s = options.request_rate or strategies.fitting_rate(settings, seed_of(resolved), say)
     loads = strategies.workloads(options.num_prompts, per_s, seed=seed_of(resolved), slots=slots)
     result = strategies.measure(settings, loads, runs=options.runs, say=say)
-    finish(result, seed_of(resolved), options.output)
+    load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
+    told = replace(result, figures={"load": load, **result.figures})
+    finish(told, seed_of(resolved), options.output, setup_of(resolved))
 
 
 def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
@@ -54,13 +59,13 @@ def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
     if len(sizes) < 2:
         raise ConfigError(f"--sizes {options.sizes} is one size, and a line needs two; add one.")
     result = scaling.measure(
-        resolved.settings,
+        located(resolved.settings),
         sizes=sizes,
         runs=options.runs,
         seed=seed_of(resolved),
         say=say,
     )
-    finish(result, seed_of(resolved), options.output)
+    finish(result, seed_of(resolved), options.output, setup_of(resolved))
 
 
 def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
@@ -69,19 +74,20 @@ def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
     check_number("--runs", options.runs, 1, RUNS_MAX)
     check_number("--input-len", options.input_len, 1, LENGTH_MAX)
     result = stalls.measure(
-        resolved.settings,
+        located(resolved.settings),
         prompt_count=options.input_len,
         runs=options.runs,
         seed=seed_of(resolved),
         say=say,
     )
-    finish(result, seed_of(resolved), options.output)
+    finish(result, seed_of(resolved), options.output, setup_of(resolved))
 
 
 def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
     """Run `jitney bench overhead`."""
     check_folder(options.output)
-    settings = resolved.settings
     sizes = read_counts("--sizes", options.sizes)
-    result = overhead.measure(settings, sizes=sizes, seed=seed_of(resolved), say=say)
-    finish(result, seed_of(resolved), options.output)
+    result = overhead.measure(
+        located(resolved.settings), sizes=sizes, seed=seed_of(resolved), say=say
+    )
+    finish(result, seed_of(resolved), options.output, setup_of(resolved))

@@ -4,31 +4,39 @@ Tests: tests/e2e/test_bench.py.
 """
 
 import math
+from dataclasses import replace
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.bench import serve_load
 from jitney.bench.compare import Comparison, files_of
 from jitney.bench.http_target import HttpTarget, check_address, check_key, served_model
+from jitney.bench.report import setup_of
 from jitney.bench.timing import RequestTimes, read_goodput
 from jitney.bench.workload import RandomLengths, Workload, read_trace
 from jitney.cli.bench_result import (
+    LENGTH_MAX,
     PROMPTS_MAX,
     RATE_MIN,
     RUNS_MAX,
     check_folder,
     check_number,
     finish,
+    progress_bar,
     read_counts,
     seed_of,
 )
-from jitney.cli.bench_verbs import CompareOptions, ServeLoadOptions
+from jitney.cli.bench_verbs import (
+    INPUT_LEN,
+    NUM_PROMPTS,
+    OUTPUT_LEN,
+    CompareOptions,
+    ServeLoadOptions,
+)
 from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
 
-LENGTH_MAX = 1_000_000
 TOKENS_MAX = 20_000_000
 """Each token of an answer has a time, and all prompts may be under way at once: with about 100
 bytes each, this is two gigabytes."""
@@ -42,7 +50,7 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     files = files_of(resolved.settings)
     comparison = Comparison(resolved, files, runs=options.runs, seed=seed_of(resolved), say=say)
     result = comparison.run(clients)
-    finish(result, seed_of(resolved), options.output)
+    finish(result, seed_of(resolved), options.output, setup_of(resolved))
 
 
 def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
@@ -62,7 +70,7 @@ def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
         api_key=options.api_key,
         ignores_eos=options.ignore_eos,
     )
-    with _bar() as bar:
+    with progress_bar(Console(stderr=True)) as bar:
         task = bar.add_task("requests", total=len(workload.jobs))
 
         def ended(times: RequestTimes) -> None:
@@ -76,37 +84,95 @@ def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
             goodput=goodput,
             ended=ended,
         )
-    finish(result, options.seed, options.output)
+    told = replace(result, figures=_load(options) | result.figures)
+    finish(told, options.seed, options.output)
+
+
+def _load(options: ServeLoadOptions) -> dict[str, object]:
+    """What was asked for, for the result: nothing secret. The names are vLLM's where it has them.
+
+    A rate that is None is that of the trace.
+    """
+    rate, burstiness = options.request_rate, options.burstiness
+    load: dict[str, object]
+    if options.dataset_path is not None:
+        load = {"dataset": options.dataset_path.name}
+    else:
+        rate, burstiness = rate or math.inf, burstiness or 1.0
+        load = {
+            "input_len": options.input_len or INPUT_LEN,
+            "output_len": options.output_len or OUTPUT_LEN,
+            "random_range_ratio": options.range_ratio or 0.0,
+            "random_prefix_len": options.prefix_len or 0,
+        }
+    return {
+        # JSON has no word for infinity; this is vLLM's.
+        "request_rate": "inf" if rate == math.inf else rate,
+        "burstiness": burstiness,
+        # A query of the path may hold a secret.
+        "endpoint": options.endpoint.partition("?")[0],
+        "ignore_eos": options.ignore_eos,
+        "load": load,
+    }
 
 
 def _workload(options: ServeLoadOptions) -> Workload:
     """The load that the options describe. Raises ConfigError."""
-    check_number("--num-prompts", options.num_prompts, 1, PROMPTS_MAX)
-    check_number("--input-len", options.input_len, 1, LENGTH_MAX)
-    check_number("--output-len", options.output_len, 1, LENGTH_MAX)
-    check_number("--random-prefix-len", options.prefix_len, 0, LENGTH_MAX)
-    check_number("--random-range-ratio", options.range_ratio, 0, 1)
-    check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
-    check_number("--burstiness", options.burstiness, RATE_MIN, 1e6)
-    if options.max_concurrency is not None:
-        check_number("--max-concurrency", options.max_concurrency, 1, PROMPTS_MAX)
-    if options.dataset_path is not None:
-        trace = read_trace(options.dataset_path, seed=options.seed)
-        _check_size("The trace", trace.token_count, "use a part of it")
-        return trace
-    each = options.prefix_len + (options.input_len + options.output_len) * (1 + options.range_ratio)
-    wanted = math.ceil(each * options.num_prompts)
-    _check_size("The load", wanted, "lower --num-prompts, --input-len or --output-len")
+    lengths = {
+        "--num-prompts": (options.num_prompts, 1, PROMPTS_MAX),
+        "--input-len": (options.input_len, 1, LENGTH_MAX),
+        "--output-len": (options.output_len, 1, LENGTH_MAX),
+        "--random-prefix-len": (options.prefix_len, 0, LENGTH_MAX),
+        "--random-range-ratio": (options.range_ratio, 0, 1),
+    }
+    times = {
+        "--request-rate": (options.request_rate, RATE_MIN, math.inf),
+        "--burstiness": (options.burstiness, RATE_MIN, 1e6),
+        "--max-concurrency": (options.max_concurrency, 1, PROMPTS_MAX),
+    }
+    for flag, (value, low, high) in (lengths | times).items():
+        if value is not None:
+            check_number(flag, value, low, high)
+    if options.dataset_path is None:
+        workload = _random(options)
+    else:
+        unused = [flag for flag, (value, _, _) in lengths.items() if value is not None]
+        if unused:
+            raise ConfigError(
+                f"{unused[0]} would not be used with --dataset-path, whose lines are the requests "
+                "with their lengths; leave one of the two out."
+            )
+        workload = read_trace(
+            options.dataset_path,
+            seed=options.seed,
+            per_s=options.request_rate,
+            burstiness=options.burstiness,
+        )
+        _check_size("The trace", workload.token_count, "use a part of it")
+    if options.burstiness is not None and (options.request_rate or math.inf) == math.inf:
+        raise ConfigError(
+            "--burstiness would not be used without --request-rate, because all requests are sent "
+            "at once; give a rate, or leave it out."
+        )
+    return workload
+
+
+def _random(options: ServeLoadOptions) -> Workload:
+    """Requests of random lengths. Raises ConfigError."""
+    count = options.num_prompts or NUM_PROMPTS
     lengths = RandomLengths(
-        input_len=options.input_len,
-        output_len=options.output_len,
-        range_ratio=options.range_ratio,
-        prefix_len=options.prefix_len,
+        input_len=options.input_len or INPUT_LEN,
+        output_len=options.output_len or OUTPUT_LEN,
+        range_ratio=options.range_ratio or 0.0,
+        prefix_len=options.prefix_len or 0,
     )
+    drawn = (lengths.input_len + lengths.output_len) * (1 + lengths.range_ratio)
+    wanted = math.ceil((lengths.prefix_len + drawn) * count)
+    _check_size("The load", wanted, "lower --num-prompts, --input-len or --output-len")
     return lengths.workload(
-        options.num_prompts,
-        per_s=options.request_rate,
-        burstiness=options.burstiness,
+        count,
+        per_s=options.request_rate or math.inf,
+        burstiness=options.burstiness or 1.0,
         seed=options.seed,
     )
 
@@ -118,17 +184,6 @@ def _check_size(what: str, token_count: int, advice: str) -> None:
             f"{what} has {token_count:,} tokens in all prompts and answers, and at most "
             f"{TOKENS_MAX:,} are measured in one run; {advice}."
         )
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _percentiles(text: str) -> tuple[float, ...]:

@@ -1,15 +1,19 @@
-"""What the commands of `jitney bench` share: checks of numbers, and how a result is given out.
+"""What `jitney bench` and `jitney plan` share: checks of numbers, and how a result is given out.
 
 Progress goes to standard error; tables and the last line, which is JSON, to standard output.
 
-Tests: tests/e2e/test_bench.py.
+Tests: tests/e2e/test_bench.py and tests/unit/bench/test_report.py.
 """
 
 import importlib
 import json
 import sys
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.bench import report
 from jitney.bench.report import Result, document, show, write_json
@@ -21,36 +25,70 @@ RUNS_MAX = 1000
 PROMPTS_MAX = 1_000_000
 SIZES_MAX = 1024
 RATE_MIN = 1e-6
+LENGTH_MAX = 1_000_000
+"""Tokens of a prompt or an answer that a flag may ask for."""
+
 EXTRA = "pip install 'jitney[bench]'"
 
 
-def finish(result: Result, seed: int, folder: Path | None) -> None:
+def finish(
+    result: Result, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
+) -> None:
+    """Give out a result of `jitney bench`, with what was measured as `report.setup_of` tells it."""
+    content = document(result, seed, setup)
+
+    def draw(into: Path) -> list[Path]:
+        # It takes a second to load, and only this needs it.
+        paths: list[Path] = importlib.import_module("jitney.bench.plots").draw(content, into)
+        return paths
+
+    give_out(result, content, folder, draw)
+
+
+def give_out(
+    result: Result,
+    content: dict[str, object],
+    folder: Path | None,
+    draw: Callable[[Path], list[Path]] | None,
+) -> None:
     """Show a result, write and draw it if a folder is given, and end with one JSON line.
 
-    The line comes also when the result cannot be written or drawn: the measurement took long.
+    The line comes also when the result cannot be written or drawn: the work behind it was long.
     """
     show(result)
-    content = document(result, seed)
+    line = json.dumps(content, allow_nan=False)
     try:
         if folder is not None:
-            paths = [write_json(content, folder), *_drawn(content, folder)]
+            paths = [write_json(content, folder), *_drawn(draw, folder)]
             say(f"Written: {', '.join(map(str, paths))}.")
     finally:
-        sys.stdout.write(json.dumps(content) + "\n")
+        sys.stdout.write(line + "\n")
 
 
-def _drawn(content: dict[str, object], folder: Path) -> list[Path]:
+def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path]:
     """The files of the plots; none if they cannot be drawn."""
+    if draw is None:
+        return []
     if find_spec("matplotlib") is None:
         say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
         return []
     try:
-        # It takes a second to load, and only this needs it.
-        paths: list[Path] = importlib.import_module("jitney.bench.plots").draw(content, folder)
+        return draw(folder)
     except Exception as error:  # matplotlib may raise anything; the figures are there without it
-        say(f"No plot was drawn: {type(error).__name__}: {error}.")
+        say(f"No plot was drawn: {type(error).__name__}: {str(error).rstrip('.')}.")
         return []
-    return paths
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar with a count and the time that is left; it goes away at the end."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
 
 
 def check_folder(folder: Path | None) -> None:

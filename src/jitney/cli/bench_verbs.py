@@ -5,7 +5,6 @@ The options of `serve` have the names of `vllm bench serve`. Imports nothing hea
 Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from jitney.cli.flags import COMMAND, SERVER_URL, Verb, option
 
 LOAD = "Load"
 OUTPUT = "Output"
+NUM_PROMPTS = 100
+INPUT_LEN, OUTPUT_LEN = 128, 64
 
 SEED = option(COMMAND, "Lengths, prompts and arrivals come from it.", 0)
 RUNS = option(COMMAND, "How often everything is measured, in turn.", 3)
@@ -48,7 +49,7 @@ class ScalingOptions:
     """Measure throughput against the number of sequences in a batch.
 
     It fits T(B) = C + B c to the times of ticks, with the error of the fit, and says where more
-    sequences stop to help.
+    sequences stop helping.
     """
 
     sizes: str = option(
@@ -124,34 +125,31 @@ class ServeLoadOptions:
     api_key: str | None = option(COMMAND, "A key of the server.")
     dataset_path: Path | None = option(
         LOAD,
-        "A JSONL trace: timestamp (ms), input_length and output_length in each line. "
-        "Default: random lengths.",
+        "A JSONL trace: timestamp (ms), input_length and output_length in each line. Without "
+        "timestamps, the requests arrive at --request-rate. Default: random lengths.",
     )
-    num_prompts: int = option(LOAD, "How many requests.", 100)
-    input_len: int = option(LOAD, "Tokens of a prompt, about.", 128)
-    output_len: int = option(LOAD, "Tokens of an answer.", 64)
-    range_ratio: float = option(
+    num_prompts: int | None = option(LOAD, f"How many requests. Default: {NUM_PROMPTS}.")
+    input_len: int | None = option(LOAD, f"Tokens of a prompt, about. Default: {INPUT_LEN}.")
+    output_len: int | None = option(LOAD, f"Tokens of an answer. Default: {OUTPUT_LEN}.")
+    range_ratio: float | None = option(
         LOAD,
         "Lengths vary by up to this share. Default: 0.",
-        0.0,
         spelled=("--random-range-ratio",),
         metavar="SHARE",
     )
-    prefix_len: int = option(
+    prefix_len: int | None = option(
         LOAD,
-        "Tokens at the beginning that all prompts share.",
-        0,
+        "Tokens at the beginning that all prompts share. Default: 0.",
         spelled=("--random-prefix-len",),
     )
-    request_rate: float = option(
+    request_rate: float | None = option(
         LOAD,
-        "Requests per second. Default: inf, all at once.",
-        math.inf,
+        "Requests per second. Default: inf, all at once; with a trace, its timestamps.",
     )
-    burstiness: float = option(
+    burstiness: float | None = option(
         LOAD,
-        "1 is a Poisson process, less is burstier, more is more even. Default: 1.",
-        1.0,
+        "Of the request rate: 1 is a Poisson process, less is burstier, more is more even. "
+        "Default: 1.",
     )
     max_concurrency: int | None = option(
         LOAD, "The most requests that are under way at once.", metavar="N"

@@ -4,30 +4,25 @@ Tests: tests/e2e/test_plan.py and tests/unit/plan/test_output.py.
 """
 
 import importlib
-import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any  # Any: the module of pictures is loaded only to draw
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.bench.report import Result, check_folder, document, show, write_json
+from jitney.bench.report import Result, check_folder, document
+from jitney.cli.bench_result import give_out, progress_bar
 from jitney.cli.failures import say
 from jitney.cli.plan_verb import PlanOptions
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.models.files import disk_errors
-from jitney.plan.pool import Pool
-from jitney.plan.pool import Progress as Told
+from jitney.plan.pool import Pool, Progress
 
-EXTRA = "pip install 'jitney[bench]'"
 TELL_S = 10.0
 """How often progress is said where there is no terminal for a bar."""
 
@@ -55,36 +50,18 @@ def check_output(options: PlanOptions) -> None:
 
 
 def finish(shown: Shown, seed: int, folder: Path | None) -> None:
-    """Show a result, write and draw it if a folder is given, and end with one JSON line.
+    """Give out a result, as `bench_result.give_out` does."""
+    paint = shown.paint
 
-    The line comes whatever happens to the files: the work behind it was long.
-    """
-    show(shown.result)
-    content = document(shown.result, seed)
-    line = json.dumps(content, allow_nan=False)
-    try:
-        if folder is not None:
-            say(f"Written: {write_json(content, folder)}.")
-            _draw(shown, folder)
-    finally:
-        sys.stdout.write(line + "\n")
-
-
-def _draw(shown: Shown, folder: Path) -> None:
-    if shown.paint is None:
-        return
-    if find_spec("matplotlib") is None:
-        say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
-        return
-    try:
+    def draw(into: Path) -> list[Path]:
+        assert paint is not None, "Called only with a picture"
         # It takes a second to load, and only this needs it.
         pictures = importlib.import_module("jitney.plan.pictures")
-        paths = pictures.draw(shown.paint(pictures), shown.result.name, folder)
-    except Exception as error:
-        # Another library draws, and the result does not depend on it.
-        say(f"No plot was drawn: {str(error).rstrip('.') or type(error).__name__}.")
-        return
-    say(f"Drawn: {', '.join(map(str, paths))}.")
+        paths: list[Path] = pictures.draw(paint(pictures), shown.result.name, into)
+        return paths
+
+    content = document(shown.result, seed)
+    give_out(shown.result, content, folder, None if paint is None else draw)
 
 
 @contextmanager
@@ -95,14 +72,7 @@ def simulators() -> Iterator[Pool]:
         with Pool(usable_cores(), tell_now_and_then()) as pool:
             yield pool
         return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
+    bar = progress_bar(console)
     line = bar.add_task("simulating", total=None)
 
     def progress(done: int, count: int) -> None:
@@ -112,7 +82,7 @@ def simulators() -> Iterator[Pool]:
         yield pool
 
 
-def tell_now_and_then(now: Callable[[], float] | None = None) -> Told:
+def tell_now_and_then(now: Callable[[], float] | None = None) -> Progress:
     """Says how many simulations are done, at most every few seconds."""
     read = now or SystemClock().now
     told_at = read()

@@ -17,6 +17,14 @@ def test_the_error_says_how_far_it_is() -> None:
     assert fit({1: 0.01, 2: 0.01, 4: 0.01, 8: 0.04}).error > 0.1
 
 
-def test_saturation_is_where_doubling_stops_to_help() -> None:
+def test_saturation_is_where_doubling_stops_helping() -> None:
     assert saturation({1: 10.0, 2: 18.0, 4: 30.0, 8: 31.0}) == 4
     assert saturation({1: 10.0, 2: 18.0, 4: 30.0}) is None
+
+
+def test_a_step_of_any_length_counts_as_so_many_doublings() -> None:
+    # 1.3 times for two doublings are 1.14 each; for four they are 1.07 each.
+    assert saturation({1: 10.0, 4: 13.0}) is None
+    assert saturation({1: 10.0, 16: 13.0}) == 1
+    # 1.08 times for half of a doubling.
+    assert saturation({8: 100.0, 11: 108.0}) is None

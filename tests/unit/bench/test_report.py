@@ -1,13 +1,16 @@
-"""Medians of even counts, folders that cannot be written, and the last line of a command."""
+"""What a result tells of itself, folders that cannot be written, and the last line of a command."""
 
 import json
+import math
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from jitney.bench import plots, report
-from jitney.bench.report import Result, check_folder, spread
+from jitney.bench.report import Result, check_folder, commit, document, setup_of, spread
 from jitney.cli.bench_result import finish
+from jitney.config import resolve
 from jitney.errors import SetupError
 
 
@@ -61,3 +64,103 @@ def test_a_comparison_without_peers_can_be_drawn(tmp_path: Path) -> None:
     rates = {"jitney serve": {"1": [3.0, 4.0], "4": [5.0]}, "jitney": {"4": [6.0]}}
     content = {"benchmark": "compare", "machine": report.machine(), "tokens_per_s": rates}
     assert [path.suffix for path in plots.draw(content, tmp_path)] == [".png", ".svg"]
+
+
+def test_a_result_names_what_was_measured_and_nothing_secret(tmp_path: Path) -> None:
+    flags: dict[str, object] = {
+        "backend": "fake",
+        "max_num_seqs": 3,
+        "policy": "sjf",
+        "threads": 2,
+        "max_wait_ms": "none",
+        "memory_limit": "2MiB",
+        "cache_dir": str(tmp_path),
+        "api_key": ["hidden"],
+    }
+    setup = setup_of(resolve(flags, None, {}))
+    assert setup == {
+        "model": "fake",
+        "backend": "fake",
+        "threads": 2,
+        "settings": {
+            "backend": "fake",
+            "threads": 2,
+            "max_num_seqs": 3,
+            "memory_limit": 2**21,
+            "policy": "sjf",
+            "max_wait_ms": None,
+        },
+    }
+    content = document(RESULT, 5, setup)
+    assert (content["seed"], content["x"], content["model"]) == (5, 1, "fake")
+    assert "hidden" not in json.dumps(content)
+    assert str(tmp_path) not in json.dumps(content)
+
+
+def test_the_backend_that_was_chosen_is_stronger_than_the_setting() -> None:
+    chosen = Result(name="n", title="t", columns=(), rows=(), figures={"backend": "llamacpp"})
+    assert document(chosen, 0, {"backend": "auto"})["backend"] == "llamacpp"
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True)
+
+
+def test_only_a_file_that_git_tracks_has_a_commit(tmp_path: Path) -> None:
+    """Guards against the commit of a project in whose folder our environment lies."""
+    git(tmp_path, "init", "-q")
+    ours, theirs = tmp_path / "ours.py", tmp_path / "theirs.py"
+    ours.write_text("")
+    git(tmp_path, "add", "ours.py")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    theirs.write_text("")
+    found = commit(ours)
+    assert found is not None
+    assert commit(theirs) is None
+    ours.write_text("changed")
+    assert commit(ours) == f"{found}-dirty"
+
+
+def test_a_result_is_json_that_every_reader_takes(tmp_path: Path) -> None:
+    odd = Result(name="odd", title="t", columns=(), rows=(), figures={"x": math.inf})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        finish(odd, 0, tmp_path)
+
+
+MACHINE = {"processor": "made", "cores": 2}
+SCALED = {
+    "benchmark": "scaling",
+    "machine": MACHINE,
+    "tick_s": {"2": [0.1], "4": [0.15]},
+    "fit": {"fixed_s": 0.05, "sequence_s": 0.025},
+}
+
+
+def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    without = {**SCALED, "tokens_per_s": {"2": 20.0, "4": 26.0}, "claimed": {}}
+    plots.draw(without, tmp_path)
+    assert "claimed once" not in (tmp_path / "scaling.svg").read_text()
+    ticks = {"1": [0.08], "2": [0.1]}
+    rates = {"1": 12.5, "2": 20.0}
+    plots.draw(
+        {**SCALED, "tick_s": ticks, "tokens_per_s": rates, "claimed": {"1": 1.0, "2": 1.8}},
+        tmp_path,
+    )
+    assert "claimed once" in (tmp_path / "scaling.svg").read_text()
+
+
+def test_the_times_of_a_load_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    content = {
+        "benchmark": "serve",
+        "model_id": "made",
+        "completed": 7,
+        "request_throughput": 2.0,
+        "percentile_curves_ms": {"ttft": [*map(float, range(101))], "e2el": [5.0] * 101},
+    }
+    assert [path.name for path in plots.draw(content, tmp_path)] == ["serve.png", "serve.svg"]
+    shown = (tmp_path / "serve.svg").read_text()
+    assert "p95: 95 ms" in shown
+    assert "E2EL" in shown

@@ -1,16 +1,11 @@
 """Every strategy runs every workload on the fake backend, and the figures fit together."""
 
-import time
-
 import pytest
 
 from jitney.bench import in_process, overhead
-from jitney.bench.in_process import EngineRun, engine_target, for_bench
+from jitney.bench.in_process import engine_target, for_bench
 from jitney.bench.overhead import measure as measure_overhead
-from jitney.bench.scaling import _tick_s
-from jitney.bench.scaling import measure as measure_scaling
 from jitney.bench.strategies import CHANGES, fitting_rate, measure, workloads
-from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Job, Workload, equal, mixed
 from jitney.config import Settings
 from jitney.config.definitions import Group
@@ -134,11 +129,6 @@ def test_an_engine_does_not_wait_for_its_requests_after_a_failure(
 
 
 def test_a_size_that_no_tick_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SetupError, match="No tick had 4 sequences"):
-        _tick_s(EngineRun([], [], 1.0, 4), 4)
-    failed = RequestTimes(sent_at=time.monotonic(), error="it is too long")
-    with pytest.raises(SetupError, match="4 at once: it is too long"):
-        _tick_s(EngineRun([failed], [], 1.0, 4), 4)
     # With one token there is no tick in which it only generates.
     monkeypatch.setattr(overhead, "COMPLETION_COUNT", 1)
     with pytest.raises(SetupError, match="No tick had 4 sequences"):
@@ -148,14 +138,6 @@ def test_a_size_that_no_tick_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch
 def test_the_four_workloads() -> None:
     names = [load.name for load in workloads(10, 5.0, seed=0, slots=4)]
     assert names == ["mixed", "mixed closed", "equal", "twenty"]
-
-
-def test_scaling_has_a_figure_for_each_size() -> None:
-    result = measure_scaling(FAKE, sizes=(1, 4), runs=1, seed=1, say=lambda text: None)
-    assert [row[0] for row in result.rows] == ["1", "4"]
-    rates = result.figures["tokens_per_s"]
-    assert isinstance(rates, dict)
-    assert set(rates) == {"1", "4"}
 
 
 def test_the_parts_of_a_tick_add_up() -> None:

@@ -1,0 +1,38 @@
+"""Which steps of slots count as wasted, on ticks made by hand."""
+
+from jitney.bench.in_process import EngineRun
+from jitney.bench.timing import RequestTimes
+from tests.unit.bench.test_scaling import tick
+
+TICKS = [tick(number, at=float(number), tick_ms=1000.0, queue_depth=1) for number in (1, 2, 3)]
+
+
+def request(sent_at: float, started_at: float | None, *token_times: float) -> RequestTimes:
+    return RequestTimes(sent_at=sent_at, started_at=started_at, token_times=list(token_times))
+
+
+def wasted(slot_count: int, *requests: RequestTimes) -> float:
+    return EngineRun(list(requests), TICKS, 3.0, slot_count).wasted
+
+
+def test_who_comes_during_a_pass_could_not_have_joined_it() -> None:
+    # The second comes in the first tick, waits through the second, and runs in the third.
+    runs = request(0.0, 0.0, 1.0, 2.0, 3.0)
+    assert wasted(2, runs, request(0.5, 2.0, 3.0)) == 1 / 6
+    # It is given its slot before the second tick begins.
+    assert wasted(2, runs, request(0.5, 1.0, 2.0, 3.0)) == 0.0
+
+
+def test_a_slot_whose_sequence_is_not_in_the_batch_is_not_empty() -> None:
+    runs = request(0.0, 0.0, 1.0, 3.0)
+    rests = request(0.0, 0.0, 3.0)
+    assert wasted(2, runs, rests, request(0.0, 3.0)) == 0.0
+
+
+def test_no_more_slots_are_wasted_than_requests_wait() -> None:
+    runs = request(0.0, 0.0, 1.0, 2.0, 3.0)
+    waits = request(0.0, 3.0)
+    assert wasted(4, runs, waits) == 3 / 12
+    assert wasted(4, runs, waits, waits, waits, waits) == 9 / 12
+    # A request that never had a slot was refused, and waited for none.
+    assert wasted(4, runs, request(0.0, None)) == 0.0
