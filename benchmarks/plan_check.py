@@ -78,6 +78,11 @@ def check(settings: Settings, cost: Cost, name: str, count: int, seed: int) -> l
     with engine_target(settings) as target:
         for workload in loads(settings, cost, count, seed):
             run = target.run(workload)
+            if run.failures:
+                sys.exit(
+                    f"{name}, {workload.name}: {len(run.failures)} requests failed, so that there "
+                    f"is nothing to compare: {run.failures[0]}"
+                )
             found = figures_of(run.requests, run.duration_s, {}, run.mean_batch)
             rows.append(Row(name, workload.name, predict(settings, cost, workload), found))
             show(rows[-1])
@@ -104,7 +109,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--calibrate-each", action="store_true")
     parser.add_argument("--only", help="a part of the names of configurations")
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if not chosen(options.only):
+        parser.error(f"--only {options.only} is in no name; the names are: {', '.join(CHANGES)}.")
+    return options
+
+
+def chosen(only: str | None) -> dict[str, dict[str, object]]:
+    """The configurations whose names have this part; all without one."""
+    return {name: changes for name, changes in CHANGES.items() if only is None or only in name}
 
 
 def main() -> None:
@@ -114,9 +127,7 @@ def main() -> None:
     base = Settings(backend=options.backend, enable_prefix_caching=False)
     cost = read_cost(options.cost) if options.cost else None
     rows: list[Row] = []
-    for name, changes in CHANGES.items():
-        if options.only and options.only not in name:
-            continue
+    for name, changes in chosen(options.only).items():
         if cost is None or options.calibrate_each:
             started_at = time.monotonic()
             cost = calibrate(base, seed=options.seed, say=lambda text: None)

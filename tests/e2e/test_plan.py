@@ -78,6 +78,43 @@ def test_a_trace_is_replayed_under_other_settings(cost: Path, trace: Path) -> No
     assert runs[1]["p95_ms"] > runs[0]["p95_ms"]
 
 
+@pytest.fixture
+def untimed(tmp_path: Path) -> Path:
+    path = tmp_path / "lengths.jsonl"
+    path.write_text(40 * '{"input_length": 20, "output_length": 10}\n')
+    return path
+
+
+def test_a_trace_without_timestamps_needs_a_rate(cost: Path, untimed: Path) -> None:
+    done = plan("--cost", cost, "--trace", untimed, "--what-if", "max_num_seqs=1")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"jitney: {untimed} does not say when its requests arrive; give ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_trace_without_timestamps_arrives_at_the_rate(cost: Path, untimed: Path) -> None:
+    words = ("--cost", cost, "--trace", untimed, "--what-if", "max_num_seqs=1")
+    slow, fast = (plan(*words, "--request-rate", rate) for rate in ("0.1", "1000"))
+    assert (slow.returncode, fast.returncode) == (0, 0), slow.stderr + fast.stderr
+    runs = [json.loads(done.stdout.splitlines()[-1])["runs"] for done in (slow, fast)]
+    assert runs[0][0]["count"] == 40
+    assert runs[0][0]["p95_ms"] < runs[1][0]["p95_ms"]
+
+
+def test_a_short_recording_is_stretched_over_a_large_fleets_day(cost: Path, trace: Path) -> None:
+    done = plan("--cost", cost, "--trace", trace, "--day", "--replicas", "5000")
+    assert done.returncode == 0, done.stderr
+    assert "The recording has 1.95 seconds of traffic" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["replicas"] == 5000
+
+
+def test_a_group_that_is_never_full_is_simulated(cost: Path, trace: Path) -> None:
+    change = "strategy=static,wait_until_full=true,max_num_seqs=32"
+    done = plan("--cost", cost, "--trace", trace, "--what-if", change)
+    assert done.returncode == 0, done.stderr
+    assert [each["failed"] for each in strict(done.stdout.splitlines()[-1])["runs"]] == [0, 0]
+
+
 def strict(line: str) -> dict[str, Any]:
     """JSON without the words that only Python knows."""
 
@@ -175,6 +212,8 @@ def test_a_day_is_a_sample_with_its_error(cost: Path) -> None:
         (("--day", "--what-if", "mix=separate"), "do not go together"),
         (("--request-rate", "1e-9"), "--request-rate is 1e-09; expected above 1e-06"),
         (("--save-cost", "."), "is a folder; give a file"),
+        (("--what-if", "mix=separate", "--replicas", "1001"), "expected above 0, up to 1000"),
+        (("--day", "--replicas", "100001"), "expected above 0, up to 100000"),
     ],
 )
 def test_a_mistake_gives_one_sentence(words: tuple[str, ...], told: str) -> None:

@@ -19,14 +19,14 @@ from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.loading.compose import scheduler_settings
 from jitney.plan.calibrate import calibrate
-from jitney.plan.day import DayCase, hours_of, simulate_day, sinusoid
+from jitney.plan.day import HOUR_S, HOURS, DayCase, hours_of, simulate_day, sinusoid
 from jitney.plan.pool import Pool
 from jitney.plan.recommend import PlanQuestion, recommend
 from jitney.plan.replica import REPLICAS_MAX, Configuration, refusal_of
 from jitney.plan.results import day_result, recommended, replayed
 from jitney.plan.search import ReplayCase, count_for, run_load, run_replay
 from jitney.plan.tick_cost import Cost, read_cost, write_cost
-from jitney.plan.traffic import Traffic, drawn_from, rate_of, read_recording
+from jitney.plan.traffic import Traffic, arriving, drawn_from, is_timed, rate_of, read_recording
 from jitney.plan.what_if import WHOLE_MAX, Change, read_change
 
 KINDS = 1000
@@ -34,6 +34,9 @@ KINDS = 1000
 
 LENGTH_MAX = 1_000_000
 RATE_MIN = 1e-6
+NEARLY = 0.9
+"""A recording of this share of a day is a day."""
+
 PRESENT = "present"
 
 
@@ -48,6 +51,8 @@ class _Asked:
     changes: list[Change]
     recording: Workload | None
     traffic: Traffic
+    has_hours: bool
+    """Whether the hours of a day are those of the recording."""
 
 
 def call(options: PlanOptions, resolved: Resolved) -> None:
@@ -71,13 +76,28 @@ def _read(options: PlanOptions, resolved: Resolved) -> _Asked:
     changes = [read_change(text) for text in options.what_if]
     seed = resolved.settings.seed or 0
     recording = None
+    has_hours = False
     if options.trace is not None:
-        recording = read_recording(options.trace, seed=seed)
+        recording = read_recording(options.trace, seed=seed, say=say)
+        has_hours = is_timed(recording) and options.day_peak is None
+        recording = _timed(options, recording)
     for change in changes:
         _changed(resolved, change)
     traffic = _traffic(options, recording, seed)
     check_output(options)
-    return _Asked(options, resolved, seed, limits, changes, recording, traffic)
+    return _Asked(options, resolved, seed, limits, changes, recording, traffic, has_hours)
+
+
+def _timed(options: PlanOptions, recording: Workload) -> Workload:
+    """The recording, with drawn arrivals if it has none. Raises ConfigError."""
+    if is_timed(recording):
+        return recording
+    if options.request_rate is None:
+        raise ConfigError(
+            f"{options.trace} does not say when its requests arrive; give --request-rate, or a "
+            "timestamp in milliseconds in every line."
+        )
+    return arriving(recording, options.request_rate, options.burstiness)
 
 
 def _check(options: PlanOptions) -> None:
@@ -122,7 +142,10 @@ def _cost(asked: _Asked) -> Cost:
         cost = read_cost(options.cost)
     else:
         fetch_model(asked.resolved.settings)
-        say("measuring what ticks cost here; this takes about a minute")
+        say(
+            "measuring what ticks cost here; this takes about a minute with a small model, and "
+            "longer with a large one or with many slots"
+        )
         with status() as tell:
             cost = calibrate(asked.resolved.settings, seed=asked.seed, say=tell)
     if options.save_cost is not None:
@@ -214,8 +237,14 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
 def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
     options = asked.options
     hours = sinusoid(options.day_peak or PEAK)
-    if asked.recording is not None and options.day_peak is None:
+    if asked.recording is not None and asked.has_hours:
         hours = hours_of(asked.recording)
+        span_s = asked.recording.jobs[-1].at_s
+        if span_s < NEARLY * HOURS * HOUR_S:
+            say(
+                f"The recording has {_span(span_s)} of traffic: each hour of the day gets the rate "
+                "of one of 24 equal parts of it."
+            )
     clock = SystemClock()
     started_at = clock.now()
     case = DayCase(
@@ -233,6 +262,13 @@ def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
         day_result(question, options.replicas, found, clock.now() - started_at),
         lambda pictures: pictures.paint_day(found, title),
     )
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("hours", HOUR_S), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.3g} seconds"
 
 
 def _changed(resolved: Resolved, change: Change) -> Settings:

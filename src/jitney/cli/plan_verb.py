@@ -23,9 +23,10 @@ PEAK = 1.5
 class PlanOptions:
     """Find the settings and the number of replicas that a load needs.
 
-    It measures what ticks cost with the model on this machine (about a minute), then simulates the
-    load with the real scheduler on virtual time over settings and replicas, and recommends the
-    smallest fleet that keeps enough requests within the limits. With --what-if it replays a load
+    It measures what ticks cost with the model on this machine, then simulates the load with the
+    real scheduler on virtual time over settings and replicas, and recommends the smallest fleet
+    that keeps enough requests within the limits. Measuring takes about a minute with a small model,
+    and longer with a large one or with many slots. With --what-if it replays a load
     under other settings, side by side; with --day it simulates a day of a large fleet. Without
     options it plans for mixed lengths, at as much load as one replica bears.
 
@@ -49,8 +50,8 @@ class PlanOptions:
     )
     request_rate: float | None = option(
         LOAD,
-        "Requests per second of the whole fleet. Default: that of the trace; without one, as many "
-        "as one replica bears with the present settings.",
+        "Requests per second of the whole fleet; a trace without timestamps needs it. Default: "
+        "that of the trace; without one, as many as one replica bears with the present settings.",
     )
     trace: Path | None = option(
         LOAD,
@@ -77,11 +78,13 @@ class PlanOptions:
         "1 is a Poisson process, less is burstier, more is more even. Default: 1.",
         1.0,
     )
-    replicas: int = option(LOAD, "Replicas, for --day and --what-if.", 1)
+    replicas: int = option(
+        LOAD, "Replicas, up to 100,000 for --day and up to 1,000 for --what-if.", 1
+    )
     day_peak: float | None = option(
         LOAD,
         "The busiest hour of --day has this many times the mean rate. "
-        f"Default: {PEAK:g}, or the hours of the trace.",
+        f"Default: {PEAK:g}, or the hours of the trace; a short trace is stretched over 24 hours.",
     )
     goodput: tuple[str, ...] = option(
         LIMITS,

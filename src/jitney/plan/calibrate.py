@@ -1,4 +1,8 @@
-"""Measures what ticks cost on this machine, with the user's model and settings; under a minute.
+"""Measures what ticks cost on this machine, with the user's model and settings.
+
+It takes about a minute with a small model. Every run has a fixed number of ticks, so that it takes
+longer with a larger model, and with more slots; only what is good for accuracy alone has a limit of
+time.
 
 Clients ask an engine in this process, so that its ticks have chosen shapes: generating sequences at
 several numbers, in neighbouring and in scattered slots, with short and long contexts, prompts of
@@ -12,19 +16,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from jitney.bench.in_process import engine_target
+from jitney.bench.in_process import JOINING, EngineTarget, engine_target, for_bench
 from jitney.bench.report import machine
 from jitney.bench.workload import Job, Workload, mixed
 from jitney.config import Settings
-from jitney.core.scheduler_settings import Mix, Policy, Strategy
+from jitney.core.backend import Traits
+from jitney.core.scheduler_settings import Mix, Policy
 from jitney.engine.clock import SystemClock
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, SetupError
 from jitney.loading.compose import name_of
-from jitney.plan.fitting import MeasuredOn, MeasuredTick, fit_cost, measured
+from jitney.plan.fitting import DECODE_KNOTS, MeasuredOn, MeasuredTick, fit_cost, measured
 from jitney.plan.tick_cost import Cost, traits_of
-
-SIZES = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""Every small number of sequences: some backends compute them in groups, so that time has steps."""
 
 SIZE_TICKS = 5
 STAIRS = 8
@@ -70,18 +72,19 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
     say("measuring prompts in pieces")
     with engine_target(replace(changed, prefill_chunk=PIECE)) as target:
         clients = min(PIECES_CLIENTS, slots)
-        ticks += measured(target.run(mixed(PIECES_COUNT, seed=seed + 6000, clients=clients)).ticks)
+        pieces = mixed(PIECES_COUNT, seed=seed + 6000, clients=clients)
+        ticks += _ticks(target, _shortened(pieces, _length_max(target.traits)))
     with engine_target(changed) as target:
         traits = target.traits
-        length_max = min(traits.model_len_max, traits.kv_tokens // 2)
-        loads = workloads(slots, changed.max_num_batched_tokens, length_max, seed=seed)
+        budget = changed.max_num_batched_tokens
+        loads = workloads(slots, budget, _length_max(traits), seed=seed)
         clock = SystemClock()
         ends_at = clock.now() + LIMIT_S
         for load in loads:
             if clock.now() > ends_at and load.name in OPTIONAL:
                 continue
             say(f"measuring {load.name}")
-            ticks += measured(target.run(load).ticks)
+            ticks += _ticks(target, load)
     shown = machine()
     stamp = MeasuredOn(
         model=name_of(settings),
@@ -97,22 +100,32 @@ def measuring_settings(settings: Settings, slots: int) -> Settings:
     if not isinstance(settings.policy, Policy):
         raise ConfigError("jitney plan knows the policies fifo, priority, sjf and fair only.")
     budget = max(settings.max_num_batched_tokens, slots)
-    return replace(
-        settings,
-        max_num_seqs=slots,
-        max_num_batched_tokens=budget,
-        prefill_chunk=budget,
-        mix=Mix.DECODE_FIRST,
-        policy=Policy.FIFO,
-        strategy=Strategy.CONTINUOUS,
-        max_wait_ms=None,
-        window_size=None,
-        min_batch_size=1,
-        wait_until_full=False,
-        enable_prefix_caching=False,
-        queue_timeout_s=None,
-        request_timeout_s=None,
-    )
+    shapes: dict[str, object] = {
+        "max_num_seqs": slots,
+        "max_num_batched_tokens": budget,
+        "prefill_chunk": budget,
+        "mix": Mix.DECODE_FIRST,
+        "policy": Policy.FIFO,
+        # Long prompts are measured too, and the memory is that of the user's server.
+        "max_model_len": settings.max_model_len,
+    }
+    return for_bench(settings, **(JOINING | shapes))
+
+
+def _ticks(target: EngineTarget, load: Workload) -> list[MeasuredTick]:
+    """The ticks of a load. Raises SetupError if a request failed: the shapes are then others."""
+    run = target.run(load)
+    if run.failures:
+        raise SetupError(
+            f"{len(run.failures):,} of {len(run.requests):,} requests failed while measuring "
+            f"{load.name}, so that nothing can be planned: {run.failures[0].rstrip('.')}."
+        )
+    return measured(run.ticks)
+
+
+def _length_max(traits: Traits) -> int:
+    """The longest sequence that is measured: two of them fit into memory."""
+    return min(traits.model_len_max, traits.kv_tokens // 2)
 
 
 def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Workload]:
@@ -123,7 +136,9 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
         found.append(_load(f"up to {len(pairs)} at once", seed + 1000 + place, pairs, len(pairs)))
     for size in (size for size in BESIDE if size < slots):
         # One client more asks for the prompts, one after the other, while the others generate.
-        prompts = [(span, 1) for span in BESIDE_SPANS if span + size <= budget]
+        prompts = [
+            (span, 1) for span in BESIDE_SPANS if span + size <= budget and span < length_max
+        ]
         pairs = [(SHORT, 2 * len(prompts) + 2)] * size + prompts
         found.append(_load(f"prompts beside {size}", seed + 2000 + size, pairs, size + 1))
     for kept in (1, 2, 3):
@@ -132,7 +147,8 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
     size = min(LONG_SIZE, slots)
     pairs = [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size
     found.append(_load("long contexts", seed + 3000, pairs, size))
-    found.append(replace(mixed(2 * slots, seed=seed, clients=slots), name="mixed lengths"))
+    lengths = _shortened(mixed(2 * slots, seed=seed, clients=slots), length_max)
+    found.append(replace(lengths, name="mixed lengths"))
     rest = [(span, 1) for span in spans]
     found.append(_load("more prompts alone", seed + 4000, rest, 1))
     return found
@@ -141,7 +157,7 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
 def staircases(slots: int) -> list[list[tuple[int, int]]]:
     """Lengths of sequences that begin together and end one after the other, so that every number
     of them generates for a few ticks. Several, so that no number has long contexts only."""
-    sizes = [size for size in SIZES if size <= slots]
+    sizes = [size for size in DECODE_KNOTS if size <= slots]
     found = []
     for first in range(0, len(sizes), STAIRS):
         pairs: list[tuple[int, int]] = []
@@ -151,6 +167,13 @@ def staircases(slots: int) -> list[list[tuple[int, int]]]:
             pairs += [(SHORT, ticks)] * (size - len(pairs))
         found.append(pairs)
     return found
+
+
+def _shortened(load: Workload, length_max: int) -> Workload:
+    """The load with prompts that a small model takes."""
+    longest = max(1, length_max // 2)
+    jobs = [replace(job, prompt_count=min(job.prompt_count, longest)) for job in load.jobs]
+    return replace(load, jobs=tuple(jobs))
 
 
 def _scattered(slots: int, kept: int) -> list[tuple[int, int]]:

@@ -23,6 +23,8 @@ from jitney.records import TickRecord
 Array = NDArray[np.float64]
 
 DECODE_KNOTS = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+"""Every small number of sequences: some backends compute them in groups, so that time has steps."""
+
 CONTEXT_KNOTS = (256, 1024, 2048)
 SPAN_KNOTS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048)
 NEAR = 0.1

@@ -197,7 +197,10 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
     settings = " ".join(changed) if changed else "the present settings: no others are better"
     lines = [f"Recommended: {number} with {settings}."]
     if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
-        return [f"This load needs more than {REPLICAS_MAX:,} replicas, which is the most; halve it."]
+        return [
+            f"This load needs more than {REPLICAS_MAX:,} replicas, the most that is planned; give a "
+            "lower --request-rate."
+        ]
     if best.figures.share < question.share:
         lines.append(
             f"At this load {_percent(best.figures.share)} of the requests are within the limits, "

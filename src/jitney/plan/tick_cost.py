@@ -27,6 +27,7 @@ from jitney.errors import ConfigError, SetupError
 FORMAT: Final = "jitney-cost-1"
 SIZE_MAX = 1_048_576
 SPARE_MIN = 4
+CURVES = ("decodes", "spans_alone", "spans_beside", "contexts")
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
@@ -220,13 +221,20 @@ class TickCost:
 def read_cost(path: Path) -> Cost:
     """The cost in a file. Raises ConfigError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Cost)
+        cost = msgspec.json.decode(path.read_bytes(), type=Cost)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is not a file that jitney plan --save-cost wrote: {str(error).rstrip('.')}."
         ) from None
+    for name in CURVES:
+        sizes = [size for size, _ in getattr(cost, name)]
+        if len(set(sizes)) < len(sizes):
+            raise ConfigError(f"{path} has two times for one size in {name}; measure again.")
+    if max(cost.decodes)[0] < 1:
+        raise ConfigError(f"{path} has no number of sequences in decodes; measure again.")
+    return cost
 
 
 def write_cost(cost: Cost, path: Path) -> None:

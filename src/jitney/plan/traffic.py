@@ -5,7 +5,7 @@ replayed as it was, or its requests are drawn at random for loads that it did no
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,11 @@ KINDS_MAX = 20_000
 
 REQUESTS_PROCESS = 2
 """The process of a recording that has the requests."""
+
+COMPLETE = ("stop", "length")
+"""How a request ends that has its whole answer."""
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,11 @@ class Traffic:
         return max(each.prompt_count + each.completion_count for each in self.kinds)
 
 
-def read_recording(path: Path, *, seed: int) -> Workload:
-    """The requests of a JSONL trace, or of a file that `jitney trace` saved. Raises ConfigError."""
+def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
+    """The requests of a JSONL trace, or of a file that `jitney trace` saved. Raises ConfigError.
+
+    If some are left out, it says so.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -86,7 +94,7 @@ def read_recording(path: Path, *, seed: int) -> Workload:
         return _checked(path, read_trace(path, seed=seed))
     if len(content) > BYTES_MAX:
         raise ConfigError(f"{path} has above {BYTES_MAX:,} bytes; record for a shorter time.")
-    return _checked(path, _read_events(path, content, seed))
+    return _checked(path, _read_events(path, content, seed, say))
 
 
 def _checked(path: Path, workload: Workload) -> Workload:
@@ -105,20 +113,30 @@ def _check_count(path: Path, count: int) -> None:
         raise ConfigError(f"{path} has above {REQUESTS_MAX:,} requests; use a part of it.")
 
 
-def _read_events(path: Path, content: bytes, seed: int) -> Workload:
-    """The requests in what `jitney trace` saved. Raises ConfigError."""
+def _read_events(path: Path, content: bytes, seed: int, say: Say) -> Workload:
+    """The requests in what `jitney trace` saved that have their whole answer. Raises ConfigError.
+
+    How long the other answers would have been is not known.
+    """
     try:
         events = msgspec.json.decode(content, type=_Recording).traceEvents
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is not a trace that jitney trace saved: {str(error).rstrip('.')}."
         ) from None
-    rows = sorted(
-        (each for each in events if each.pid == REQUESTS_PROCESS and each.args.prompt_tokens),
-        key=lambda each: each.ts,
-    )
+    known = [each for each in events if each.pid == REQUESTS_PROCESS and each.args.prompt_tokens]
+    rows = [each for each in known if each.args.ending in COMPLETE]
+    rows.sort(key=lambda each: each.ts)
     if not rows:
-        raise ConfigError(f"{path} has no requests; save a trace while the server has some.")
+        raise ConfigError(
+            f"{path} has no requests with a whole answer; save a trace after the server gave some."
+        )
+    if len(rows) < len(known):
+        say(
+            f"{len(known) - len(rows):,} of {len(known):,} requests of {path} are left out: they "
+            "had not ended, or failed or were cancelled, so the length of their answers is not "
+            "known."
+        )
     kinds = [kind for row in rows for kind in row.kinds()]
     times = [(row.ts - rows[0].ts) / 1e6 for row in rows for _ in row.kinds()]
     return Workload(name=path.stem, seed=seed, jobs=_numbered(kinds, times))
@@ -132,10 +150,23 @@ def drawn_from(workload: Workload, burstiness: float) -> Traffic:
     return Traffic(workload.name, kinds, burstiness)
 
 
+def is_timed(workload: Workload) -> bool:
+    """Whether a recording says when its requests arrive: not all at one moment."""
+    return workload.jobs[-1].at_s > workload.jobs[0].at_s
+
+
+def arriving(workload: Workload, per_s: float, burstiness: float) -> Workload:
+    """The requests of a recording in their order, with drawn arrivals."""
+    jobs = workload.jobs
+    times = arrival_times(len(jobs), per_s, burstiness=burstiness, seed=workload.seed)
+    return replace(workload, jobs=_numbered(jobs, times))
+
+
 def rate_of(workload: Workload) -> float:
-    """Requests per second, from the first to the last."""
+    """Requests per second of a recording with times, from the first to the last."""
     span_s = workload.jobs[-1].at_s - workload.jobs[0].at_s
-    return len(workload.jobs) / span_s if span_s > 0 else float(len(workload.jobs))
+    assert span_s > 0, "the requests of a recording without times have no rate"
+    return len(workload.jobs) / span_s
 
 
 def _numbered(kinds: Sequence[Job], times: Sequence[float]) -> tuple[Job, ...]:
@@ -160,6 +191,7 @@ class _Arguments(msgspec.Struct):
     completion_tokens: Count = 0
     cached_tokens: Count = 0
     completions: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    ending: str | None = None
 
 
 class _Event(msgspec.Struct):

@@ -6,8 +6,9 @@ import pytest
 
 from jitney.config import Settings
 from jitney.core.policy import SchedulingPolicy
-from jitney.core.scheduler_settings import Mix
-from jitney.errors import ConfigError
+from jitney.core.scheduler_settings import Mix, Strategy
+from jitney.errors import ConfigError, SetupError
+from jitney.plan import calibrate as calibration
 from jitney.plan.calibrate import SIZE_TICKS, calibrate, measuring_settings, staircases, workloads
 from jitney.plan.tick_cost import TickCost
 
@@ -23,13 +24,15 @@ def test_staircases_have_every_number_of_sequences_for_a_few_ticks() -> None:
     assert sorted(sizes) == list(range(1, 33))
 
 
-@pytest.mark.parametrize(("slots", "budget", "length_max"), [(32, 2048, 2048), (2, 64, 100)])
+@pytest.mark.parametrize(
+    ("slots", "budget", "length_max"), [(32, 2048, 2048), (2, 64, 100), (32, 2048, 64)]
+)
 def test_workloads_stay_within_the_limits(slots: int, budget: int, length_max: int) -> None:
     for load in workloads(slots, budget, length_max, seed=0):
         assert load.clients is not None
         assert load.clients <= slots
         assert max(job.prompt_count for job in load.jobs) <= budget
-        assert load.length_max <= max(length_max, 160)
+        assert max(job.prompt_count for job in load.jobs) < length_max
 
 
 def test_every_batch_takes_whole_prompts() -> None:
@@ -37,6 +40,42 @@ def test_every_batch_takes_whole_prompts() -> None:
     assert changed.prefill_chunk == changed.max_num_batched_tokens == 2048
     assert changed.max_num_seqs == 32
     assert changed.mix is Mix.DECODE_FIRST
+
+
+def test_none_of_the_users_settings_refuses_or_holds_back_a_request() -> None:
+    users = Settings(
+        max_num_queued_reqs=16,
+        max_num_queued_tokens=4096,
+        queue_timeout_s=0.001,
+        request_timeout_s=0.001,
+        strategy=Strategy.STATIC,
+        wait_until_full=True,
+        prefill_batch_size=1,
+        max_model_len=512,
+    )
+    changed = measuring_settings(users, 32)
+    assert changed.max_num_queued_reqs > 1000
+    assert changed.max_num_queued_tokens > 1_000_000
+    assert changed.queue_timeout_s is None
+    assert changed.request_timeout_s is None
+    assert changed.strategy is Strategy.CONTINUOUS
+    assert not changed.wait_until_full
+    assert changed.prefill_batch_size is None
+    assert changed.max_model_len == 512
+    assert measuring_settings(Settings(), 32).max_model_len is None
+
+
+def test_a_failed_request_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left would have other shapes than those that are to be measured."""
+    monkeypatch.setattr(calibration, "_shortened", lambda load, length_max: load)
+    small = Settings(backend="fake", max_num_seqs=4, max_model_len=40)
+    with pytest.raises(SetupError, match=r"^\d+ of 40 requests failed while measuring mixed"):
+        calibrate(small, seed=0, say=lambda text: None)
+
+
+def test_a_small_model_can_be_measured() -> None:
+    small = Settings(backend="fake", max_num_seqs=4, max_model_len=40)
+    assert calibrate(small, seed=0, say=lambda text: None).tick_count > 100
 
 
 def test_some_sequences_generate_in_slots_that_are_apart() -> None:

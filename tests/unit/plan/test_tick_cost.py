@@ -1,5 +1,7 @@
 """The cost of a batch, by hand; files that are wrong give one sentence."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,11 @@ from tests.plan_for_tests import TRAITS, make_cost
 
 def decode(slot: int, start: int) -> Entry:
     return Entry(slot, start, (7,), wants_token=True)
+
+
+def with_points(name: str, points: list[list[float]]) -> Callable[[str], str]:
+    """A change of the text of a file: another curve."""
+    return lambda text: json.dumps(json.loads(text) | {name: points})
 
 
 def test_a_curve_is_straight_between_its_points_and_beyond_them() -> None:
@@ -112,6 +119,11 @@ def test_a_cost_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
         (lambda text: text.replace('"host_s": 0.0', '"host_s": -1.0'), "$.host_s"),
         (lambda text: text.replace("host_s", "hots_s"), "hots_s"),
         (lambda text: text.replace('"slots": 4', '"slots": 0'), "$.traits.slots"),
+        (with_points("decodes", [[1, 0.1], [8, 0.2], [8, 0.3]]), "for one size in decodes"),
+        (with_points("spans_alone", [[16, 0.1], [16, 0.1]]), "for one size in spans_alone"),
+        (with_points("spans_beside", [[16, 0.1], [16, 0.1]]), "for one size in spans_beside"),
+        (with_points("contexts", [[0, 0.0], [0, 0.0]]), "for one size in contexts"),
+        (with_points("decodes", [[0, 0.1]]), "no number of sequences in decodes"),
     ],
 )
 def test_a_wrong_file_gives_one_sentence(tmp_path: Path, change: object, told: str) -> None:

@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from jitney.bench.workload import Job
+from jitney.bench.workload import Job, Workload
 from jitney.errors import ConfigError
 from jitney.plan import traffic
-from jitney.plan.traffic import Traffic, drawn_from, rate_of, read_recording
+from jitney.plan.traffic import (
+    Traffic,
+    arriving,
+    drawn_from,
+    is_timed,
+    rate_of,
+    read_recording,
+)
 
 KINDS = (
     Job(number=0, prompt_count=10, completion_count=2),
@@ -17,7 +24,17 @@ KINDS = (
 
 
 def row(ts: float, **args: object) -> dict[str, object]:
+    args = {"ending": "stop"} | args
     return {"ph": "X", "name": "r", "pid": 2, "tid": 1, "ts": ts, "dur": 5.0, "args": args}
+
+
+def read(path: Path) -> Workload:
+    """The requests of a recording of which none is left out."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    return read_recording(path, seed=0, say=refuse)
 
 
 def recording(path: Path, *rows: dict[str, object]) -> Path:
@@ -55,7 +72,7 @@ def test_a_recording_gives_arrivals_and_lengths(tmp_path: Path) -> None:
         row(1_000_000.0, prompt_tokens=10, completion_tokens=0, cached_tokens=0),
         row(1_000_000.0),
     )
-    found = read_recording(path, seed=0)
+    found = read(path)
     assert found.name == "day"
     assert found.jobs == (
         Job(number=0, at_s=0.0, prompt_count=10, completion_count=1),
@@ -64,17 +81,51 @@ def test_a_recording_gives_arrivals_and_lengths(tmp_path: Path) -> None:
     assert rate_of(found) == 1.0
 
 
+def test_requests_without_a_whole_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    endings = ("stop", "length", "abort", "deadline", "error", None)
+    path = recording(
+        tmp_path / "day.json",
+        *[
+            row(1e6 * place, prompt_tokens=10 + place, completion_tokens=5, ending=ending)
+            for place, ending in enumerate(endings)
+        ],
+    )
+    said: list[str] = []
+    found = read_recording(path, seed=0, say=said.append)
+    assert [each.prompt_count for each in found.jobs] == [10, 11]
+    (told,) = said
+    assert told.startswith("4 of 6 requests of ")
+
+
+def test_a_recording_without_a_whole_answer_is_refused(tmp_path: Path) -> None:
+    path = recording(tmp_path / "day.json", row(0.0, prompt_tokens=10, ending=None))
+    with pytest.raises(ConfigError, match="no requests with a whole answer"):
+        read(path)
+
+
+def test_a_trace_without_timestamps_gets_arrivals(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [{"input_length": 5 + number, "output_length": 2} for number in range(200)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read(path)
+    assert not is_timed(found)
+    drawn = arriving(found, 10.0, 1.0)
+    assert is_timed(drawn)
+    assert rate_of(drawn) == pytest.approx(10.0, rel=0.2)
+    assert [each.prompt_count for each in drawn.jobs] == list(range(5, 205))
+
+
 def test_several_completions_are_several_jobs(tmp_path: Path) -> None:
     path = recording(
         tmp_path / "n.json", row(0.0, prompt_tokens=10, completion_tokens=7, completions=2)
     )
-    assert [each.completion_count for each in read_recording(path, seed=0).jobs] == [4, 4]
+    assert [each.completion_count for each in read(path).jobs] == [4, 4]
 
 
 def test_a_trace_of_lines_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 500, "input_length": 5, "output_length": 2}\n')
-    found = read_recording(path, seed=0)
+    found = read(path)
     assert [(each.prompt_count, each.completion_count) for each in found.jobs] == [(5, 2)]
 
 
@@ -93,7 +144,7 @@ def test_a_wrong_file_gives_one_sentence(tmp_path: Path, content: str, told: str
     path = tmp_path / "wrong.json"
     path.write_text(content)
     with pytest.raises(ConfigError) as caught:
-        read_recording(path, seed=0)
+        read(path)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -103,17 +154,17 @@ def test_a_recording_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = tmp_path / "long.jsonl"
     line = '{"input_length": 5, "output_length": 2}\n'
     path.write_text(2 * line)
-    assert len(read_recording(path, seed=0).jobs) == 2
+    assert len(read(path).jobs) == 2
     for count in (3, 5000):
         path.write_text(count * line)
         with pytest.raises(ConfigError, match="above 2 requests; use a part"):
-            read_recording(path, seed=0)
+            read(path)
     many = recording(tmp_path / "many.json", *[row(0.0, prompt_tokens=10)] * 3)
     with pytest.raises(ConfigError, match="above 2 requests; use a part"):
-        read_recording(many, seed=0)
+        read(many)
     monkeypatch.setattr(traffic, "BYTES_MAX", 50)
     with pytest.raises(ConfigError, match="above 50 bytes"):
-        read_recording(many, seed=0)
+        read(many)
 
 
 def test_times_beyond_all_reason_are_refused(tmp_path: Path) -> None:
@@ -121,7 +172,7 @@ def test_times_beyond_all_reason_are_refused(tmp_path: Path) -> None:
     lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, 1e300)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ConfigError, match="milliseconds"):
-        read_recording(path, seed=0)
+        read(path)
 
 
 def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,4 +186,4 @@ def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read_recording(tmp_path / "none.json", seed=0)
+        read(tmp_path / "none.json")
