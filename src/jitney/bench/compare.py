@@ -26,7 +26,7 @@ from jitney.bench.peers.servers import (
     llama_servers,
     other_servers,
 )
-from jitney.bench.report import Result, spread
+from jitney.bench.report import Result, Say, spread
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, fixed
 from jitney.config import Resolved, Settings, known_settings
@@ -57,8 +57,6 @@ SERVED = "jitney serve"
 
 Rate = Callable[[Workload], float]
 """Runs a workload; completion tokens per second."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +95,7 @@ class Comparison:
         self._tried: list[str] = []
         self._left_out: list[str] = []
         self._eos_tokens: tuple[int, ...] = ()
+        self._backends: dict[str, str] = {}
         self._rates: dict[str, dict[str, list[float]]] = {}
         self._ratios: dict[str, dict[str, list[float]]] = {}
 
@@ -133,6 +132,8 @@ class Comparison:
             ),
             figures={
                 "runs": self._runs,
+                "load": {"prompt_count": PROMPT_COUNT, "completion_count": COMPLETION_COUNT},
+                "backend": self._backends,
                 "tokens_per_s": self._rates,
                 "jitney_over": self._ratios,
                 "tried": self._tried,
@@ -181,6 +182,7 @@ class Comparison:
         changed = for_bench(settings, **changes)
         target = stack.enter_context(engine_target(changed))
         self._eos_tokens = target.eos_tokens
+        self._backends[str(count)] = target.traits.name
         model = self._model if takes_model(settings) else None
         server = jitney_server(model, self._given(changed))
 

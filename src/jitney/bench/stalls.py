@@ -6,10 +6,9 @@ token comes a little later.
 """
 
 import itertools
-from collections.abc import Callable
 
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
-from jitney.bench.report import Result, spread
+from jitney.bench.report import Result, Say, spread
 from jitney.bench.workload import Job, Workload
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Mix
@@ -25,8 +24,6 @@ ARRIVES_S = 1.0
 LARGE = "one large prefill"
 BOUNDED = "bounded-stall"
 COLUMNS = ("prefill", "worst gap ms", "first token of the prompt s")
-
-Say = Callable[[str], None]
 
 
 def measure(
@@ -51,6 +48,7 @@ def measure(
             sizes = {"max_num_seqs": STREAM_COUNT + 1, "max_model_len": room}
             changed = for_bench(settings, **JOINING, **sizes, **change)
             with engine_target(changed) as target:
+                backend = target.traits.name
                 load = _load(prompt_count, arrives_s, seed + number)
                 found[name].append(_figures(target.run(load)))
 
@@ -75,7 +73,13 @@ def measure(
         columns=COLUMNS,
         rows=rows,
         notes=(note,),
-        figures={"runs": runs, "prompt_count": prompt_count, "ways": found},
+        figures={
+            "runs": runs,
+            "backend": backend,
+            "load": {"streams": STREAM_COUNT, "arrives_s": arrives_s},
+            "prompt_count": prompt_count,
+            "ways": found,
+        },
     )
 
 
