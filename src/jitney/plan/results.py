@@ -198,8 +198,8 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
     lines = [f"Recommended: {number} with {settings}."]
     if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
         return [
-            f"This load needs more than {REPLICAS_MAX:,} replicas, the most that is planned; give a "
-            "lower --request-rate."
+            f"This load needs more than {REPLICAS_MAX:,} replicas, the most that is planned; give "
+            "a lower --request-rate."
         ]
     if best.figures.share < question.share:
         lines.append(
