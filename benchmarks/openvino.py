@@ -5,12 +5,9 @@ Everybody runs the embedded model from one Q8_0 file, on the same number of thre
 In each of the three runs the engine is measured before and after every other contender, and the
 ratio is its mean over theirs, so that what drifts on a shared machine cancels out; every other run
 goes through them backwards. Neither section is part of a plain run: they need OpenVINO as well as
-llama.cpp, and the first takes about half an hour.
+llama.cpp.
 
     bare          the engine's own batches over the compiled model (`benchmarks.paged`)
-    one_slot      the same engine with one slot
-    genai_N       OpenVINO GenAI's continuous batching (`benchmarks.genai`), N tokens in a pass
-    llama_server  llama-server with 16 slots, over HTTP, at 16 only
     llamacpp      jitney's llama.cpp backend
 """
 
@@ -20,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bare import Recorder
-from benchmarks.genai import BATCH_TOKENS_MAX, GenAi
 from benchmarks.load import (
     RUNS,
     VOCABULARY,
@@ -34,7 +30,6 @@ from benchmarks.load import (
     serve,
 )
 from benchmarks.paged import PagedLoop
-from benchmarks.peer import Peer
 from benchmarks.reuse import LENGTH_MAX, measure_reuse
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.openvino import families
@@ -45,12 +40,6 @@ from jitney.engine.engine import Engine
 from jitney.loading import load_backend, ready_model
 
 SLOT_TOKENS = 256
-ONE_SLOT_REQUESTS = 6
-"""As many take one slot about as long as the whole load takes sixteen."""
-
-SERVER_REQUESTS = 32
-"""It is several times slower than the others, and two rounds of sixteen are enough to see it."""
-
 Rate = Callable[[list[Job]], float]
 """Serves a load; completion tokens per second."""
 
@@ -137,22 +126,11 @@ def _load(stack: ExitStack, path: Path, at_once: int) -> Contest:
         recorder.batches.clear()
         return serve(engine, jobs).tokens_per_s
 
-    def started(backend: Backend, max_num_seqs: int, jobs_max: int | None = None) -> Rate:
-        other = _started(stack, backend, max_num_seqs)
-        return lambda jobs: serve(other, jobs[:jobs_max]).tokens_per_s
-
     contenders: dict[str, Rate] = {}
     if at_once >= 16:
         contenders["bare"] = _bare(path, recorder)
-        one = _backend(path, slots, SLOT_TOKENS)
-        contenders["one_slot"] = started(one, 1, ONE_SLOT_REQUESTS)
-        for tokens_max in BATCH_TOKENS_MAX:
-            contenders[f"genai_{tokens_max}"] = _genai(path, at_once, tokens_max)
-    if at_once == 16:
-        contenders["llama_server"] = lambda jobs: _ask_server(path, jobs)
-    contenders["llamacpp"] = started(
-        make_backend(path, slots=slots, slot_tokens=SLOT_TOKENS), at_once
-    )
+    other = _started(stack, make_backend(path, slots=slots, slot_tokens=SLOT_TOKENS), at_once)
+    contenders["llamacpp"] = lambda jobs: serve(other, jobs).tokens_per_s
     return Contest(at_once, recorded, contenders)
 
 
@@ -184,20 +162,6 @@ def _bare(path: Path, recorder: Recorder) -> Rate:
     folder = ready_model(Settings(backend="openvino", model=path))
     loop = PagedLoop(folder, shape, traits.slots_max)
     return lambda jobs: _token_count(jobs) / loop.run(recorder.batches)
-
-
-def _genai(path: Path, at_once: int, max_num_batched_tokens: int) -> Rate:
-    pipeline = GenAi(path, at_once, max_num_batched_tokens)
-    return lambda jobs: _token_count(jobs) / pipeline.serve(jobs, at_once)
-
-
-def _ask_server(path: Path, jobs: list[Job]) -> float:
-    server = Peer(path, 16, 8192)
-    try:
-        server.serve([Job(job.prompt, 4) for job in jobs[:16]], 16)
-        return _token_count(jobs[:SERVER_REQUESTS]) / server.serve(jobs[:SERVER_REQUESTS], 16)
-    finally:
-        server.close()
 
 
 def _token_count(jobs: list[Job]) -> int:
