@@ -32,7 +32,7 @@ from jitney.bench.workload import Workload, fixed
 from jitney.config import Resolved, Settings, known_settings
 from jitney.errors import SetupError
 from jitney.loading import ready_model
-from jitney.loading.model_source import located, source_of, takes_model
+from jitney.loading.model_source import located, source_of
 
 PROMPT_COUNT = 128
 COMPLETION_COUNT = 64
@@ -71,8 +71,8 @@ class Contender:
 def files_of(settings: Settings) -> dict[str, Path]:
     """The GGUF file that everybody runs, and how others are named with it. Raises a SetupError.
 
-    We convert some files for llama.cpp, once. Where we do, llama-server is measured with that file
-    too: what its users have, and what they could have.
+    We convert the embedded model for llama.cpp, once. llama-server is measured with that file too:
+    what its users have, and what they could have.
     """
     found = located(replace(settings, backend="llamacpp"))
     given, ready = source_of(found), ready_model(found)
@@ -183,7 +183,8 @@ class Comparison:
         target = stack.enter_context(engine_target(changed))
         self._eos_tokens = target.eos_tokens
         self._backends[str(count)] = target.traits.name
-        model = self._model if takes_model(settings) else None
+        # The embedded model has no name: it runs as it does by default.
+        model = None if settings.model is None else self._model
         server = jitney_server(model, self._given(changed))
 
         def in_process(load: Workload) -> float:
