@@ -10,13 +10,16 @@ which cores are busy, the number never changes.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 from jitney.backends.machine.cores import allowed_cores, allowed_numbers
 
 STAT = Path("/proc/stat")
 PARENT = "/proc/{}/stat"
 SAMPLE_S = 0.25
+STALE_S = 2.5
+"""After a longer break it is not known whether those who were busy still are."""
+LOOK_S = 0.05
 SPARE = 0.4
 """The share of a core that the system and our own clients always use. A busy process gets at least
 half of a core on which a thread of ours spins, so it is above this."""
@@ -61,12 +64,14 @@ class Neighbours:
         clock: Clock = perf_counter,
         own: Clock = own_s,
         parent: Clock = parent_s,
+        wait: Callable[[float], None] = sleep,
     ) -> None:
         self._threads_max = threads_max
         self._stat = stat
         self._clock = clock
         self._own = own
         self._parent = parent
+        self._wait = wait
         self._cores = allowed_cores()
         self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
         self._threads = threads_max
@@ -84,8 +89,13 @@ class Neighbours:
         if others is None:
             return self._threads
         if self._seen is not None:
-            share = (others - self._seen[1]) / (now - self._seen[0])
-            fitting = self._fitting(self._cores - share + SPARE)
+            fitting = self._fitting(self._free_cores(now, others))
+            if fitting < self._threads and now - self._seen[0] > STALE_S:
+                # A short look costs less than a prompt on too few threads, or on too many.
+                self._seen = (now, others)
+                self._wait(LOOK_S)
+                now, others = self._clock(), self._others_s() or others
+                fitting = self._fitting(self._free_cores(now, others))
             self._threads = max(1, self._threads // 2) if self._is_short() else fitting
         self._seen = (now, others)
         self._wanted_s = 0.0
@@ -95,6 +105,11 @@ class Neighbours:
     def computed(self, seconds: float) -> None:
         """Note that a pass took this long. Its threads needed their cores for all that time."""
         self._wanted_s += seconds * self._threads
+
+    def _free_cores(self, now: float, others: float) -> float:
+        """The cores that other processes left free since the last measurement."""
+        assert self._seen is not None, "The caller checked"
+        return self._cores - (others - self._seen[1]) / (now - self._seen[0]) + SPARE
 
     def _is_short(self) -> bool:
         """Whether the threads got much less time than they needed since the last measurement."""

@@ -21,6 +21,8 @@ class Machine:
     now: float = 100.0
     own_s: float = 0.0
     seconds: dict[tuple[int, str], float] = field(default_factory=dict)
+    busy_now: dict[int, float] = field(default_factory=dict)
+    """What others use while we take a short look."""
 
     def neighbours(self, threads: int) -> Neighbours:
         return Neighbours(
@@ -29,6 +31,7 @@ class Machine:
             clock=lambda: self.now,
             own=lambda: self.own_s,
             parent=lambda: 0.0,
+            wait=lambda seconds: self.run(seconds, self.busy_now),
         )
 
     def write(self) -> None:
@@ -262,3 +265,19 @@ def test_a_server_that_streams_costs_no_thread(
         machine.run(1.0, {0: 1.0, 1: 1.0})
         neighbours.computed(1.0)
         assert neighbours.threads() == 2
+
+
+@pytest.mark.parametrize(("busy_now", "threads"), [({}, 2), ({0: 1.0, 1: 1.0}, 1)])
+def test_after_a_break_a_short_look_decides(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    busy_now: dict[int, float],
+    threads: int,
+) -> None:
+    """Guards the first prompt after a break: it ran on half of the threads if others had been busy
+    meanwhile, and were not any more."""
+    machine = allow(tmp_path, monkeypatch, cores=2, allowed={0, 1})
+    neighbours = machine.neighbours(2)
+    machine.busy_now = busy_now
+    machine.run(20.0, {0: 1.0, 1: 1.0})
+    assert neighbours.threads() == threads
