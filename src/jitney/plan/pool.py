@@ -88,6 +88,11 @@ class Pool(AbstractContextManager["Pool"]):
         for each in active_children():
             if each not in self._others:
                 each.kill()
+        # A thread of the executor may be writing a case into their pipe. Nobody reads it any more,
+        # and older versions of Python do not close our end, so the thread would never end.
+        calls = getattr(self._executor, "_call_queue", None)
+        if calls is not None:
+            calls._reader.close()
 
     def _noted(self, found: Found) -> Found:
         self._done += 1

@@ -16,6 +16,8 @@ from jitney.plan.pool import Pool
 
 SLEEP_S = 600.0
 WAIT_S = 60.0
+CASE_BYTES = 1_000_000
+"""More than a pipe holds."""
 
 
 def double(number: int) -> int:
@@ -26,6 +28,10 @@ def fail_or_sleep(number: int) -> None:
     if number == 0:
         raise ValueError("a mistake")
     time.sleep(SLEEP_S)
+
+
+def fail_or_sleep_with(case: bytes) -> None:
+    fail_or_sleep(len(case) - CASE_BYTES)
 
 
 def interrupt_parent(number: int) -> None:
@@ -54,6 +60,14 @@ def test_results_are_in_order_and_progress_is_told() -> None:
         assert pool.map(double, range(3)) == [0, 2, 4]
         assert pool.map(double, [5]) == [10]
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3), (3, 4), (4, 4)]
+    assert active_children() == []
+
+
+def test_a_failure_ends_the_pool_while_a_large_case_is_being_sent() -> None:
+    """Guards the end: a case that nobody reads any more kept the command for ever."""
+    cases = [bytes(CASE_BYTES + number) for number in (1, 1, 0, 1, 1, 1, 1)]
+    with pytest.raises(ValueError, match="a mistake"), Pool(3) as pool:
+        pool.map(fail_or_sleep_with, [cases[2], *cases])
     assert active_children() == []
 
 
