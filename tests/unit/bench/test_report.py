@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("matplotlib")
+
 from jitney.bench import plots, report
 from jitney.bench.report import Result, check_folder, commit, document, setup_of, spread
 from jitney.cli.bench_result import finish

@@ -10,7 +10,8 @@ which cores are busy, the number never changes.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter, sleep
+from threading import Event
+from time import perf_counter
 
 from jitney.backends.machine.cores import allowed_cores, allowed_numbers
 
@@ -64,14 +65,14 @@ class Neighbours:
         clock: Clock = perf_counter,
         own: Clock = own_s,
         parent: Clock = parent_s,
-        wait: Callable[[float], None] = sleep,
+        wait: Callable[[float], object] | None = None,
     ) -> None:
         self._threads_max = threads_max
         self._stat = stat
         self._clock = clock
         self._own = own
         self._parent = parent
-        self._wait = wait
+        self._wait = wait or Event().wait
         self._cores = allowed_cores()
         self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
         self._threads = threads_max
