@@ -81,6 +81,7 @@ LINUX = re.compile(
 WITHOUT = {
     "sandbox/die_with_parent.py": "unit/sandbox/test_die_with_parent.py",
     "backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
+    "bench/steal.py": "unit/bench/test_steal.py",
     "backends/machine/processor.py": "unit/backends/machine/test_processor.py",
     "backends/machine/free_memory.py": "unit/backends/machine/test_free_memory.py",
     "backends/machine/cores.py": "unit/backends/machine/test_cores.py",

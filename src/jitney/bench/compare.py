@@ -2,7 +2,8 @@
 
 Servers are compared with `jitney serve`, libraries with jitney in process. All are loaded and warm
 before the first clock starts. Jitney is measured before and after each peer, and a ratio is its
-mean over theirs, so what drifts on a shared machine cancels out. Every other run goes backwards.
+mean over theirs, so what drifts on a shared machine cancels out. What comes after one peer is what
+comes before the next. Every other run goes backwards.
 """
 
 import asyncio
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget, served_model
@@ -25,6 +28,9 @@ from jitney.bench.peers.servers import (
     jitney_server,
     llama_servers,
     other_servers,
+    unpack_for_vllm,
+    vllm_command,
+    vllm_servers,
 )
 from jitney.bench.report import Result, Say, spread
 from jitney.bench.timing import summary
@@ -49,14 +55,17 @@ SHORT_MAX = 0.05
 
 REASON_CHARACTERS_MAX = 400
 NOBODY = (
-    "No other system was measured. Install one beside jitney, such as xllamacpp, openvino-genai, "
-    "vllm or transformers with torch, or name a llama-server with LLAMA_SERVER."
+    "No other system was measured. Install one beside jitney, such as xllamacpp, openvino-genai "
+    "or transformers with torch, or name a llama-server with LLAMA_SERVER or a vllm with VLLM."
 )
 IN_PROCESS = "jitney"
 SERVED = "jitney serve"
 
 Rate = Callable[[Workload], float]
 """Runs a workload; completion tokens per second."""
+
+Family = Callable[[Room], list[ServerPlan]]
+"""Every way to start one system, of which the fastest is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,7 @@ class Comparison:
         self._runs = runs
         self._seed = seed
         self._say = say
+        self._families: list[Family] = []
         self._best: list[ServerPlan] = []
         self._tried: list[str] = []
         self._left_out: list[str] = []
@@ -101,18 +111,26 @@ class Comparison:
 
     def run(self, clients: tuple[int, ...] = CLIENTS) -> Result:
         """Search the peers' best settings, and measure. Raises SetupError."""
-        for label, file in self._files.items():
-            self._search(label, file)
-        for count in clients:
-            try:
-                with ExitStack() as stack:
-                    ours = self._ours(stack, count)
-                    self._measure(ours, self._peers(stack, count), count)
-            except SetupError as error:
-                # What was measured before is not lost.
-                if not self._rates:
-                    raise
-                self._leave_out(f"jitney at {count}", error)
+        with ExitStack() as files:
+            self._families = self._found_families(files)
+            for family in self._families:
+                self._search(family)
+            for count in clients:
+                self._measure_at(count)
+        return self._result(clients)
+
+    def _measure_at(self, count: int) -> None:
+        try:
+            with ExitStack() as stack:
+                ours = self._ours(stack, count)
+                self._measure(ours, self._peers(stack, count), count)
+        except SetupError as error:
+            # What was measured before is not lost.
+            if not self._rates:
+                raise
+            self._leave_out(f"jitney at {count}", error)
+
+    def _result(self, clients: tuple[int, ...]) -> Result:
         rows = []
         for shown in map(str, clients):
             for name, rates in self._rates.items():
@@ -141,15 +159,30 @@ class Comparison:
             },
         )
 
-    def _search(self, label: str, file: Path) -> None:
-        """Find the fastest build and settings of llama-server, by a short trial of each.
+    def _found_families(self, files: ExitStack) -> list[Family]:
+        """llama-server on each file, and vLLM, whose files live as long as the stack."""
+        families: list[Family] = [
+            partial(llama_servers, file, label=label) for label, file in self._files.items()
+        ]
+        vllm = vllm_command()
+        if vllm is not None:
+            folder = Path(files.enter_context(TemporaryDirectory())) / self._model.stem
+            try:
+                unpack_for_vllm(vllm, self._model, folder)
+                families.append(partial(vllm_servers, vllm, folder))
+            except SetupError as error:
+                self._leave_out("vLLM", error)
+        return families
+
+    def _search(self, family: Family) -> None:
+        """Find the fastest build and settings of a system, by a short trial of each.
 
         Of a build that is several times slower than another, the other settings are not tried.
         """
         speed_best = 0.0
         best: ServerPlan | None = None
         slow: set[str] = set()
-        for plan in llama_servers(file, Room(slots=SEARCH_CLIENTS), label):
+        for plan in family(Room(slots=SEARCH_CLIENTS)):
             if plan.name in slow:
                 continue
             try:
@@ -206,13 +239,13 @@ class Comparison:
         }
 
     def _peers(self, stack: ExitStack, count: int) -> list[Contender]:
-        """The peers that start, llama-server as it was fastest."""
+        """The peers that start, those with a choice of settings as they were fastest."""
         room = Room(slots=count)
         best = {(plan.name, plan.settings) for plan in self._best}
         plans = [
             plan
-            for label, file in self._files.items()
-            for plan in llama_servers(file, room, label)
+            for family in self._families
+            for plan in family(room)
             if (plan.name, plan.settings) in best
         ]
         peers = []
@@ -234,9 +267,15 @@ class Comparison:
         left = [peer for peer in peers if self._is_warm(peer, count)]
         for number in range(self._runs):
             load = _load(count, ROUNDS.get(count, 1), self._seed + number)
+            name_before, before = "", 0.0
             for peer in list(left if number % 2 == 0 else reversed(left)):
-                if not self._measure_pair(ours[peer.counterpart], peer, load, number):
+                our_rate = ours[peer.counterpart]
+                if peer.counterpart != name_before:
+                    before = self._note(peer.counterpart, count, our_rate(load))
+                after = self._measure_peer(peer, load, before, our_rate, number)
+                if after is None:
                     left.remove(peer)
+                name_before, before = ("", 0.0) if after is None else (peer.counterpart, after)
             # Ours is measured also where nobody is there to be compared with it.
             compared = {peer.counterpart for peer in left}
             for name in ours:
@@ -252,17 +291,18 @@ class Comparison:
             return False
         return True
 
-    def _measure_pair(self, our_rate: Rate, peer: Contender, load: Workload, number: int) -> bool:
-        """Ours before and after theirs; false if the peer fails, and then it is left out."""
+    def _measure_peer(
+        self, peer: Contender, load: Workload, before: float, our_rate: Rate, number: int
+    ) -> float | None:
+        """Theirs, and ours after it, which it returns; None if the peer fails and is left out."""
         count = load.clients or 1
-        before = self._note(peer.counterpart, count, our_rate(load))
         try:
             theirs = peer.rate(load)
             if theirs <= 0:
                 raise SetupError("it made no tokens")
         except Exception as error:  # a foreign system may fail in any way
             self._leave_out(f"{peer.name} at {count}, from run {number + 1} on", error)
-            return False
+            return None
         self._note(peer.name, count, theirs)
         after = self._note(peer.counterpart, count, our_rate(load))
         ratio = statistics.fmean((before, after)) / theirs
@@ -271,7 +311,7 @@ class Comparison:
             f"{count} at once, run {number + 1}: {peer.counterpart} {before:.0f} and "
             f"{after:.0f}, {peer.name} {theirs:.0f}, ratio {ratio:.2f}"
         )
-        return True
+        return after
 
     def _leave_out(self, who: str, error: Exception) -> None:
         reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX] or type(error).__name__

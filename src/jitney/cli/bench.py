@@ -7,14 +7,13 @@ import math
 from dataclasses import replace
 
 from jitney.bench import overhead, scaling, stalls, strategies
-from jitney.bench.report import setup_of
+from jitney.bench.report import Result
 from jitney.cli.bench_result import (
     LENGTH_MAX,
     RATE_MIN,
     RUNS_MAX,
-    check_folder,
     check_number,
-    finish,
+    measure_and_finish,
     read_counts,
     seed_of,
 )
@@ -36,58 +35,67 @@ megabytes for so many requests."""
 
 def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     """Run `jitney bench strategies`."""
-    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
     if options.request_rate is not None:
         check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
-    settings = located(resolved.settings)
-    slots = settings.max_num_seqs
-    per_s = options.request_rate or strategies.fitting_rate(settings, seed_of(resolved), say)
-    loads = strategies.workloads(options.num_prompts, per_s, seed=seed_of(resolved), slots=slots)
-    result = strategies.measure(settings, loads, runs=options.runs, say=say)
-    load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
-    told = replace(result, figures={"load": load, **result.figures})
-    finish(told, seed_of(resolved), options.output, setup_of(resolved))
+    seed = seed_of(resolved)
+
+    def measure() -> Result:
+        settings = located(resolved.settings)
+        slots = settings.max_num_seqs
+        per_s = options.request_rate or strategies.fitting_rate(settings, seed, say)
+        loads = strategies.workloads(options.num_prompts, per_s, seed=seed, slots=slots)
+        result = strategies.measure(settings, loads, runs=options.runs, say=say)
+        load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
+        return replace(result, figures={"load": load, **result.figures})
+
+    measure_and_finish(measure, resolved, options.output)
 
 
 def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
     """Run `jitney bench scaling`."""
-    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     sizes = read_counts("--sizes", options.sizes)
     if len(sizes) < 2:
         raise ConfigError(f"--sizes {options.sizes} is one size, and a line needs two; add one.")
-    result = scaling.measure(
-        located(resolved.settings),
-        sizes=sizes,
-        runs=options.runs,
-        seed=seed_of(resolved),
-        say=say,
+    measure_and_finish(
+        lambda: scaling.measure(
+            located(resolved.settings),
+            sizes=sizes,
+            runs=options.runs,
+            seed=seed_of(resolved),
+            say=say,
+        ),
+        resolved,
+        options.output,
     )
-    finish(result, seed_of(resolved), options.output, setup_of(resolved))
 
 
 def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
     """Run `jitney bench stalls`."""
-    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     check_number("--input-len", options.input_len, 1, LENGTH_MAX)
-    result = stalls.measure(
-        located(resolved.settings),
-        prompt_count=options.input_len,
-        runs=options.runs,
-        seed=seed_of(resolved),
-        say=say,
+    measure_and_finish(
+        lambda: stalls.measure(
+            located(resolved.settings),
+            prompt_count=options.input_len,
+            runs=options.runs,
+            seed=seed_of(resolved),
+            say=say,
+        ),
+        resolved,
+        options.output,
     )
-    finish(result, seed_of(resolved), options.output, setup_of(resolved))
 
 
 def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
     """Run `jitney bench overhead`."""
-    check_folder(options.output)
     sizes = read_counts("--sizes", options.sizes)
-    result = overhead.measure(
-        located(resolved.settings), sizes=sizes, seed=seed_of(resolved), say=say
+    measure_and_finish(
+        lambda: overhead.measure(
+            located(resolved.settings), sizes=sizes, seed=seed_of(resolved), say=say
+        ),
+        resolved,
+        options.output,
     )
-    finish(result, seed_of(resolved), options.output, setup_of(resolved))

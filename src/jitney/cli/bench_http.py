@@ -11,7 +11,7 @@ from rich.console import Console
 from jitney.bench import serve_load
 from jitney.bench.compare import Comparison, files_of
 from jitney.bench.http_target import HttpTarget, check_address, check_key, served_model
-from jitney.bench.report import setup_of
+from jitney.bench.report import Result
 from jitney.bench.timing import RequestTimes, read_goodput
 from jitney.bench.workload import RandomLengths, Workload, read_trace
 from jitney.cli.bench_result import (
@@ -22,6 +22,7 @@ from jitney.cli.bench_result import (
     check_folder,
     check_number,
     finish,
+    measure_and_finish,
     progress_bar,
     read_counts,
     seed_of,
@@ -44,13 +45,14 @@ bytes each, this is two gigabytes."""
 
 def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     """Run `jitney bench compare`."""
-    check_folder(options.output)
     check_number("--runs", options.runs, 1, RUNS_MAX)
     clients = read_counts("--clients", options.clients)
-    files = files_of(resolved.settings)
-    comparison = Comparison(resolved, files, runs=options.runs, seed=seed_of(resolved), say=say)
-    result = comparison.run(clients)
-    finish(result, seed_of(resolved), options.output, setup_of(resolved))
+
+    def measure() -> Result:
+        files, seed = files_of(resolved.settings), seed_of(resolved)
+        return Comparison(resolved, files, runs=options.runs, seed=seed, say=say).run(clients)
+
+    measure_and_finish(measure, resolved, options.output)
 
 
 def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:

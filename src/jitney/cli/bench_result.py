@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.bench import report
-from jitney.bench.report import Result, document, show, write_json
+from jitney.bench.report import Result, document, setup_of, show, write_json
+from jitney.bench.steal import StealWatch, with_steal
 from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
@@ -29,6 +30,16 @@ LENGTH_MAX = 1_000_000
 """Tokens of a prompt or an answer that a flag may ask for."""
 
 EXTRA = "pip install 'jitney[bench]'"
+
+
+def measure_and_finish(
+    measure: Callable[[], Result], resolved: Resolved, folder: Path | None
+) -> None:
+    """Measure on this machine with these settings, and give the result out. Raises SetupError."""
+    check_folder(folder)
+    watch = StealWatch()
+    result = with_steal(measure(), watch.share())
+    finish(result, seed_of(resolved), folder, setup_of(resolved))
 
 
 def finish(

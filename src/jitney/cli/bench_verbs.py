@@ -90,7 +90,8 @@ class CompareOptions:
     """Compare with other systems that are installed, in one interleaved run.
 
     Known are llama-server (from the wheel xllamacpp, and the one that LLAMA_SERVER names or
-    that is on the PATH), llama-cpp-python's server, vLLM, OpenVINO GenAI and transformers. Servers
+    that is on the PATH), vLLM (the command that VLLM names or that is on the PATH, since it wants
+    an environment of its own), llama-cpp-python's server, OpenVINO GenAI and transformers. Servers
     are compared with jitney serve, libraries with jitney in process.
     """
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from jitney.bench.peers.servers import (
     jitney_server,
     llama_servers,
     other_servers,
+    unpack_for_vllm,
+    vllm_servers,
 )
 from jitney.bench.workload import Workload
 from jitney.config import environment, known_settings, resolve
@@ -55,6 +58,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other system is installed."""
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
+    monkeypatch.delenv("VLLM", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
 
 
@@ -77,6 +81,14 @@ def test_a_ratio_is_ours_before_and_after_over_theirs() -> None:
     # One load to warm up, and another one for each run.
     assert len(set(seen)) == 3
     assert len(said) == 2
+
+
+def test_what_comes_after_one_peer_comes_before_the_next() -> None:
+    comparison = made([], runs=1)
+    ours = iter([0.0, 10.0, 30.0, 50.0])
+    peers = [Contender(name, constant(10.0), SERVED) for name in ("one", "two")]
+    comparison._measure({SERVED: lambda load: next(ours), IN_PROCESS: constant(1.0)}, peers, 4)
+    assert comparison._ratios == {"one": {"4": [2.0]}, "two": {"4": [4.0]}}
 
 
 def test_a_peer_that_fails_is_left_out_and_the_others_go_on() -> None:
@@ -103,7 +115,6 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plans = [ServerPlan(name="s", command=(), settings=word) for word in ("bad", "slow", "fast")]
-    monkeypatch.setattr(compare, "llama_servers", lambda model, room, label: plans)
 
     def server_rate(stack: object, plan: ServerPlan) -> Callable[[Workload], float]:
         if plan.settings == "bad":
@@ -112,7 +123,7 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
 
     monkeypatch.setattr(compare, "_server_rate", server_rate)
     comparison = made([])
-    comparison._search("", MODEL)
+    comparison._search(lambda room: plans)
     assert [plan.settings for plan in comparison._best] == ["fast"]
     assert len(comparison._tried) == 2
     assert comparison._left_out == ["s (bad) is left out: no such file"]
@@ -155,11 +166,10 @@ def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatc
         for name in ("fast", "slow")
         for word in ("one", "two")
     ]
-    monkeypatch.setattr(compare, "llama_servers", lambda model, room, label: plans)
     rates = {"fast": 100.0, "slow": 10.0}
     monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.name]))
     comparison = made([])
-    comparison._search("", MODEL)
+    comparison._search(lambda room: plans)
     assert [word.split(":")[0] for word in comparison._tried] == [
         "Tried fast, one",
         "Tried fast, two",
@@ -230,3 +240,46 @@ def test_a_compiled_llama_server_is_found_by_its_name(
     assert len({each.settings for each in plans}) == 4
     assert all(each.command[0] == os.fspath(tmp_path / "llama-server") for each in plans)
     assert all(each.command[each.command.index("--ctx-size") + 1] == "2048" for each in plans)
+
+
+def vllm_stand_in(folder: Path, python: str) -> Path:
+    """The `vllm` of an environment whose Python is this program."""
+    folder.mkdir()
+    (folder / "python").write_text(f"#!/bin/sh\n{python}\n")
+    (folder / "python").chmod(0o755)
+    return folder / "vllm"
+
+
+def test_vllm_is_left_out_if_the_model_cannot_be_unpacked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vllm = vllm_stand_in(tmp_path / "bin", "echo no module named gguf >&2; exit 1")
+    monkeypatch.setenv("VLLM", str(vllm))
+    comparison = made([])
+    with ExitStack() as files:
+        assert len(comparison._found_families(files)) == 1
+    (sentence,) = comparison._left_out
+    assert "vLLM is left out: m.gguf could not be unpacked" in sentence
+    assert "no module named gguf" in sentence
+
+
+def test_vllm_gets_the_unpacked_model_as_long_as_the_comparison_lasts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vllm = vllm_stand_in(tmp_path / "bin", 'mkdir "$3"; test "$2" = m.gguf')
+    monkeypatch.setenv("VLLM", str(vllm))
+    comparison = made([])
+    with ExitStack() as files:
+        _, family = comparison._found_families(files)
+        plans = family(Room(slots=4))
+        folder = Path(plans[0].command[2])
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert [plan.settings for plan in plans] == ["bfloat16", "float32"]
+    assert all(plan.command[0] == str(vllm) for plan in plans)
+
+
+def test_a_python_that_is_not_there_is_a_setup_error(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="could not be unpacked"):
+        unpack_for_vllm(tmp_path / "vllm", MODEL, tmp_path / "out")
+    assert vllm_servers(tmp_path / "vllm", tmp_path, Room(slots=3))

@@ -9,6 +9,7 @@ from typing import Any  # Any: the arguments of another library
 import pytest
 
 from jitney.bench.peers import libraries
+from jitney.bench.peers.hf_folder import write_folder
 from jitney.bench.peers.hf_transformers import HfTransformers
 from jitney.bench.workload import Job, Workload, fixed
 
@@ -90,3 +91,47 @@ def test_it_is_a_peer_only_with_both_packages(
 ) -> None:
     monkeypatch.setattr(libraries, "is_installed", lambda name: name in there)
     assert len(libraries.library_peers(MODEL, 4)) == count
+
+
+def test_a_file_is_unpacked_with_its_tokenizer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guards the form that vLLM reads: a model that counts as packed is not written."""
+    written: list[tuple[str, str, object]] = []
+
+    class Loaded:
+        config = SimpleNamespace(quantization_config="gguf")
+
+        def state_dict(self) -> str:
+            return "weights"
+
+    class Unpacked:
+        def __init__(self, config: SimpleNamespace) -> None:
+            assert not hasattr(config, "quantization_config")
+
+        def load_state_dict(self, state: str) -> None:
+            self.state = state
+
+        def save_pretrained(self, folder: str) -> None:
+            written.append(("model", folder, self.state))
+
+    class Tokenizer:
+        def save_pretrained(self, folder: str) -> None:
+            written.append(("tokenizer", folder, None))
+
+    def loading(kind: type) -> Any:
+        def load(*, pretrained_model_name_or_path: str, gguf_file: str, dtype: str = "") -> Any:
+            assert (pretrained_model_name_or_path, gguf_file) == ("folder", "m.gguf")
+            return kind()
+
+        return load
+
+    models = SimpleNamespace(
+        from_pretrained=loading(Loaded), from_config=lambda config, dtype: Unpacked(config)
+    )
+    tokenizers = SimpleNamespace(from_pretrained=loading(Tokenizer))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(bfloat16="bf16"))
+    library = SimpleNamespace(AutoModelForCausalLM=models, AutoTokenizer=tokenizers)
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    write_folder(MODEL, tmp_path)
+    assert written == [("model", str(tmp_path), "weights"), ("tokenizer", str(tmp_path), None)]

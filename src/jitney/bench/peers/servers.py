@@ -1,26 +1,33 @@
 """The servers that `compare` knows: how each is found here and started.
 
 Each is given what makes it fastest on this work, as far as its documentation tells: as many slots
-as clients, the cores that we use, no cache of prefixes. llama-server's settings are searched.
+as clients, the cores that we use, no cache of prefixes. Some settings of llama-server and of vLLM
+are searched.
 
 Tests: tests/unit/bench/test_compare.py.
 """
 
 import itertools
 import shutil
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.bench.peers import hf_folder
 from jitney.bench.peers.libraries import is_installed
 from jitney.bench.peers.server_process import HOST, python_module
 from jitney.config import environment, known_settings
 from jitney.config.definitions import variable_name
+from jitney.errors import SetupError
 
 FLASH = ("on", "off")
 UBATCH = (512, 2048)
 ROOM_TOKENS = 512
+DTYPES = ("bfloat16", "float32")
+UNPACK_S = 600.0
+UNPACK_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +123,7 @@ def _llama_server(name: str, command: tuple[str, ...], flash: str, ubatch: int) 
 
 
 def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[ServerPlan]:
-    """llama-cpp-python's server and vLLM, if they are installed."""
+    """llama-cpp-python's server, if it is installed."""
     plans = []
     if is_installed("llama_cpp") and is_installed("llama_cpp.server"):
         plans.append(
@@ -134,19 +141,6 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
                 extra_body={"logit_bias": {str(token): -100 for token in eos_tokens}},
             )
         )
-    if is_installed("vllm"):
-        plans.append(
-            ServerPlan(
-                name="vLLM",
-                command=(
-                    *python_module("vllm.entrypoints.openai.api_server", "--model", str(model)),
-                    *("--host", HOST, "--port", "PORT"),
-                    *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
-                    "--no-enable-prefix-caching",
-                ),
-                environment={"VLLM_CPU_KVCACHE_SPACE": "2"},
-            )
-        )
     return plans
 
 
@@ -154,3 +148,55 @@ def compiled_llama_server() -> Path | None:
     """llama-server of this machine: named by LLAMA_SERVER, or on the PATH."""
     found = environment().get("LLAMA_SERVER") or shutil.which("llama-server")
     return None if found is None else Path(found)
+
+
+def vllm_servers(vllm: Path, folder: Path, room: Room) -> list[ServerPlan]:
+    """vLLM on a folder of `unpack_for_vllm`, in each number type: which is faster depends."""
+    return [
+        ServerPlan(
+            name="vLLM",
+            command=(
+                *(str(vllm), "serve", str(folder), "--host", HOST, "--port", "PORT"),
+                *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
+                *("--dtype", dtype, "--no-enable-prefix-caching"),
+            ),
+            environment={
+                "VLLM_CPU_KVCACHE_SPACE": "2",
+                # By itself it leaves one core to its server.
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "OMP_NUM_THREADS": str(usable_cores()),
+                "VLLM_NO_USAGE_STATS": "1",
+                "HF_HUB_OFFLINE": "1",
+            },
+            settings=dtype,
+        )
+        for dtype in DTYPES
+    ]
+
+
+def vllm_command() -> Path | None:
+    """The `vllm` of this machine: named by VLLM, or on the PATH."""
+    found = environment().get("VLLM") or shutil.which("vllm")
+    return None if found is None else Path(found)
+
+
+def unpack_for_vllm(vllm: Path, model: Path, folder: Path) -> None:
+    """Write a GGUF file as a folder that vLLM reads, with the Python of its environment.
+
+    Raises SetupError.
+    """
+    command = [str(vllm.parent / "python"), str(Path(hf_folder.__file__)), str(model), str(folder)]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=UNPACK_S,
+            env={**environment(), "HF_HUB_OFFLINE": "1"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"{model.name} could not be unpacked for vLLM: {error}") from error
+    if done.returncode:
+        reason = done.stderr.strip()[-UNPACK_CHARACTERS:] or "it wrote no reason"
+        raise SetupError(f"{model.name} could not be unpacked for vLLM: {reason}")
