@@ -29,7 +29,7 @@ from jitney.bench.peers.servers import (
     llama_servers,
     other_servers,
     unpack_for_vllm,
-    vllm_command,
+    vllm_python,
     vllm_servers,
 )
 from jitney.bench.report import Result, Say, spread
@@ -56,7 +56,7 @@ SHORT_MAX = 0.05
 REASON_CHARACTERS_MAX = 400
 NOBODY = (
     "No other system was measured. Install one beside jitney, such as xllamacpp, openvino-genai "
-    "or transformers with torch, or name a llama-server with LLAMA_SERVER or a vllm with VLLM."
+    "or transformers with torch, or name a llama-server with LLAMA_SERVER."
 )
 IN_PROCESS = "jitney"
 SERVED = "jitney serve"
@@ -164,12 +164,12 @@ class Comparison:
         families: list[Family] = [
             partial(llama_servers, file, label=label) for label, file in self._files.items()
         ]
-        vllm = vllm_command()
-        if vllm is not None:
+        python = vllm_python()
+        if python is not None:
             folder = Path(files.enter_context(TemporaryDirectory())) / self._model.stem
             try:
-                unpack_for_vllm(vllm, self._model, folder)
-                families.append(partial(vllm_servers, vllm, folder))
+                unpack_for_vllm(python, self._model, folder)
+                families.append(partial(vllm_servers, python, folder))
             except SetupError as error:
                 self._leave_out("vLLM", error)
         return families

@@ -90,9 +90,9 @@ class CompareOptions:
     """Compare with other systems that are installed, in one interleaved run.
 
     Known are llama-server (from the wheel xllamacpp, and the one that LLAMA_SERVER names or
-    that is on the PATH), vLLM (the command that VLLM names or that is on the PATH, since it wants
-    an environment of its own), llama-cpp-python's server, OpenVINO GenAI and transformers. Servers
-    are compared with jitney serve, libraries with jitney in process.
+    that is on the PATH), vLLM in an environment of its own (the Python that VLLM_PYTHON names, or
+    with vllm on the PATH), llama-cpp-python's server, OpenVINO GenAI and transformers. Servers are
+    compared with jitney serve, libraries with jitney in process.
     """
 
     clients: str = option(

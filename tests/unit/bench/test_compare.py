@@ -18,7 +18,6 @@ from jitney.bench.peers.servers import (
     llama_servers,
     other_servers,
     unpack_for_vllm,
-    vllm_servers,
 )
 from jitney.bench.workload import Workload
 from jitney.config import environment, known_settings, resolve
@@ -58,7 +57,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other system is installed."""
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
-    monkeypatch.delenv("VLLM", raising=False)
+    monkeypatch.delenv("VLLM_PYTHON", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
 
 
@@ -242,19 +241,18 @@ def test_a_compiled_llama_server_is_found_by_its_name(
     assert all(each.command[each.command.index("--ctx-size") + 1] == "2048" for each in plans)
 
 
-def vllm_stand_in(folder: Path, python: str) -> Path:
-    """The `vllm` of an environment whose Python is this program."""
-    folder.mkdir()
-    (folder / "python").write_text(f"#!/bin/sh\n{python}\n")
-    (folder / "python").chmod(0o755)
-    return folder / "vllm"
+def stand_in(path: Path, script: str) -> Path:
+    """A program in the place of the Python with vLLM."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
 
 
 def test_vllm_is_left_out_if_the_model_cannot_be_unpacked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    vllm = vllm_stand_in(tmp_path / "bin", "echo no module named gguf >&2; exit 1")
-    monkeypatch.setenv("VLLM", str(vllm))
+    python = stand_in(tmp_path / "python", "echo no module named gguf >&2; exit 1")
+    monkeypatch.setenv("VLLM_PYTHON", str(python))
     comparison = made([])
     with ExitStack() as files:
         assert len(comparison._found_families(files)) == 1
@@ -266,20 +264,24 @@ def test_vllm_is_left_out_if_the_model_cannot_be_unpacked(
 def test_vllm_gets_the_unpacked_model_as_long_as_the_comparison_lasts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    vllm = vllm_stand_in(tmp_path / "bin", 'mkdir "$3"; test "$2" = m.gguf')
-    monkeypatch.setenv("VLLM", str(vllm))
+    python = stand_in(tmp_path / "python", 'test -z "$PYTHONPATH" -a "$2" = m.gguf && mkdir "$3"')
+    stand_in(tmp_path / "vllm", "exit 1")
+    monkeypatch.delenv("VLLM_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", "ours")
     comparison = made([])
     with ExitStack() as files:
         _, family = comparison._found_families(files)
         plans = family(Room(slots=4))
-        folder = Path(plans[0].command[2])
+        words = plans[0].command
+        folder = Path(words[words.index("--model") + 1])
         assert folder.is_dir()
     assert not folder.exists()
     assert [plan.settings for plan in plans] == ["bfloat16", "float32"]
-    assert all(plan.command[0] == str(vllm) for plan in plans)
+    assert all(plan.command[0] == str(python) for plan in plans)
+    assert all(plan.environment["PYTHONPATH"] == "" for plan in plans)
 
 
 def test_a_python_that_is_not_there_is_a_setup_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="could not be unpacked"):
-        unpack_for_vllm(tmp_path / "vllm", MODEL, tmp_path / "out")
-    assert vllm_servers(tmp_path / "vllm", tmp_path, Room(slots=3))
+        unpack_for_vllm(tmp_path / "python", MODEL, tmp_path / "out")

@@ -26,6 +26,9 @@ FLASH = ("on", "off")
 UBATCH = (512, 2048)
 ROOM_TOKENS = 512
 DTYPES = ("bfloat16", "float32")
+FOREIGN_PYTHON = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
+"""Our packages are of no use to another environment, and nothing is fetched for it."""
+
 UNPACK_S = 600.0
 UNPACK_CHARACTERS = 400
 
@@ -150,23 +153,25 @@ def compiled_llama_server() -> Path | None:
     return None if found is None else Path(found)
 
 
-def vllm_servers(vllm: Path, folder: Path, room: Room) -> list[ServerPlan]:
+def vllm_servers(python: Path, folder: Path, room: Room) -> list[ServerPlan]:
     """vLLM on a folder of `unpack_for_vllm`, in each number type: which is faster depends."""
     return [
         ServerPlan(
             name="vLLM",
             command=(
-                *(str(vllm), "serve", str(folder), "--host", HOST, "--port", "PORT"),
+                # Its command asks for a package `vllm`, and builds for CPUs have other names.
+                *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
+                *("--host", HOST, "--port", "PORT"),
                 *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
                 *("--dtype", dtype, "--no-enable-prefix-caching"),
             ),
             environment={
+                **FOREIGN_PYTHON,
                 "VLLM_CPU_KVCACHE_SPACE": "2",
                 # By itself it leaves one core to its server.
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                 "OMP_NUM_THREADS": str(usable_cores()),
                 "VLLM_NO_USAGE_STATS": "1",
-                "HF_HUB_OFFLINE": "1",
             },
             settings=dtype,
         )
@@ -174,18 +179,20 @@ def vllm_servers(vllm: Path, folder: Path, room: Room) -> list[ServerPlan]:
     ]
 
 
-def vllm_command() -> Path | None:
-    """The `vllm` of this machine: named by VLLM, or on the PATH."""
-    found = environment().get("VLLM") or shutil.which("vllm")
-    return None if found is None else Path(found)
+def vllm_python() -> Path | None:
+    """The Python with vLLM: named by VLLM_PYTHON, or beside the command `vllm` on the PATH."""
+    named, command = environment().get("VLLM_PYTHON"), shutil.which("vllm")
+    if named:
+        return Path(named)
+    return None if command is None else Path(command).parent / "python"
 
 
-def unpack_for_vllm(vllm: Path, model: Path, folder: Path) -> None:
+def unpack_for_vllm(python: Path, model: Path, folder: Path) -> None:
     """Write a GGUF file as a folder that vLLM reads, with the Python of its environment.
 
     Raises SetupError.
     """
-    command = [str(vllm.parent / "python"), str(Path(hf_folder.__file__)), str(model), str(folder)]
+    command = [str(python), hf_folder.__file__, str(model), str(folder)]
     try:
         done = subprocess.run(
             command,
@@ -193,7 +200,7 @@ def unpack_for_vllm(vllm: Path, model: Path, folder: Path) -> None:
             text=True,
             errors="replace",
             timeout=UNPACK_S,
-            env={**environment(), "HF_HUB_OFFLINE": "1"},
+            env={**environment(), **FOREIGN_PYTHON},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(f"{model.name} could not be unpacked for vLLM: {error}") from error
