@@ -108,6 +108,7 @@ class Comparison:
         self._backends: dict[str, str] = {}
         self._rates: dict[str, dict[str, list[float]]] = {}
         self._ratios: dict[str, dict[str, list[float]]] = {}
+        self._compared_with: dict[str, str] = {}
 
     def run(self, clients: tuple[int, ...] = CLIENTS) -> Result:
         """Search the peers' best settings, and measure. Raises SetupError."""
@@ -154,6 +155,7 @@ class Comparison:
                 "backend": self._backends,
                 "tokens_per_s": self._rates,
                 "jitney_over": self._ratios,
+                "compared_with": self._compared_with,
                 "tried": self._tried,
                 "left_out": self._left_out,
             },
@@ -304,6 +306,7 @@ class Comparison:
             self._leave_out(f"{peer.name} at {count}, from run {number + 1} on", error)
             return None
         self._note(peer.name, count, theirs)
+        self._compared_with[peer.name] = peer.counterpart
         after = self._note(peer.counterpart, count, our_rate(load))
         ratio = statistics.fmean((before, after)) / theirs
         self._ratios.setdefault(peer.name, {}).setdefault(str(count), []).append(ratio)

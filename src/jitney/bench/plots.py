@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # Any: results are JSON values
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jitney.bench.drawing import GREY, OTHER, OURS, empty_figure, save_figure
+
+SHADES = (OURS, GREY, OTHER, "#dd8452", "#ccb974", "#64b5cd", "#8172b3")
 COLOURS = {
-    "sequential": "#9a9a9a",
-    "static": "#c44e52",
+    "sequential": GREY,
+    "static": OTHER,
     "dynamic": "#dd8452",
     "adaptive": "#ccb974",
     "windowed": "#64b5cd",
-    "continuous": "#1f6f5c",
+    "continuous": OURS,
 }
-OURS = "#1f6f5c"
-SIZE = (9.0, 4.0)
-DPI = 140
 
 
 def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -29,21 +28,7 @@ def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
     painter = PAINTERS.get(content["benchmark"])
     if painter is None:
         return []
-    figure = painter(content)
-    paths = [folder / f"{content['benchmark']}.{ending}" for ending in ("png", "svg")]
-    for path in paths:
-        figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
-
-
-def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=SIZE, layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-        each.grid(axis="y", alpha=0.25)
-    return figure, axes
+    return save_figure(painter(content), content["benchmark"], folder)
 
 
 def _machine(content: Mapping[str, Any]) -> str:
@@ -54,7 +39,7 @@ def _machine(content: Mapping[str, Any]) -> str:
 def _strategies(content: Mapping[str, Any]) -> Figure:
     """p95 latency and throughput of each strategy, workload by workload."""
     title = f"One workload, six ways of batching, {_machine(content)}"
-    figure, (latency, rate) = _figure(2, title)
+    figure, (latency, rate) = empty_figure(2, title)
     workloads = content["workloads"]
     for axes, key, scale, label in (
         (latency, "p95_e2el_ms", 1e-3, "p95 latency, seconds"),
@@ -75,7 +60,7 @@ def _strategies(content: Mapping[str, Any]) -> Figure:
 
 def _scaling(content: Mapping[str, Any]) -> Figure:
     """Throughput against batch size, and the fit."""
-    figure, (rate, tick) = _figure(2, f"Batch size, {_machine(content)}")
+    figure, (rate, tick) = empty_figure(2, f"Batch size, {_machine(content)}")
     sizes = [int(size) for size in content["tokens_per_s"]]
     rates = list(content["tokens_per_s"].values())
     claimed = {int(size): gain for size, gain in content["claimed"].items()}
@@ -84,7 +69,7 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
     if 1 in sizes:
         one = content["tokens_per_s"]["1"]
         expected = [one * gain for gain in claimed.values()]
-        rate.plot(list(claimed), expected, ":", color="#9a9a9a", label="claimed once")
+        rate.plot(list(claimed), expected, ":", color=GREY, label="claimed once")
     rate.set(xlabel="sequences in a batch", ylabel="tokens per second", ylim=(0, None))
     rate.set_xscale("log", base=2)
     rate.set_xticks(sizes, [str(size) for size in sizes])
@@ -93,7 +78,7 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
     line = [1e3 * (fit["fixed_s"] + size * fit["sequence_s"]) for size in sizes]
     tick.plot(sizes, medians, "o", color=OURS, label="measured")
     words = f"T(B) = {1e3 * fit['fixed_s']:.1f} ms + B * {1e3 * fit['sequence_s']:.2f} ms"
-    tick.plot(sizes, line, "-", color="#c44e52", label=words)
+    tick.plot(sizes, line, "-", color=OTHER, label=words)
     tick.set(xlabel="sequences in a batch", ylabel="one tick, milliseconds", ylim=(0, None))
     for axes in (rate, tick):
         axes.legend(fontsize=8, frameon=False)
@@ -104,8 +89,8 @@ def _stalls(content: Mapping[str, Any]) -> Figure:
     """The gaps of one stream from when the long prompt came, both ways."""
     prompt = f"{content['prompt_count']:,} tokens"
     title = f"A stream while a prompt of {prompt} is computed, {_machine(content)}"
-    figure, (axes,) = _figure(1, title)
-    for (name, runs), colour in zip(content["ways"].items(), ("#c44e52", OURS), strict=True):
+    figure, (axes,) = empty_figure(1, title)
+    for (name, runs), colour in zip(content["ways"].items(), (OTHER, OURS), strict=True):
         # A gap is drawn as long as it lasted.
         for at_s, gap_ms in runs[-1]["gaps_of_one_stream"]:
             axes.plot([at_s - gap_ms / 1e3, at_s], [gap_ms / 1e3] * 2, color=colour, linewidth=2)
@@ -124,7 +109,7 @@ def _stalls(content: Mapping[str, Any]) -> Figure:
 
 def _overhead(content: Mapping[str, Any]) -> Figure:
     """The parts of a tick, stacked, as a share."""
-    figure, (axes,) = _figure(1, f"Where a tick spends its time, {_machine(content)}")
+    figure, (axes,) = empty_figure(1, f"Where a tick spends its time, {_machine(content)}")
     sizes = list(content["seconds"])
     below = [0.0] * len(sizes)
     parts = ("pass", "plan", "apply", "rest")
@@ -141,30 +126,31 @@ def _overhead(content: Mapping[str, Any]) -> Figure:
 
 
 def _compare(content: Mapping[str, Any]) -> Figure:
-    """Tokens per second of everybody, by the number of clients."""
-    figure, (axes,) = _figure(1, f"Tokens per second, {_machine(content)}")
-    rates = content["tokens_per_s"]
+    """Tokens per second by the number of clients: each of ours beside those it is compared with."""
+    rates, compared_with = content["tokens_per_s"], content["compared_with"]
+    groups = {
+        name: [name, *(peer for peer, ours in compared_with.items() if ours == name)]
+        for name in rates
+        if name not in compared_with
+    }
     clients = sorted({int(count) for each in rates.values() for count in each})
-    width = 0.8 / len(rates)
-    shades = (
-        "#1f6f5c",
-        "#5a9e8c",
-        "#9a9a9a",
-        "#c44e52",
-        "#dd8452",
-        "#ccb974",
-        "#64b5cd",
-        "#8172b3",
-    )
-    for number, (name, each) in enumerate(rates.items()):
-        places = [place + (number - (len(rates) - 1) / 2) * width for place in range(len(clients))]
-        values = [
-            statistics.median(each[str(count)]) if str(count) in each else 0.0 for count in clients
-        ]
-        axes.bar(places, values, width=0.9 * width, color=shades[number % len(shades)], label=name)
-    axes.set_xticks(range(len(clients)), [str(count) for count in clients])
-    axes.set(xlabel="clients at once", ylabel="tokens per second")
-    axes.legend(fontsize=8, frameon=False)
+    title = f"Tokens per second, {_machine(content)}"
+    figure, panels = empty_figure(len(groups), title)
+    for axes, names in zip(panels, groups.values(), strict=True):
+        width = 0.8 / len(names)
+        for number, name in enumerate(names):
+            first = -0.4 + (number + 0.5) * width
+            known = [
+                (place + first, statistics.median(rates[name][str(count)]))
+                for place, count in enumerate(clients)
+                if str(count) in rates[name]
+            ]
+            places, values = zip(*known, strict=True)
+            colour = SHADES[number % len(SHADES)]
+            axes.bar(places, values, width=0.9 * width, color=colour, label=name)
+        axes.set_xticks(range(len(clients)), [str(count) for count in clients])
+        axes.set(xlabel="clients at once", ylabel="tokens per second")
+        axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     return figure
 
 
@@ -173,12 +159,12 @@ def _serve(content: Mapping[str, Any]) -> Figure:
     curves = content["percentile_curves_ms"]
     rate = f"{content['request_throughput']:.2f} requests/s"
     title = f"{content['model_id']}: {content['completed']:,} requests, {rate}"
-    figure, panels = _figure(len(curves), title)
+    figure, panels = empty_figure(len(curves), title)
     for axes, (metric, values) in zip(panels, curves.items(), strict=True):
         axes.plot(range(len(values)), values, "-", color=OURS)
         for share in (50, 95, 99):
             label = f"p{share}: {values[share]:,.0f} ms"
-            axes.plot([share], [values[share]], "o", color="#c44e52", markersize=4, label=label)
+            axes.plot([share], [values[share]], "o", color=OTHER, markersize=4, label=label)
         axes.set(xlabel="percent of the requests", ylabel=f"{metric.upper()}, milliseconds")
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8, frameon=False, loc="upper left")

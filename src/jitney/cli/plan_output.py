@@ -55,9 +55,10 @@ def finish(shown: Shown, seed: int, folder: Path | None) -> None:
 
     def draw(into: Path) -> list[Path]:
         assert paint is not None, "Called only with a picture"
-        # It takes a second to load, and only this needs it.
-        pictures = importlib.import_module("jitney.plan.pictures")
-        paths: list[Path] = pictures.draw(paint(pictures), shown.result.name, into)
+        # They take a second to load, and only this needs them.
+        figure = paint(importlib.import_module("jitney.plan.pictures"))
+        drawing = importlib.import_module("jitney.bench.drawing")
+        paths: list[Path] = drawing.save_figure(figure, shown.result.name, into)
         return paths
 
     content = document(shown.result, seed)

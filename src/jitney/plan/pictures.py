@@ -6,35 +6,19 @@ Tests: tests/e2e/test_plan.py.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jitney.models.files import disk_errors
+from jitney.bench.drawing import GREY, OTHER, OURS, empty_figure
 from jitney.plan.day import DayFigures
 from jitney.plan.figures import Figures
 from jitney.plan.recommend import CurvePoint, Recommendation
 
-OURS, OTHER, GREY = "#1f6f5c", "#c44e52", "#9a9a9a"
-SIZE = (9.0, 4.2)
-DPI = 140
-
-
-def draw(figure: Figure, name: str, folder: Path) -> list[Path]:
-    """Write NAME.png and NAME.svg into a folder, which is made if necessary. Raises SetupError."""
-    paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
-    with disk_errors(f"The plot cannot be written to {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            is_svg = path.suffix == ".svg"
-            figure.savefig(path, dpi=DPI, metadata={"Date": None} if is_svg else None)
-    return paths
-
 
 def paint_plan(found: Recommendation, title: str, per_s: float) -> Figure:
     """Goodput by load: recommended and present settings, the load asked for, and the knee."""
-    figure, (axes,) = _figure(1, title)
+    figure, (axes,) = empty_figure(1, title)
     highest = max(each.per_s for each in found.curve)
     axes.plot([0, highest], [0, highest], ":", color=GREY, label="every request within the limits")
     if found.present_curve != found.curve:
@@ -63,7 +47,7 @@ def paint_plan(found: Recommendation, title: str, per_s: float) -> Figure:
 
 def paint_day(found: DayFigures, title: str) -> Figure:
     """What arrives in each hour and how much of it is within the limits, beside the latency."""
-    figure, (rates, latency) = _figure(2, title)
+    figure, (rates, latency) = empty_figure(2, title)
     hours = range(len(found.hours))
     good = [each.per_s * each.share for each in found.hours]
     rates.bar(hours, [each.per_s for each in found.hours], color=GREY, alpha=0.5, label="arrive")
@@ -83,7 +67,7 @@ def paint_day(found: DayFigures, title: str) -> Figure:
 
 def paint_what_if(rows: Sequence[tuple[str, int, Figures]], title: str) -> Figure:
     """The latency of one load, and its share within the limits, under each of the settings."""
-    figure, (latency, shares) = _figure(2, title)
+    figure, (latency, shares) = empty_figure(2, title)
     # The first on top.
     places = range(len(rows), 0, -1)
     colours = [GREY, *[OURS] * (len(rows) - 1)]
@@ -96,17 +80,6 @@ def paint_what_if(rows: Sequence[tuple[str, int, Figures]], title: str) -> Figur
     shares.set_yticks(places, [""] * len(rows))
     shares.set(xlabel="percent of the requests within the limits", xlim=(0, 100))
     return figure
-
-
-def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=SIZE, layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    found = list(figure.subplots(1, columns, squeeze=False)[0])
-    for axes in found:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        axes.set_axisbelow(True)
-    return figure, found
 
 
 def _line(axes: Axes, curve: Sequence[CurvePoint], colour: str, label: str) -> None:

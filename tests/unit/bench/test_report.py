@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from jitney.bench import plots, report
+from jitney.bench import plots
 from jitney.bench.report import Result, check_folder, commit, document, setup_of, spread
 from jitney.cli.bench_result import finish
 from jitney.config import resolve
@@ -33,6 +33,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
             check_folder(folder)
 
 
+MACHINE = {"processor": "made", "cores": 2}
 RESULT = Result(name="compare", title="t", columns=("a",), rows=(("1",),), figures={"x": 1})
 
 
@@ -64,8 +65,20 @@ def test_the_json_line_comes_though_the_disk_is_full(
 def test_a_comparison_without_peers_can_be_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rates = {"jitney serve": {"1": [3.0, 4.0], "4": [5.0]}, "jitney": {"4": [6.0]}}
-    content = {"benchmark": "compare", "machine": report.machine(), "tokens_per_s": rates}
-    assert [path.suffix for path in plots.draw(content, tmp_path)] == [".png", ".svg"]
+    content = {"benchmark": "compare", "machine": MACHINE, "tokens_per_s": rates}
+    paths = plots.draw({**content, "compared_with": {}}, tmp_path)
+    assert [path.suffix for path in paths] == [".png", ".svg"]
+
+
+def test_those_who_are_compared_are_drawn_side_by_side(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    # A peer may have failed at some of the numbers of clients.
+    rates = {"serve": {"1": [3.0], "4": [5.0]}, "theirs": {"4": [4.0]}, "ours": {"1": [6.0]}}
+    content = {"benchmark": "compare", "machine": MACHINE, "tokens_per_s": rates}
+    plots.draw({**content, "compared_with": {"theirs": "serve"}}, tmp_path)
+    drawn = (tmp_path / "compare.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name in rates)
+    assert drawn.index("<!-- theirs -->") < drawn.index("<!-- ours -->")
 
 
 def test_a_result_names_what_was_measured_and_nothing_secret(tmp_path: Path) -> None:
@@ -130,7 +143,6 @@ def test_a_result_is_json_that_every_reader_takes(tmp_path: Path) -> None:
         finish(odd, 0, tmp_path)
 
 
-MACHINE = {"processor": "made", "cores": 2}
 SCALED = {
     "benchmark": "scaling",
     "machine": MACHINE,
