@@ -72,6 +72,7 @@ def place(measured: Place) -> Iterator[Place]:
 
 
 Children = Callable[[str, str], Path]
+SHAPELESS = """echo '{"tokens_per_s": 1.0, "shape": null}'"""
 
 
 @pytest.fixture
@@ -82,7 +83,10 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
         log = tmp_path / "starts"
         path = tmp_path / "python"
         path.write_text(
-            f'#!/bin/sh\necho start >> "{log}"\ngiven=$(cat)\n'
+            "#!/bin/sh\ngiven=$(cat)\n"
+            # Some processors need a trial of shapes for one thread, and it is not counted.
+            f"""case "$given" in *'"shapes"'*) {SHAPELESS}; exit;; esac\n"""
+            f'echo start >> "{log}"\n'
             f"""case "$given" in *'"backend": "openvino"'*) {openvino};; *) {llamacpp};; esac\n"""
         )
         path.chmod(0o755)
