@@ -38,6 +38,8 @@ Open = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One Chromium for all tests of this module."""
+    # A page's own limit does not hold for these.
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield launched
@@ -223,6 +225,8 @@ def test_completions_of_one_request_wait_in_rows_of_their_own(
     server: Running, open_page: Open
 ) -> None:
     """Guards the queue against rows that stay when what they showed has gone."""
+    # Before the requests: where it opens slowly, they would be over.
+    page = open_page(server)
     body = {"prompt": "hello", "max_tokens": 400, "n": 4}
     threads = [
         threading.Thread(target=server.post, args=("/v1/completions", body), daemon=True)
@@ -230,7 +234,6 @@ def test_completions_of_one_request_wait_in_rows_of_their_own(
     ]
     for thread in threads:
         thread.start()
-    page = open_page(server)
     expect(page.locator(".queue-row")).to_have_count(8)
     before = page.locator("#batch-note").inner_text()
     expect(page.locator("#batch-note")).not_to_have_text(before)
