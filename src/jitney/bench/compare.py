@@ -169,6 +169,7 @@ class Comparison:
         python = vllm_python()
         if python is not None:
             folder = Path(files.enter_context(TemporaryDirectory())) / self._model.stem
+            self._say("Unpacking the model for vLLM; it takes a minute or more")
             try:
                 unpack_for_vllm(python, self._model, folder)
                 families.append(partial(vllm_servers, python, folder))

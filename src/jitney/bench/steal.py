@@ -1,6 +1,6 @@
 """How much of the processors' time the host of a virtual machine gave to other machines.
 
-Such figures are lower, by as much in one run as not at all in the next. So a result tells it.
+It may be half of it in one run and nothing in the next. So a result tells it.
 """
 
 from dataclasses import replace

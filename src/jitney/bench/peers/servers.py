@@ -184,7 +184,8 @@ def vllm_python() -> Path | None:
     named, command = environment().get("VLLM_PYTHON"), shutil.which("vllm")
     if named:
         return Path(named)
-    return None if command is None else Path(command).parent / "python"
+    # The PATH may hold a link into the environment.
+    return None if command is None else Path(command).resolve().parent / "python"
 
 
 def unpack_for_vllm(python: Path, model: Path, folder: Path) -> None:
