@@ -33,6 +33,7 @@ from jitney.bench.peers.servers import (
     vllm_servers,
 )
 from jitney.bench.report import Result, Say, spread
+from jitney.bench.steal import CalmParts
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, fixed
 from jitney.config import Resolved, Settings, known_settings
@@ -100,6 +101,7 @@ class Comparison:
         self._runs = runs
         self._seed = seed
         self._say = say
+        self._calm = CalmParts(say)
         self._families: list[Family] = []
         self._best: list[ServerPlan] = []
         self._tried: list[str] = []
@@ -151,6 +153,7 @@ class Comparison:
             ),
             figures={
                 "runs": self._runs,
+                "stolen_share": self._calm.share,
                 "load": {"prompt_count": PROMPT_COUNT, "completion_count": COMPLETION_COUNT},
                 "backend": self._backends,
                 "tokens_per_s": self._rates,
@@ -274,7 +277,7 @@ class Comparison:
             for peer in list(left if number % 2 == 0 else reversed(left)):
                 our_rate = ours[peer.counterpart]
                 if peer.counterpart != name_before:
-                    before = self._note(peer.counterpart, count, our_rate(load))
+                    before = self._note(peer.counterpart, count, self._calm_rate(our_rate, load))
                 after = self._measure_peer(peer, load, before, our_rate, number)
                 if after is None:
                     left.remove(peer)
@@ -283,7 +286,7 @@ class Comparison:
             compared = {peer.counterpart for peer in left}
             for name in ours:
                 if name not in compared:
-                    self._note(name, count, ours[name](load))
+                    self._note(name, count, self._calm_rate(ours[name], load))
 
     def _is_warm(self, peer: Contender, count: int) -> bool:
         """Run a short load; false if the peer cannot, and then it is left out."""
@@ -300,7 +303,7 @@ class Comparison:
         """Theirs, and ours after it, which it returns; None if the peer fails and is left out."""
         count = load.clients or 1
         try:
-            theirs = peer.rate(load)
+            theirs = self._calm_rate(peer.rate, load)
             if theirs <= 0:
                 raise SetupError("it made no tokens")
         except Exception as error:  # a foreign system may fail in any way
@@ -308,7 +311,7 @@ class Comparison:
             return None
         self._note(peer.name, count, theirs)
         self._compared_with[peer.name] = peer.counterpart
-        after = self._note(peer.counterpart, count, our_rate(load))
+        after = self._note(peer.counterpart, count, self._calm_rate(our_rate, load))
         ratio = statistics.fmean((before, after)) / theirs
         self._ratios.setdefault(peer.name, {}).setdefault(str(count), []).append(ratio)
         self._say(
@@ -316,6 +319,9 @@ class Comparison:
             f"{after:.0f}, {peer.name} {theirs:.0f}, ratio {ratio:.2f}"
         )
         return after
+
+    def _calm_rate(self, rate: Rate, load: Workload) -> float:
+        return self._calm.measure(partial(rate, load))
 
     def _leave_out(self, who: str, error: Exception) -> None:
         reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX] or type(error).__name__

@@ -8,10 +8,12 @@ of that size, with all that a tick does beside the forward pass.
 import itertools
 import statistics
 from dataclasses import asdict
+from functools import partial
 
 from jitney.bench.fit import fit, saturation
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, Say, spread
+from jitney.bench.steal import CalmParts
 from jitney.bench.workload import fixed
 from jitney.config import Settings
 from jitney.errors import SetupError
@@ -34,6 +36,7 @@ def measure(
 ) -> Result:
     """The decode rate of every size, so many times, sizes up and down in turn."""
     tick_s: dict[int, list[float]] = {size: [] for size in sizes}
+    calm = CalmParts(say)
     # All of a batch join together. Else a fast model ends the first before the last has come.
     changed = for_bench(settings, **(JOINING | {"max_wait_ms": WINDOW_MS}), max_num_seqs=max(sizes))
     with engine_target(changed) as target:
@@ -42,7 +45,8 @@ def measure(
             for size in sizes if number % 2 == 0 else reversed(sizes):
                 say(f"run {number + 1} of {runs}, {size} at once")
                 load = fixed(size, PROMPT_COUNT, COMPLETION_COUNT, seed=seed + number, clients=size)
-                tick_s[size].append(_tick_s(target.run(load), size))
+                run = calm.measure(partial(target.run, load))
+                tick_s[size].append(_tick_s(run, size))
     medians = {size: statistics.median(values) for size, values in tick_s.items()}
     rates = {size: size / seconds for size, seconds in medians.items()}
     line = fit(medians)
@@ -70,6 +74,7 @@ def measure(
         notes=(note,),
         figures={
             "runs": runs,
+            "stolen_share": calm.share,
             "backend": backend,
             "load": {
                 "slots": max(sizes),

@@ -6,9 +6,11 @@ token comes a little later.
 """
 
 import itertools
+from functools import partial
 
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, Say, spread
+from jitney.bench.steal import CalmParts
 from jitney.bench.workload import Job, Workload
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Mix
@@ -40,6 +42,7 @@ def measure(
     The prompt comes `arrives_s` seconds after the streams.
     """
     found: dict[str, list[dict[str, object]]] = {name: [] for name in _changes(prompt_count)}
+    calm = CalmParts(say)
     for number in range(runs):
         changes = list(_changes(prompt_count).items())
         for name, change in changes if number % 2 == 0 else reversed(changes):
@@ -50,7 +53,7 @@ def measure(
             with engine_target(changed) as target:
                 backend = target.traits.name
                 load = _load(prompt_count, arrives_s, seed + number)
-                found[name].append(_figures(target.run(load)))
+                found[name].append(_figures(calm.measure(partial(target.run, load))))
 
     def values(name: str, key: str) -> list[float]:
         return [float(str(each[key])) for each in found[name]]
@@ -75,6 +78,7 @@ def measure(
         notes=(note,),
         figures={
             "runs": runs,
+            "stolen_share": calm.share,
             "backend": backend,
             "load": {"streams": STREAM_COUNT, "arrives_s": arrives_s},
             "prompt_count": prompt_count,

@@ -9,9 +9,11 @@ continuous   requests join and leave at any tick
 """
 
 from dataclasses import replace
+from functools import partial
 
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, Say, spread
+from jitney.bench.steal import CalmParts
 from jitney.bench.timing import summary
 from jitney.bench.workload import Workload, equal, mixed, twenty_clients
 from jitney.config import Settings
@@ -54,11 +56,15 @@ def fitting_rate(settings: Settings, seed: int, say: Say) -> float:
 
 
 def workloads(count: int, per_s: float, *, seed: int, slots: int) -> list[Workload]:
-    """Mixed lengths as a Poisson stream and in a closed loop, equal lengths, twenty clients."""
+    """Mixed lengths as a Poisson stream and in a closed loop, equal lengths, twenty clients.
+
+    The equal ones are full batches: four, or two where few requests are wanted.
+    """
+    batch_count = 2 if count < 4 * slots else 4
     return [
         mixed(count, seed=seed, per_s=per_s),
         replace(mixed(count, seed=seed, clients=2 * slots), name="mixed closed"),
-        equal(4 * slots, seed=seed),
+        equal(batch_count * slots, seed=seed),
         twenty_clients(seed=seed),
     ]
 
@@ -80,13 +86,14 @@ def measure(
         load.name: {name: [] for name in CHANGES} for load in loads
     }
     failures: list[str] = []
+    calm = CalmParts(say)
     for number in range(runs):
         for name in CHANGES if number % 2 == 0 else reversed(CHANGES):
             changed = for_bench(settings, **CHANGES[name])
             with engine_target(changed) as target:
                 for load in loads:
                     say(f"run {number + 1} of {runs}, {name}, {load.name}")
-                    run = target.run(load)
+                    run = calm.measure(partial(target.run, load))
                     figures[load.name][name].append(_figures(run, name, load.name))
                     if run.failures:
                         failures.append(
@@ -107,6 +114,7 @@ def measure(
         notes=(*(_note(load, strategies) for load, strategies in figures.items()), *failures),
         figures={
             "runs": runs,
+            "stolen_share": calm.share,
             "backend": settings.backend,
             "workloads": figures,
             "failures": failures,

@@ -1,11 +1,12 @@
 """The share of time that a host gave to others, and how a result tells it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jitney.bench.report import Result
-from jitney.bench.steal import StealWatch, with_steal
+from jitney.bench.steal import TRIES_MAX, CalmParts, StealWatch, with_steal
 
 RESULT = Result(name="x", title="X", columns=("a",), rows=(), notes=("first",), figures={"n": 1})
 
@@ -35,3 +36,51 @@ def test_a_large_share_is_told() -> None:
     assert "35 %" in told.notes[1]
     assert with_steal(RESULT, 0.01).notes == RESULT.notes
     assert with_steal(RESULT, None).figures["stolen_share"] is None
+
+
+class Host:
+    """A file as the system's, and parts of a measurement during which others take a share of the
+    time."""
+
+    def __init__(self, stat: Path, shares: list[int]) -> None:
+        self.stat = stat
+        self._shares = shares
+        self._busy = self._stolen = 1000
+        self._write()
+
+    def part(self) -> int:
+        share = self._shares.pop(0)
+        self._busy += 100 - share
+        self._stolen += share
+        self._write()
+        return share
+
+    def _write(self) -> None:
+        self.stat.write_text(f"cpu  {self._busy} 0 0 0 0 0 0 {self._stolen} 0 0\n")
+
+
+def test_a_calm_part_is_measured_once(tmp_path: Path) -> None:
+    host, said = Host(tmp_path / "stat", [1, 2]), []
+    calm = CalmParts(said.append, host.stat, part_s_min=0.0)
+    assert [calm.measure(host.part), calm.measure(host.part)] == [1, 2]
+    assert said == []
+    assert calm.share is not None
+    assert 0.01 <= calm.share <= 0.02
+
+
+def test_a_disturbed_part_is_measured_again_and_the_calmest_counts(tmp_path: Path) -> None:
+    """Guards figures of a busy host, and that they are not chosen by what they say."""
+    host, said = Host(tmp_path / "stat", [60, 30, 40, 99]), []
+    calm = CalmParts(said.append, host.stat, part_s_min=0.0)
+    assert calm.measure(host.part) == 30
+    assert len(said) == TRIES_MAX - 1
+    assert "60 %" in said[0]
+    told = with_steal(replace(RESULT, figures={"stolen_share": calm.share}), 0.01)
+    assert told.figures["stolen_share"] == pytest.approx(0.3)
+    assert "30 %" in told.notes[-1]
+
+
+def test_parts_are_measured_once_where_the_system_does_not_say(tmp_path: Path) -> None:
+    calm = CalmParts(lambda said: None, tmp_path / "absent", part_s_min=0.0)
+    assert calm.measure(lambda: 7) == 7
+    assert calm.share is None

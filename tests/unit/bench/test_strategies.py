@@ -31,7 +31,8 @@ def test_strategies_give_figures_for_each_workload_and_run() -> None:
     assert all(run["mean_batch"] == 1.0 for run in figures["mixed"]["sequential"])
     assert max(run["mean_batch"] for run in figures["mixed"]["continuous"]) > 2.0
     assert len(result.rows) == len(CHANGES)
-    assert len(said) == 2 * len(CHANGES)
+    # On a busy host a part is measured again, and that is said too.
+    assert sum(text.startswith("run ") for text in said) == 2 * len(CHANGES)
 
 
 def test_static_groups_waste_steps_where_continuous_does_not() -> None:
