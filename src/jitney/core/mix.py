@@ -20,11 +20,6 @@ STALL_FACTOR = 2.0
 """Under `bounded-stall` a tick may take this many times as long as its decodes alone, even when
 that misses the target. With many decodes new prompts would hardly advance otherwise."""
 
-LONG_PARTS = 8
-STRETCH_MAX = 5.0
-"""A tick may also take this part of the time that the longest prompt still needs, up to so many
-times the target. In small slices a long prompt takes up to three times as long as in one."""
-
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
@@ -76,20 +71,13 @@ def split_budget(
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
             if decodes:
-                stall_s = _stall_s(decodes, wanted, budget, cost)
+                stall_s = max(budget.stall_s, STALL_FACTOR * cost.decodes_s(decodes))
                 left = min(left, max(cost.prefill_within(stall_s, decodes), PREFILL_MIN))
             return BudgetSplit(decodes, _spans(wanted, left, budget.chunk))
         case Mix.SEPARATE:
             return _split_apart(decode_count, wanted, budget)
         case _:
             assert_never(mix)
-
-
-def _stall_s(decodes: int, wanted: list[PrefillWanted], budget: Budget, cost: CostModel) -> float:
-    """How long a tick with decodes may take."""
-    longest_s = max((each.tokens for each in wanted), default=0) * (cost.prefill_token_s or 0.0)
-    stretched_s = min(longest_s / LONG_PARTS, STRETCH_MAX * budget.stall_s)
-    return max(budget.stall_s, STALL_FACTOR * cost.decodes_s(decodes), stretched_s)
 
 
 def within_stall(budget: Budget, cost: CostModel) -> Budget:
