@@ -60,8 +60,8 @@ class Vocabulary:
         return self.pieces[token].decode("utf-8", errors="replace")
 
 
-class Backend(Protocol):
-    """Runs batches. Implemented in `jitney.backends`."""
+class TextBackend(Protocol):
+    """The part of a backend that makes requests from texts. Any thread may call."""
 
     @property
     def traits(self) -> Traits:
@@ -73,6 +73,18 @@ class Backend(Protocol):
         """The tokens of the model."""
         ...
 
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
+        """Tokens of all texts in order. Each text is tokenised alone; no token is added."""
+        ...
+
+    def prepare(self, constraint: Constraint) -> None:
+        """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
+        ...
+
+
+class Backend(TextBackend, Protocol):
+    """Runs batches. Implemented in `jitney.backends`."""
+
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. Raises BackendFailed (alive) or BackendCrashed (gone)."""
         ...
@@ -83,14 +95,6 @@ class Backend(Protocol):
 
     def check(self) -> None:
         """Check that the backend still lives, while no batch runs. Cheap. Raises BackendCrashed."""
-        ...
-
-    def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Tokens of all texts in order. Each text is tokenised alone; no token is added."""
-        ...
-
-    def prepare(self, constraint: Constraint) -> None:
-        """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
         ...
 
     def close(self) -> None:

@@ -1,13 +1,15 @@
 """`Chain`: the keys by which a sequence's tokens are looked up, one for each whole stride.
 
 A key depends on all tokens up to the end of its stride. So two sequences with the same beginning
-have the same keys for it. Each key is made once, at its first use. Called by `PrefixIndex` only.
+have the same keys for it, also in other processes. Each key is made once, at its first use. Called
+by `PrefixIndex`, and by the router of a cluster.
 
 Tests: tests/unit/core/test_prefix.py.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable
+from hashlib import blake2b
 
 from jitney.core.limits import PREFIX_STRIDE
 
@@ -18,10 +20,11 @@ _CHECKED_MAX = 4
 class Chain:
     """The keys of one sequence's tokens within one scope. The tokens may grow at their end."""
 
-    __slots__ = ("_checked", "_keys", "_scope", "_tokens", "read_count", "spanned")
+    __slots__ = ("_checked", "_keys", "_root", "_scope", "_tokens", "read_count", "spanned")
 
     def __init__(self, scope: str, tokens: list[int], spanned: int = 0) -> None:
         self._scope = scope
+        self._root = _root(scope)
         self._tokens = tokens
         self.spanned = spanned
         """How many tokens at the head are computed in spans; the others are computed one by one. 0
@@ -34,7 +37,7 @@ class Chain:
     def key(self, depth: int) -> int:
         """The key of the first `depth` strides."""
         for at in range(len(self._keys) * PREFIX_STRIDE, depth * PREFIX_STRIDE, PREFIX_STRIDE):
-            before = self._keys[-1] if at else self._scope
+            before = self._keys[-1] if at else self._root
             self._keys.append(hash((before, tuple(self._tokens[at : at + PREFIX_STRIDE]))))
             self.read_count += PREFIX_STRIDE
         return self._keys[depth - 1]
@@ -80,3 +83,9 @@ class Chain:
         """Called when the sequence stops waiting. Otherwise each chain would keep the one before it
         in memory, without end."""
         self._checked.clear()
+
+
+def _root(scope: str) -> int:
+    """A number for the scope. The hash of a text differs between processes, this does not: a router
+    compares keys of several engines."""
+    return int.from_bytes(blake2b(scope.encode("utf-8", "surrogatepass"), digest_size=8).digest())

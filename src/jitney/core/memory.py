@@ -190,6 +190,17 @@ class Memory:
         self._operations.clear()
         self._saved.clear()
 
+    def heads(self, strides: int) -> frozenset[int]:
+        """Keys of the computed prefixes, each `strides` strides long or a multiple of it.
+
+        An engine that has one of these keys computes only what follows it.
+        """
+        return frozenset(
+            holding.chain.key(depth)
+            for holding in self.holdings.values()
+            for depth in range(strides, holding.computed_depth + 1, strides)
+        )
+
     @property
     def cached_count(self) -> int:
         """Slots that are kept only for their prefixes."""

@@ -67,6 +67,8 @@ class Request:
     whether that is a chat. Both are for records only.
     `share` is the most that its tenant may hold, the same in all its requests; None is no limit.
     `queue_timeout_s` bounds the time until it runs, `request_timeout_s` the time until it ends.
+    `resumed` has one entry for each completion if another engine began this request: the tokens
+    that it made, which are not made again, or None where it ended. Empty if this is the first.
     """
 
     id: RequestId
@@ -81,6 +83,17 @@ class Request:
     share: Share | None = None
     queue_timeout_s: float | None = None
     request_timeout_s: float | None = None
+    resumed: tuple[tuple[int, ...] | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.resumed) in (0, self.params.n), "one entry for each completion"
+
+    @property
+    def resumed_tokens(self) -> dict[int, tuple[int, ...]]:
+        """The completions that are to be made here, by their index: the tokens known so far."""
+        if not self.resumed:
+            return dict.fromkeys(range(self.params.n), ())
+        return {index: made for index, made in enumerate(self.resumed) if made is not None}
 
     @property
     def limited_tenant(self) -> str | None:

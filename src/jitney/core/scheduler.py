@@ -72,6 +72,9 @@ class Scheduler:
         self._live.add(sequences)
         for sequence in sequences:
             self._deadlines.add(sequence, now)
+            if sequence.known_count >= sequence.known_max:
+                # It was resumed after its last token; only its end was lost.
+                self._live.end(sequence, FinishReason.LENGTH, now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """End the live sequences of a request. An unknown or ended request is ignored."""
@@ -257,6 +260,7 @@ class Scheduler:
             waiting_count=queue.count,
             paused_count=sum(each.state is SequenceState.WAITING for each in self._live.paused),
             waiting_tokens=queue.token_count,
+            prefill_left=sum(s.known_count - s.computed for s in running if s.is_prefilling),
             deferred_count=min(self._live.deferred_count, queue.count),
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
@@ -264,6 +268,7 @@ class Scheduler:
             kv_cached=memory.cached_blocks(running) * ledger.block_tokens,
             slot_count=self._settings.max_num_seqs,
             fit=self._cost.fit,
+            prefill_token_s=self._cost.prefill_token_s,
             counters=self.counters.snapshot(),
         )
 
@@ -277,6 +282,10 @@ class Scheduler:
     def running(self) -> list[Sequence]:
         """The running sequences, the most senior first. Read-only."""
         return self._live.running
+
+    def heads(self, strides: int) -> frozenset[int]:
+        """Keys of every prefix in memory, each `strides` strides long or a multiple of it."""
+        return self._live.memory.heads(strides)
 
     def detail(self, now: float) -> Detail:
         """Which sequence holds which memory, and why others wait. Made only on demand."""

@@ -91,7 +91,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.priority = self.request.priority
-        self.tokens = list(self.request.prompt)
+        self.tokens = [*self.request.prompt, *self.request.resumed_tokens[self.index]]
 
     @property
     def known_count(self) -> int:
@@ -181,7 +181,10 @@ def check_prompt_length(prompt_count: int, model_len_max: int) -> None:
 def make_sequences(
     request: Request, eos_tokens: frozenset[int], model_len_max: int, now: float
 ) -> list[Sequence]:
-    """The sequences of a request, one for each completion. Raises if it can never fit."""
+    """The sequences of a request, one for each completion. Raises if it can never fit.
+
+    Of a resumed request, those that have not ended, with the tokens that they have.
+    """
     prompt_count = len(request.prompt)
     check_prompt_length(prompt_count, model_len_max)
     params = request.params
@@ -192,7 +195,7 @@ def make_sequences(
     sampling = _make_sampling(request, eos_tokens)
     return [
         Sequence(request, index, replace(sampling, seed=_seed(request, index)), known_max, now)
-        for index in range(params.n)
+        for index in request.resumed_tokens
     ]
 
 

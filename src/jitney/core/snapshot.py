@@ -32,6 +32,8 @@ class Snapshot:
     paused_count: int
     """Sequences that their callers paused. They do not count as waiting."""
     waiting_tokens: int
+    prefill_left: int
+    """Tokens that running sequences have to compute before they generate."""
     deferred_count: int
     """Waiting sequences that wait for a prefix, a window, a group, another suspect or their
     tenant's share, not for room."""
@@ -44,6 +46,8 @@ class Snapshot:
     """Sequences that may run at once."""
     fit: Fit | None
     """The time of a tick of decodes; None before the first."""
+    prefill_token_s: float | None = None
+    """The time of one more prefill token in a tick; None before the first."""
     counters: Mapping[str, int]
 
     @property

@@ -80,34 +80,36 @@ class Collector:
         self.sent_at = sent_at
         self.arrived_at = sent_at if arrived_at is None else min(arrived_at, sent_at)
         self.mailbox = mailbox
-        self._tracks = [
-            _Track(
+        self._tracks = {
+            index: _Track(
                 index,
                 Detokenizer(vocabulary, params.skip_special_tokens),
                 None
                 if params.stop_table is None
                 else StopMatcher(params.stop_table, params.include_stop_str_in_output),
             )
-            for index in range(params.n)
-        ]
+            for index in request.resumed_tokens
+        }
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._is_read_too_slowly = False
+        for index, tokens in request.resumed_tokens.items():
+            self._follow(self._tracks[index], tokens)
 
     @property
     def is_done(self) -> bool:
         """Whether every completion has its finish event."""
-        return all(track.completion is not None for track in self._tracks)
+        return all(track.completion is not None for track in self._tracks.values())
 
     @property
     def is_answered(self) -> bool:
         """Whether every completion ended normally: none was cancelled, and none failed."""
-        ends = (track.completion for track in self._tracks)
+        ends = (track.completion for track in self._tracks.values())
         return all(end is not None and end.finish_reason in _NORMAL for end in ends)
 
     @property
     def is_started(self) -> bool:
         """Whether any of its sequences ever had a slot."""
-        return any(track.started_at is not None for track in self._tracks)
+        return any(track.started_at is not None for track in self._tracks.values())
 
     def push(self, event: Event) -> FinishReason | None:
         """Take one event. May put a delta into the mailbox.
@@ -142,7 +144,7 @@ class Collector:
         """The ending of a request whose completions are all finished, given at `now`."""
         assert self.is_done, self.request.id
         completions = tuple(
-            track.completion for track in self._tracks if track.completion is not None
+            track.completion for track in self._tracks.values() if track.completion is not None
         )
         logprobs = None
         if self.request.params.prompt_logprobs is not None:
@@ -158,11 +160,32 @@ class Collector:
     @property
     def token_count(self) -> int:
         """Tokens of all its completions so far."""
-        return sum(len(track.tokens) for track in self._tracks)
+        return sum(len(track.tokens) for track in self._tracks.values())
 
     def tails(self, characters_max: int) -> tuple[str, ...]:
         """The last characters of each completion so far."""
-        return tuple(_tail(track.texts, characters_max) for track in self._tracks)
+        return tuple(_tail(track.texts, characters_max) for track in self._tracks.values())
+
+    @property
+    def stopped_indices(self) -> list[int]:
+        """Completions whose resumed tokens have a stop string: only their end was lost."""
+        return [track.index for track in self._tracks.values() if track.matched is not None]
+
+    def _follow(self, track: _Track, tokens: tuple[int, ...]) -> None:
+        """Take tokens that were made elsewhere. Their text was sent there, as far as it goes out
+        with these tokens."""
+        for token in tokens:
+            track.texts.append(self._text_of(track, token))
+        track.tokens.extend(tokens)
+        track.sent_count = len(tokens)
+
+    def _text_of(self, track: _Track, token: int) -> str:
+        """The text that this token completes, without what may become a stop string."""
+        text = track.detokenizer.push(token)
+        if track.matcher is not None:
+            found = track.matcher.push(text)
+            text, track.matched = found.text, track.matched or found.matched
+        return text
 
     def _push_token(self, track: _Track, event: TokenEvent) -> FinishReason | None:
         if track.matched is not None:
@@ -173,10 +196,7 @@ class Collector:
         track.tokens.append(event.token)
         if event.logprob is not None:
             track.logprobs.append(event.logprob)
-        text = track.detokenizer.push(event.token)
-        if track.matcher is not None:
-            found = track.matcher.push(text)
-            text, track.matched = found.text, found.matched
+        text = self._text_of(track, event.token)
         if text:
             self._send(track, text, event.at)
         if track.matched is not None:

@@ -208,6 +208,13 @@ class Engine:
         self._inbox.send(partial(self._tick.look, answer, characters_max))
         return answer
 
+    def heads(self, strides: int) -> Future[frozenset[int]]:
+        """Ask for the keys of the prefixes in memory (`Memory.heads`). As for `look`, bound the
+        wait."""
+        answer: Future[frozenset[int]] = Future()
+        self._inbox.send(partial(self._tick.tell_heads, answer, strides))
+        return answer
+
     def drain(self) -> None:
         """Take no new requests from now on. Returns at once."""
         self._inbox.send(self._tick.drain)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from jitney.core import limits
-from jitney.core.backend import Backend, Segment
+from jitney.core.backend import Segment, TextBackend
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.sequence import check_prompt_length
@@ -61,7 +61,9 @@ _PASSED_ON = {each.name for each in fields(RequestOptions)} - {"id"}
 class RequestFactory:
     """Makes requests for one backend. Any thread may call."""
 
-    def __init__(self, backend: Backend, model_len_max: int, draw_seed: Callable[[], int]) -> None:
+    def __init__(
+        self, backend: TextBackend, model_len_max: int, draw_seed: Callable[[], int]
+    ) -> None:
         self._backend = backend
         self._vocabulary = backend.vocabulary
         self._model_len_max = model_len_max

@@ -125,6 +125,8 @@ class Tick:
         self._collectors[request.id] = collector
         self._record(record_accepted(request, collector.arrived_at, collector.sent_at, now))
         mailbox.accept()
+        for index in collector.stopped_indices:
+            self._collect(self._scheduler.finish(request.id, index, FinishReason.STOP, now), now)
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Cancel a request. Its caller gets the ending in the next tick. An unknown one is ignored.
@@ -222,6 +224,11 @@ class Tick:
             for request_id, collector in self._collectors.items()
         }
         answer.set_result(replace(self._scheduler.detail(now), tails=tails))
+
+    def tell_heads(self, answer: Future[frozenset[int]], strides: int) -> None:
+        """Answer with the keys of the prefixes in memory."""
+        if answer.set_running_or_notify_cancel():
+            answer.set_result(self._scheduler.heads(strides))
 
     def wake_at(self, now: float) -> float | None:
         """When a tick may have something to do though nothing new arrives; None: never."""

@@ -13,8 +13,9 @@ from jitney.backends.process.client import ProcessBackend
 from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
 from jitney.engine.clock import Clock, SystemClock
-from jitney.engine.engine import Engine, EngineState
+from jitney.engine.engine import EngineState
 from jitney.engine.request_factory import RequestFactory
+from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits
 from jitney.server.admission.admission import Admission
 from jitney.server.admission.keys import KeyRing
@@ -42,7 +43,7 @@ class Service:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ServedEngine,
         request_factory: RequestFactory,
         template: ChatTemplate | None,
         settings: ServeSettings,

@@ -7,7 +7,7 @@ bounds here are for calls that have not reached it yet.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jitney.engine.engine import Engine
+from jitney.engine.served_engine import ServedEngine
 from jitney.errors import Draining, QueueFull
 from jitney.server import limits
 from jitney.server.admission.keys import Caller
@@ -52,7 +52,7 @@ class Place:
 class Admission:
     """The calls that bring work, and the bytes of their bodies."""
 
-    def __init__(self, engine: Engine, body_limit: int) -> None:
+    def __init__(self, engine: ServedEngine, body_limit: int) -> None:
         self._engine = engine
         self.bodies_bytes_max = max(limits.BODIES_BYTES_MIN, limits.BODIES_MAX * body_limit)
         """Bytes of bodies that may be held at once, over all calls."""

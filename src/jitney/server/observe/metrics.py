@@ -22,7 +22,8 @@ from jitney.core import limits
 from jitney.core.counters import NAMES
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import SlotState
-from jitney.engine.engine import Engine, EngineState
+from jitney.engine.engine import EngineState
+from jitney.engine.served_engine import ServedEngine
 from jitney.engine.stats import Statistics, Stats
 from jitney.server import limits as server_limits
 from jitney.server.http.open_files import connections_max
@@ -62,7 +63,7 @@ LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
 class Metrics:
     """The metrics of one engine and its recorder. Any thread may call `render` and `answered`."""
 
-    def __init__(self, engine: Engine, recorder: Recorder, model_name: str) -> None:
+    def __init__(self, engine: ServedEngine, recorder: Recorder, model_name: str) -> None:
         self._engine = engine
         self._recorder = recorder
         self._model_name = model_name

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 
 from jitney.engine.clock import Clock, SystemClock
-from jitney.engine.engine import Engine
+from jitney.engine.served_engine import ServedEngine
 from jitney.errors import ConfigError
 from jitney.records import Observer
 from jitney.server.observe.metrics import Metrics
@@ -22,7 +22,7 @@ class Monitor:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ServedEngine,
         model_name: str,
         *,
         clock: Clock | None = None,

@@ -1,0 +1,155 @@
+"""The connections over which replicas tell an ingress what they made: `BackChannel`, `Line`.
+
+An ingress listens; each replica connects to it once, says its secret, and sends frames. A frame
+carries everything that a tick made for this ingress. A replica that dies closes its connection, so
+the ingress knows at once; one whose machine is gone is known by its silence. Event loops only.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+import struct
+from collections.abc import Callable
+
+from jitney.cluster.messages import (
+    Address,
+    Hello,
+    Told,
+    decode_told,
+    encode_told,
+)
+from jitney.sandbox.frames import MalformedFrame
+
+FRAME_BYTES_MAX = 2**26
+HELLO_BYTES_MAX = 1024
+HELLO_S_MAX = 5.0
+BEAT_S = 0.5
+"""A replica sends at least this often."""
+
+SILENCE_S_MAX = 5.0
+"""A replica that sent nothing for so long is lost."""
+
+CONNECT_S_MAX = 5.0
+UNSENT_BYTES_MAX = 2**26
+"""An ingress that reads so slowly is given up."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class BackChannel:
+    """The end of an ingress. `take` gets every message with the name of its replica; `lose` is
+    called once when the connection of a replica ends."""
+
+    def __init__(
+        self,
+        ingress: str,
+        host: str,
+        take: Callable[[str, Told], None],
+        lose: Callable[[str], None],
+    ) -> None:
+        self._ingress = ingress
+        self._host = host
+        self._take = take
+        self._lose = lose
+        self._secret = secrets.token_hex(16)
+        self._server: asyncio.Server | None = None
+        self._readers: dict[str, asyncio.Task[None]] = {}
+
+    async def open(self) -> Address:
+        """Listen, and return the address for the replicas."""
+        self._server = await asyncio.start_server(self._serve, self._host, 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return Address(self._ingress, self._host, port, self._secret)
+
+    async def close(self) -> None:
+        """Listen no more, and end all connections."""
+        if self._server is not None:
+            self._server.close()
+        for reader in list(self._readers.values()):
+            reader.cancel()
+
+    @property
+    def replicas(self) -> list[str]:
+        """The replicas that are connected."""
+        return list(self._readers)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        name: str | None = None
+        try:
+            name = await self._hello(reader)
+            if name is not None and name not in self._readers:
+                self._readers[name] = task
+                await self._read(name, reader)
+        except (OSError, EOFError, TimeoutError, MalformedFrame, asyncio.CancelledError):
+            pass  # whatever it was, the replica is gone for us
+        finally:
+            writer.close()
+            if name is not None and self._readers.get(name) is task:
+                del self._readers[name]
+                self._lose(name)
+
+    async def _hello(self, reader: asyncio.StreamReader) -> str | None:
+        async with asyncio.timeout(HELLO_S_MAX):
+            messages = decode_told(await _receive(reader, HELLO_BYTES_MAX))
+        first = messages[0] if messages else None
+        if not isinstance(first, Hello) or not hmac.compare_digest(first.secret, self._secret):
+            return None
+        return first.replica
+
+    async def _read(self, name: str, reader: asyncio.StreamReader) -> None:
+        while True:
+            async with asyncio.timeout(SILENCE_S_MAX):
+                frame = await _receive(reader, FRAME_BYTES_MAX)
+            for message in decode_told(frame):
+                self._take(name, message)
+
+
+class Line:
+    """The end of a replica: a connection to one ingress. Made by `connect`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        # The ingress never writes: an end of what it sends is the end of the ingress.
+        self._watcher = asyncio.create_task(reader.read(1))
+
+    @staticmethod
+    async def connect(address: Address, replica: str) -> "Line":
+        """Connect to an ingress. Raises OSError and TimeoutError."""
+        async with asyncio.timeout(CONNECT_S_MAX):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+        line = Line(reader, writer)
+        line.send([Hello(address.secret, replica)])
+        return line
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the ingress is there and reads."""
+        unsent = self._writer.transport.get_write_buffer_size()
+        return not self._watcher.done() and unsent < UNSENT_BYTES_MAX
+
+    def send(self, messages: list[Told]) -> None:
+        """Send messages in one frame. Never waits; after the end of the ingress it does nothing."""
+        if self.is_open:
+            frame = encode_told(messages)
+            self._writer.write(_LENGTH.pack(len(frame)) + frame)
+
+    async def wait_gone(self) -> None:
+        """Wait until the ingress is gone."""
+        with contextlib.suppress(OSError):
+            await asyncio.shield(self._watcher)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._watcher.cancel()
+        self._writer.close()
+
+
+async def _receive(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
+    """One frame. Raises EOFError and MalformedFrame."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > bytes_max:
+        raise MalformedFrame(f"a frame of {length} bytes is longer than any message.")
+    return await reader.readexactly(length)
