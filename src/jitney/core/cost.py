@@ -80,9 +80,9 @@ class CostModel:
 
     def prefill_within(self, seconds: float, decode_count: int) -> int:
         """Prefill tokens that fit beside the decodes in so much time."""
-        if not self._prefill_count:
+        token_s = self.prefill_token_s
+        if token_s is None:
             return SPAN_UNKNOWN
-        token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
         fitting = max(0, int((seconds - self.decodes_s(decode_count)) / token_s))
         # At most double: if decodes became faster unseen, prefill seems free.
         span = self._span if decode_count else self._span_alone
@@ -96,6 +96,13 @@ class CostModel:
         # Around the mean: with one size known, the line is level.
         slope = self._slope_now() or 0.0
         return max(0.0, y / weight + slope * (decode_count - x / weight))
+
+    @property
+    def prefill_token_s(self) -> float | None:
+        """Seconds for one more prefill token in a tick; None before the first."""
+        if not self._prefill_count:
+            return None
+        return max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
 
     @property
     def fit(self) -> Fit | None:

@@ -58,6 +58,8 @@ class _Track:
     """If the mailbox is bounded, sent ones are dropped: they take the most memory."""
     sent_count: int = 0
     """Tokens that were sent with a delta. The others wait for text that is held back."""
+    resumed_count: int = 0
+    """Tokens that were made elsewhere. Their logprobs are not here."""
     matched: str | None = None
     started_at: float | None = None
     first_token_at: float | None = None
@@ -177,7 +179,7 @@ class Collector:
         for token in tokens:
             track.texts.append(self._text_of(track, token))
         track.tokens.extend(tokens)
-        track.sent_count = len(tokens)
+        track.sent_count = track.resumed_count = len(tokens)
 
     def _text_of(self, track: _Track, token: int) -> str:
         """The text that this token completes, without what may become a stop string."""
@@ -221,7 +223,11 @@ class Collector:
             index=track.index,
             text=text,
             tokens=tuple(track.tokens[sent_count:]),
-            logprobs=tuple(track.logprobs[0 if self.mailbox.is_bounded else sent_count :]),
+            logprobs=tuple(
+                track.logprobs[
+                    0 if self.mailbox.is_bounded else sent_count - track.resumed_count :
+                ]
+            ),
             finish_reason=None if end is None else end.reason,
             stop_reason=None if end is None else end.stop_reason,
         )

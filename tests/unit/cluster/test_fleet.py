@@ -1,0 +1,224 @@
+"""The engines of several replicas as one: streams that outlive them, refusals, cancels, counts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from jitney.config import Settings
+from jitney.core.events import FinishReason
+from jitney.core.request import Request
+from jitney.engine.answer import Answer
+from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
+from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, RequestRefused
+
+MakeRequest = Callable[..., Request]
+MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import
+InLoop = Callable[[Callable[[], Awaitable[None]]], None]
+
+SLOW = {"max_tokens": 200}
+
+
+async def texts_of(cluster: Any, requests: list[Request]) -> list[str]:
+    """The text of each request, read as a stream."""
+
+    async def read(request: Request) -> str:
+        return "".join([delta.text async for delta in cluster.fleet.send(request)])
+
+    return list(await asyncio.gather(*(read(request) for request in requests)))
+
+
+async def made(cluster: Any, count: int) -> None:
+    """Wait until live requests have so many tokens in all."""
+    while sum(each.progress.token_count for each in cluster.fleet._live.values()) < count:
+        await asyncio.sleep(0)
+
+
+def test_requests_are_spread_and_answered(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    async def test() -> None:
+        requests = [make_request(f"prompt {number}") for number in range(12)]
+        async with make_cluster(1) as alone:
+            expected = await texts_of(alone, requests)
+        async with make_cluster(3) as cluster:
+            assert await texts_of(cluster, requests) == expected
+            assert set(cluster.dispatch.sent) == set(cluster.dispatch.replicas)
+
+    in_loop(test)
+
+
+def test_a_caller_cannot_tell_that_a_replica_died(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards invariants 1, 4 and 5 over a loss: nothing twice, nothing lost, usage right."""
+
+    async def test() -> None:
+        requests = [
+            make_request(f"prompt {number}", temperature=float(number % 2), **SLOW)
+            for number in range(9)
+        ]
+        async with make_cluster(1) as alone:
+            expected = await texts_of(alone, requests)
+        async with make_cluster(3) as cluster:
+            records: list[Record] = []
+            cluster.fleet.observe(records.append)
+            reading = asyncio.create_task(texts_of(cluster, requests))
+            for wanted in (30, 120):
+                await made(cluster, wanted)
+                await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
+            cluster.add()
+            assert await reading == expected
+            done = [each for each in records if isinstance(each, RequestDone)]
+            assert len(done) == len(requests)
+            assert {each.generated_tokens for each in done} == {200}
+            assert sum(isinstance(each, RequestAccepted) for each in records) == len(requests)
+            assert len(cluster.dispatch.sent) > len(requests)
+            assert cluster.fleet.stats().live_requests == 0
+
+    in_loop(test)
+
+
+def test_a_whole_answer_survives_too(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards calls without a stream: logprobs and several completions included."""
+
+    async def test() -> None:
+        request = make_request(n=3, temperature=1.0, logprobs=2, **SLOW)
+        async with make_cluster(1) as alone:
+            expected: Answer = await alone.fleet.send(request, streams=False).result_async()
+        async with make_cluster(2) as cluster:
+            answering = asyncio.create_task(
+                cluster.fleet.send(request, streams=False).result_async()
+            )
+            await made(cluster, 50)
+            await cluster.dispatch.kill(cluster.dispatch.sent[0])
+            answer = await answering
+        for ours, theirs in zip(answer.completions, expected.completions, strict=True):
+            assert (ours.text, ours.tokens) == (theirs.text, theirs.tokens)
+            assert ours.logprobs == theirs.logprobs
+            assert ours.finish_reason is theirs.finish_reason
+        assert answer.usage.completion_count == expected.usage.completion_count
+
+    in_loop(test)
+
+
+def test_a_request_that_kills_its_replicas_ends_alone(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards everyone else: it ends after three losses without a token, and they do not."""
+
+    async def test() -> None:
+        innocent = [make_request(f"prompt {number}", **SLOW) for number in range(6)]
+        async with make_cluster(1) as alone:
+            expected = await texts_of(alone, innocent)
+        async with make_cluster(2) as cluster:
+            reading = asyncio.create_task(texts_of(cluster, innocent))
+            await made(cluster, 20)
+            poison = make_request("poison")
+            cluster.dispatch.poison = poison.id
+            with pytest.raises(BackendFailed, match="Every replica"):
+                await cluster.fleet.send(poison).result_async()
+            assert len(cluster.dispatch.poisoned) == 3
+            assert await reading == expected
+
+    in_loop(test)
+
+
+def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards admission over all: 429 only when every queue is full, with a time to try again."""
+
+    async def test() -> None:
+        settings = Settings(
+            backend="fake", max_num_seqs=1, max_num_queued_reqs=1, max_model_len=512
+        )
+        async with make_cluster(2, settings) as cluster:
+            handles = [cluster.fleet.send(make_request(f"p{at}", **SLOW)) for at in range(8)]
+            ended = await asyncio.gather(
+                *(each.result_async() for each in handles), return_exceptions=True
+            )
+            refused = [each for each in ended if isinstance(each, QueueFull)]
+            answered = [each for each in ended if isinstance(each, Answer)]
+            assert len(refused) + len(answered) == 8
+            assert len(answered) >= 2
+            assert all(each.retry_after_s > 0 for each in refused)
+            assert all(len(each.completions[0].tokens) == 200 for each in answered)
+
+    in_loop(test)
+
+
+def test_a_cancel_reaches_the_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            request = make_request(**SLOW)
+            handle = cluster.fleet.send(request)
+            await made(cluster, 5)
+            handle.cancel()
+            answer = await handle.result_async()
+            assert answer.completions[0].finish_reason is FinishReason.CANCELLED
+            (replica,) = cluster.dispatch.replicas.values()
+            while replica._engine.stats().live_requests:
+                await asyncio.sleep(0)
+            assert request.id not in cluster.fleet._live
+
+    in_loop(test)
+
+
+def test_a_deadline_holds_while_there_is_no_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards invariant 8: no wait is without end."""
+
+    async def test() -> None:
+        settings = Settings(
+            backend="fake", max_num_seqs=4, max_model_len=512, request_timeout_s=0.2
+        )
+        async with make_cluster(1, settings) as cluster:
+            await cluster.dispatch.kill("r1")
+            with pytest.raises(DeadlineExceeded):
+                await cluster.fleet.send(make_request()).result_async()
+
+    in_loop(test)
+
+
+def test_a_mistake_comes_back_as_itself(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards the error of a caller: it is not a loss, and is not tried elsewhere."""
+
+    async def test() -> None:
+        async with make_cluster(2) as cluster:
+            records: list[Record] = []
+            cluster.fleet.observe(records.append)
+            long = make_request("x" * 600)
+            with pytest.raises(InvalidRequest.__mro__[1], match="600 tokens"):
+                await cluster.fleet.send(long).result_async()
+            assert len(cluster.dispatch.sent) == 1
+            assert [type(each) for each in records] == [RequestRefused]
+
+    in_loop(test)
+
+
+def test_closing_ends_what_runs(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            records: list[Record] = []
+            cluster.fleet.observe(records.append)
+            handle = cluster.fleet.send(make_request(**SLOW))
+            await made(cluster, 3)
+            await asyncio.to_thread(cluster.fleet.close)
+            with pytest.raises(EngineStopped):
+                await handle.result_async()
+            assert sum(isinstance(each, RequestFailed) for each in records) == 1
+            with pytest.raises(EngineStopped):
+                cluster.fleet.send(make_request())
+
+    in_loop(test)
