@@ -21,6 +21,7 @@ BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody)
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 SOURCE = ROOT / "src" / "jitney" / "server"
+JOBS = ROOT / "src" / "jitney" / "jobs"
 
 
 def published(*kinds: Any) -> set[str]:
@@ -137,6 +138,7 @@ def test_every_code_of_a_refusal_is_on_the_page() -> None:
     """Guards the list of codes, which programs match on: none is missing, and none is unused."""
     page = api_reference()
     assert [code for code in CODES if f"`{code}`" not in page] == []
-    text = "".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py"))
+    files = [*SOURCE.rglob("*.py"), *JOBS.rglob("*.py")]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     assert set(re.findall(r'(?:Refusal|ErrorReply)\(\s*"([a-z_]+)"', text)) <= set(CODES)
     assert [code for code in CODES if text.count(f'"{code}"') < 2] == []
