@@ -23,8 +23,8 @@ def collect_jobs(jobs: Jobs) -> Iterator[Metric]:
         for name, value in inspect.getmembers(limits)
         if name.isupper() and isinstance(value, int | float)
     }
-    if jobs.bytes_max is not None:
-        bounds["disk_bytes_max"] = jobs.bytes_max
+    if jobs.bounds.bytes_max is not None:
+        bounds["disk_bytes_max"] = jobs.bounds.bytes_max
     yield from families(
         "gauge",
         "jitney",

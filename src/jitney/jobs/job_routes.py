@@ -8,10 +8,10 @@ Tests: tests/e2e/jobs/test_batches.py, test_uploads.py and test_job_limits.py.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -31,6 +31,8 @@ from jitney.server.call import Call
 from jitney.server.error_object import NO_RETRY, Refusal
 from jitney.server.openai.check_body import check_body
 from jitney.server.service import Service
+
+Made = TypeVar("Made")
 
 _log = logging.getLogger("jitney.jobs")
 
@@ -67,7 +69,7 @@ _CREATE: dict[str, Any] = {  # Any: a part of the OpenAPI document
 def make_file_router(service: Service, jobs: Jobs) -> APIRouter:
     """The endpoints of files."""
     router = APIRouter()
-    uploads = Uploads(service, jobs.thread, jobs.now, jobs.bytes_max or limits.KEY_BYTES_MAX)
+    uploads = Uploads(service, jobs.thread, jobs.now, jobs.bounds.bytes_max)
 
     @router.post("/v1/files", openapi_extra=_UPLOAD)
     async def upload(request: Request) -> Response:
@@ -86,16 +88,14 @@ def make_file_router(service: Service, jobs: Jobs) -> APIRouter:
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
         """The caller's files."""
-        owner = _owner(request)
+        owner, is_oldest_first = _owner(request), order == "asc"
 
-        def find(store: JobStore) -> Any:
+        def find(store: JobStore) -> Sequence[StoredFile] | None:
             return store.files.listed(
-                owner, purpose, after, limit + 1, is_oldest_first=order == "asc"
+                owner, purpose, after, limit + 1, is_oldest_first=is_oldest_first
             )
 
-        found = await _asked(jobs, find, [])
-        if found is None:
-            raise _no_file()
+        found = _there(await _asked(jobs, find, []), _no_file)
         return JSONResponse(listed(found[:limit], file_object, has_more=len(found) > limit))
 
     @router.get("/v1/files/{file_id}")
@@ -106,31 +106,13 @@ def make_file_router(service: Service, jobs: Jobs) -> APIRouter:
     @router.delete("/v1/files/{file_id}")
     async def delete(request: Request, file_id: str) -> Response:
         """Delete one of the caller's files, unless a batch still reads it."""
-        owner = _owner(request)
-        try:
-            removed = await _asked(jobs, lambda store: _remove(store, owner, file_id), None)
-        except FileInUse:
-            message = "A batch that has not ended reads this file; cancel it first, or wait."
-            raise Refusal("file_in_use", message) from None
-        if removed is None:
-            raise _no_file()
+        await _delete(jobs, _owner(request), file_id)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     @router.get("/v1/files/{file_id}/content")
     async def content(request: Request, file_id: str) -> Response:
         """The content of one of the caller's files."""
-        found = await _file(jobs, request, file_id)
-        path = jobs.thread.store.path_of(found.id)
-        try:
-            opened = await asyncio.to_thread(path.open, "rb")
-        except FileNotFoundError:
-            # It was deleted in this moment.
-            raise _no_file() from None
-        return StreamingResponse(
-            _pieces(opened),
-            media_type="application/octet-stream",
-            headers={"content-length": str(found.bytes)},
-        )
+        return await _content(jobs, await _file(jobs, request, file_id))
 
     return router
 
@@ -166,9 +148,11 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
     async def batches(request: Request, after: After = None, limit: BatchCount = 20) -> Response:
         """The caller's batches, newest first."""
         owner = _owner(request)
-        found = await _asked(jobs, lambda store: store.batches.listed(owner, after, limit + 1), [])
-        if found is None:
-            raise _no_batch()
+
+        def find(store: JobStore) -> Sequence[StoredBatch] | None:
+            return store.batches.listed(owner, after, limit + 1)
+
+        found = _there(await _asked(jobs, find, []), _no_batch)
         return JSONResponse(listed(found[:limit], batch_object, has_more=len(found) > limit))
 
     @router.get("/v1/batches/{batch_id}")
@@ -176,9 +160,7 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
         """One of the caller's batches."""
         owner = _owner(request)
         found = await _asked(jobs, lambda store: store.batches.find(owner, batch_id), None)
-        if found is None:
-            raise _no_batch()
-        return JSONResponse(batch_object(found))
+        return JSONResponse(batch_object(_there(found, _no_batch)))
 
     @router.post("/v1/batches/{batch_id}/cancel")
     async def cancel(request: Request, batch_id: str) -> Response:
@@ -187,9 +169,7 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
         found = await _asked(
             jobs, lambda store: store.batches.cancel(owner, batch_id, jobs.now()), None
         )
-        if found is None:
-            raise _no_batch()
-        made, is_cancelled = found
+        made, is_cancelled = _there(found, _no_batch)
         if not is_cancelled:
             message = f"The batch is {made.status.value}; it cannot be cancelled any more."
             raise Refusal("batch_ended", message)
@@ -216,22 +196,48 @@ async def _create(jobs: Jobs, new: NewBatch) -> StoredBatch:
         raise Refusal("too_many_batches", message, headers=NO_RETRY) from None
 
 
-async def _asked(jobs: Jobs, use: Callable[[JobStore], Any], otherwise: Any) -> Any:
-    """What the store says; `otherwise` if there is none yet. Any: of each question's own type."""
+async def _asked(jobs: Jobs, use: Callable[[JobStore], Made], otherwise: Made) -> Made:
+    """What the store says; `otherwise` if there is none yet."""
     if not jobs.thread.is_open:
         return otherwise
     with _troubles():
         return await jobs.call(use)
 
 
+def _there(found: Made | None, missing: Callable[[], Refusal]) -> Made:
+    """What was found. Raises Refusal if nothing was."""
+    if found is None:
+        raise missing()
+    return found
+
+
 async def _file(jobs: Jobs, request: Request, file_id: str) -> StoredFile:
     owner = _owner(request)
-    found: StoredFile | None = await _asked(
-        jobs, lambda store: store.files.find(owner, file_id), None
+    found = await _asked(jobs, lambda store: store.files.find(owner, file_id), None)
+    return _there(found, _no_file)
+
+
+async def _delete(jobs: Jobs, owner: str, file_id: str) -> None:
+    try:
+        removed = await _asked(jobs, lambda store: _remove(store, owner, file_id), None)
+    except FileInUse:
+        message = "A batch that has not ended reads this file; cancel it first, or wait."
+        raise Refusal("file_in_use", message) from None
+    _there(removed, _no_file)
+
+
+async def _content(jobs: Jobs, file: StoredFile) -> Response:
+    path = jobs.thread.store.path_of(file.id)
+    try:
+        opened = await asyncio.to_thread(path.open, "rb")
+    except FileNotFoundError:
+        # It was deleted in this moment.
+        raise _no_file() from None
+    return StreamingResponse(
+        _pieces(opened),
+        media_type="application/octet-stream",
+        headers={"content-length": str(file.bytes)},
     )
-    if found is None:
-        raise _no_file()
-    return found
 
 
 def _remove(store: JobStore, owner: str, file_id: str) -> StoredFile | None:

@@ -1,4 +1,4 @@
-"""`Jobs`: the store, what runs its lines, and what moves its batches, from start to end. Event loop.
+"""`Jobs`: the store, what runs its lines and what moves its batches. Event loop.
 
 The store is opened at the start if its folder is there, and else by the first file: a server that
 nobody gives work that may wait leaves nothing on the disk.
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
 from jitney.jobs.asking import Asker
 from jitney.jobs.runner import LineRunner
-from jitney.jobs.stages import Stages
+from jitney.jobs.stages import Bounds, Stages, Times
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
 from jitney.server.service import now_s
@@ -34,17 +34,13 @@ class Jobs:
         folder: Path,
         asker: Asker,
         *,
-        clock: Clock | None = None,
+        bounds: Bounds | None = None,
         now: Callable[[], int] = now_s,
-        lines_max: int | None = limits.LINES_MAX,
-        bytes_max: int | None = None,
     ) -> None:
         self.thread = StoreThread(folder)
         self.now = now
-        self.bytes_max = bytes_max
+        self.bounds = bounds or Bounds()
         self._asker = asker
-        self._clock = clock or SystemClock()
-        self._lines_max = lines_max
         self._opening = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
         self.runner, self.stages = self._made()
@@ -104,15 +100,8 @@ class Jobs:
 
     def _made(self) -> tuple[LineRunner, Stages]:
         runner = LineRunner(self.thread, self._asker)
-        stages = Stages(
-            self.thread,
-            self._asker,
-            runner,
-            clock=self._clock,
-            now=self.now,
-            lines_max=self._lines_max,
-            bytes_max=self.bytes_max,
-        )
+        times = Times(SystemClock(), self.now)
+        stages = Stages(self.thread, self._asker, runner, times=times, bounds=self.bounds)
         return runner, stages
 
     async def _run(self) -> None:

@@ -53,7 +53,8 @@ class OutputFiles:
 
     def add(self, lines: Sequence[WrittenLine]) -> None:
         """Write the next lines, in order."""
-        done, failed = [], []
+        done: list[bytes] = []
+        failed: list[bytes] = []
         for line in lines:
             if line.reply is None:
                 failed.append(unrun_line(line.number, line.custom_id, self._outcome))

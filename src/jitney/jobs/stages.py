@@ -8,6 +8,7 @@ restart goes on from there.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from jitney.engine.clock import Clock
@@ -24,8 +25,24 @@ from jitney.jobs.stored import Status, StoredBatch, WrittenLine
 _log = logging.getLogger("jitney.jobs")
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most lines of a batch, and the most bytes of the disk. None is no bound."""
+
+    lines_max: int | None = limits.LINES_MAX
+    bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Where the time comes from: seconds that only grow, and seconds since 1970."""
+
+    clock: Clock
+    now: Callable[[], int]
+
+
 class Stages:
-    """All batches on their way. `bytes_max` is what the store may take of the disk."""
+    """All batches on their way."""
 
     def __init__(
         self,
@@ -33,18 +50,15 @@ class Stages:
         asker: Asker,
         runner: LineRunner,
         *,
-        clock: Clock,
-        now: Callable[[], int],
-        lines_max: int | None = limits.LINES_MAX,
-        bytes_max: int | None = None,
+        times: Times,
+        bounds: Bounds,
     ) -> None:
         self._thread = thread
         self._asker = asker
         self._runner = runner
-        self._clock = clock
-        self._now = now
-        self._lines_max = lines_max
-        self._bytes_max = bytes_max
+        self._clock = times.clock
+        self._now = times.now
+        self._bounds = bounds
         self._unserved: set[int] = set()
         self.counts: dict[str, int] = {}
         """How many batches are in each state."""
@@ -103,23 +117,21 @@ class Stages:
             await self._write(batch)
             return False
         if batch.expires_at is not None and batch.expires_at <= self._now():
-            await self._move(
-                lambda store: store.batches.finalize(serial, self._now(), Status.EXPIRED)
-            )
-            return True
+            return await self._finalize(serial, Status.EXPIRED)
         if status is Status.VALIDATING:
             return await self._check(batch)
         if batch.is_settled:
-            await self._move(
-                lambda store: store.batches.finalize(serial, self._now(), Status.COMPLETED)
-            )
-            return True
+            return await self._finalize(serial, Status.COMPLETED)
         if self._asker.serves(batch.owner, batch.model):
             self._runner.begin(batch)
         elif serial not in self._unserved:
             self._unserved.add(serial)
             _log.warning("%s waits: its key, or the model %s, is not here", batch.id, batch.model)
         return False
+
+    async def _finalize(self, serial: int, outcome: Status) -> bool:
+        await self._move(lambda store: store.batches.finalize(serial, self._now(), outcome))
+        return True
 
     async def _move(self, move: Callable[[JobStore], bool]) -> None:
         await self._thread.call(move)
@@ -133,8 +145,9 @@ class Stages:
             await self._fail(batch, "file_not_found", "The input file cannot be read.")
             return False
         total = batch.total + len(part.lines)
-        if self._lines_max is not None and total > self._lines_max:
-            message = f"The file has more than {self._lines_max} lines, which is the limit."
+        lines_max = self._bounds.lines_max
+        if lines_max is not None and total > lines_max:
+            message = f"The file has more than {lines_max} lines, which is the limit."
             await self._fail(batch, "too_many_lines", message)
         elif part.is_last and total == 0:
             await self._fail(batch, "empty_file", "The file has no line with a request on it.")
@@ -194,10 +207,11 @@ class Stages:
 
     async def _note_size(self) -> None:
         """Begin no line while the store is as large as it may be."""
-        if self._bytes_max is None:
+        bytes_max = self._bounds.bytes_max
+        if bytes_max is None:
             return
         used = await self._thread.call(lambda store: store.used_bytes())
-        is_full = used >= self._bytes_max
+        is_full = used >= bytes_max
         if is_full and not self._runner.is_full:
             _log.warning(
                 "The jobs pause: they take %d MiB of the disk, which is their limit; delete files, "

@@ -3,7 +3,7 @@
 Why each line is in the output exactly once:
 
 1. A line is one row. Its result is written by one statement that finds only a pending line
-   (`line_table.settle`), in a transaction that waits for the disk. So a line has one result or none.
+   (`LineTable.settle`), in a transaction that waits for the disk. So it has one result or none.
 2. A process that is killed leaves what it had committed. A line that was running has no result,
    and is run again.
 3. When no line is pending, or the rest will not be run, the batch takes no more results. Then the

@@ -117,7 +117,7 @@ class Uploads:
     """The files on their way in. `bytes_max` is what the store may take of the disk."""
 
     def __init__(
-        self, service: Service, thread: StoreThread, now: Callable[[], int], bytes_max: int
+        self, service: Service, thread: StoreThread, now: Callable[[], int], bytes_max: int | None
     ) -> None:
         self._service = service
         self._thread = thread
@@ -211,7 +211,8 @@ class Uploads:
                 f"The files of this key may have {limits.KEY_BYTES_MAX} bytes together; delete "
                 "some.",
             )
-        if use.bytes_of_all + self._arriving.total() + count > self._bytes_max:
+        all_bytes = use.bytes_of_all + self._arriving.total() + count
+        if self._bytes_max is not None and all_bytes > self._bytes_max:
             raise _too_much(
                 "storage_limit",
                 f"The files of all callers have {self._bytes_max} bytes, as many as they may have "
