@@ -95,7 +95,8 @@ def make_file_router(service: Service, jobs: Jobs) -> APIRouter:
                 owner, purpose, after, limit + 1, is_oldest_first=is_oldest_first
             )
 
-        found = _there(await _asked(jobs, find, []), _no_file)
+        rows = await _asked(jobs, find, ())
+        found = _there(rows, _no_file)
         return JSONResponse(listed(found[:limit], file_object, has_more=len(found) > limit))
 
     @router.get("/v1/files/{file_id}")
@@ -152,7 +153,8 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
         def find(store: JobStore) -> Sequence[StoredBatch] | None:
             return store.batches.listed(owner, after, limit + 1)
 
-        found = _there(await _asked(jobs, find, []), _no_batch)
+        rows = await _asked(jobs, find, ())
+        found = _there(rows, _no_batch)
         return JSONResponse(listed(found[:limit], batch_object, has_more=len(found) > limit))
 
     @router.get("/v1/batches/{batch_id}")
