@@ -28,9 +28,7 @@ from tests.e2e.server.harness import LEAKS, Running, World, check_error, running
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("served") / "jobs"
-    world = World(
-        jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=Bounds(lines_max=1000)
-    )
+    world = World(jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=Bounds(lines_max=1000))
     with running(world) as made:
         yield made
 

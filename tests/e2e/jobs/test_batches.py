@@ -106,7 +106,11 @@ def test_metadata_is_kept_and_other_fields_are_refused_by_name(
     }
     assert server.post("/v1/batches", body).json()["metadata"] == {"for": "tests"}
     for name, value, code in (
-        ("output_expires_after", {"anchor": "created_at", "seconds": 3600}, "unsupported_parameter"),
+        (
+            "output_expires_after",
+            {"anchor": "created_at", "seconds": 3600},
+            "unsupported_parameter",
+        ),
         ("priority", "high", "unknown_parameter"),
         ("endpoint", "/v1/embeddings", "invalid_value"),
         ("completion_window", "1h", "invalid_value"),
@@ -195,9 +199,7 @@ def test_live_calls_are_answered_while_a_batch_runs(tmp_path: Path, policy: Poli
     world = World(backend=SLOW, sequences=4, policy=policy, jobs_dir=tmp_path / "jobs")
     with running(world) as server, client_of(server) as client:
         batch = submit(client, [line(f"c{each}", max_tokens=30) for each in range(60)])
-        wait_until(
-            lambda: server.service.engine.snapshot().running_count > 0, "no line was begun"
-        )
+        wait_until(lambda: server.service.engine.snapshot().running_count > 0, "no line was begun")
         assert server.complete("a", max_tokens=3).status_code == 200
         assert server.service.engine.stats().live_requests <= 4 + 1
         assert client.batches.retrieve(batch.id).status == "in_progress"
@@ -207,7 +209,7 @@ def test_live_calls_are_answered_while_a_batch_runs(tmp_path: Path, policy: Poli
 
 
 def test_a_cancel_keeps_what_is_done(slow: Running) -> None:
-    """Guards who changes their mind: results so far are theirs, and the rest is told to be unrun."""
+    """Guards who changes their mind: results so far are theirs, and the rest is told."""
     with client_of(slow) as client:
         lines = [line(f"c{each}", max_tokens=1 if each < 5 else LONG) for each in range(40)]
         batch = submit(client, lines)

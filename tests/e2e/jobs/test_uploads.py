@@ -150,7 +150,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running) -> N
     )
     with server.connect() as connection:
         connection.sendall(head.encode() + form(PURPOSE)[:-16] + b"\r\n")
-        connection.sendall(b"--a-boundary\r\nContent-Disposition: form-data; name=\"file\"; ")
+        connection.sendall(b'--a-boundary\r\nContent-Disposition: form-data; name="file"; ')
         connection.sendall(b'filename="a"\r\n\r\n' + b"x" * (MANY_BYTES // 2))
         wait_until(lambda: len(stored(server)) > len(before), "nothing of it was written")
     wait_until(lambda: stored(server) == before, "half a file is kept")
