@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from starlette.requests import Request
 
@@ -88,7 +88,7 @@ class _Sink:
         self.bytes = 0
         self.digest = hashlib.sha256()
         self._held = bytearray()
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
 
     async def write(self, content: bytes) -> None:
         self.bytes += len(content)
@@ -103,9 +103,11 @@ class _Sink:
     def _write(self, content: bytes) -> None:
         with disk_troubles():
             if self._file is None:
-                self._file = self.path.open("xb")
-            self._file.write(content)
-            self._file.flush()
+                # Without a buffer: what a full disk refused must not be tried again by `close`.
+                self._file = self.path.open("xb", buffering=0)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[self._file.write(rest) :]
         self.digest.update(content)
 
     def close(self) -> None:

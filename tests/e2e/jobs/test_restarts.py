@@ -158,9 +158,10 @@ def test_a_full_disk_makes_the_batch_wait_and_nobody_else(tmp_path: Path) -> Non
                 lambda: any("pause until the disk" in each for each in server.log),
                 "the runner does not say that it pauses",
             )
-            with pytest.raises(openai.InternalServerError) as refused:
-                upload(client, b"x" * 100_000)
-            assert (refused.value.status_code, refused.value.code) == (507, "disk_full")
+            for size in (10, 100_000, 3_000_000):
+                with pytest.raises(openai.InternalServerError) as refused:
+                    upload(client, b"x" * size)
+                assert (refused.value.status_code, refused.value.code) == (507, "disk_full")
             reply = httpx.post(
                 f"{server.address}/v1/completions", json={"prompt": "a"}, timeout=WAIT_S
             )
