@@ -139,7 +139,7 @@ class Run:
             self._file_id = client.files.create(file=("in.jsonl", content), purpose="batch").id
         batch = client.batches.create(
             input_file_id=self._file_id,
-            endpoint=URL,
+            endpoint="/v1/completions",
             completion_window="24h",
             extra_headers={"Idempotency-Key": "batch-kills"},
         )

@@ -95,7 +95,7 @@ def make_file_router(service: Service, jobs: Jobs) -> APIRouter:
                 owner, purpose, after, limit + 1, is_oldest_first=is_oldest_first
             )
 
-        rows = await _asked(jobs, find, ())
+        rows: Sequence[StoredFile] | None = await _asked(jobs, find, ())
         found = _there(rows, _no_file)
         return JSONResponse(listed(found[:limit], file_object, has_more=len(found) > limit))
 
@@ -153,7 +153,7 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
         def find(store: JobStore) -> Sequence[StoredBatch] | None:
             return store.batches.listed(owner, after, limit + 1)
 
-        rows = await _asked(jobs, find, ())
+        rows: Sequence[StoredBatch] | None = await _asked(jobs, find, ())
         found = _there(rows, _no_batch)
         return JSONResponse(listed(found[:limit], batch_object, has_more=len(found) > limit))
 

@@ -121,7 +121,7 @@ def test_what_is_no_form_is_refused(server: Running) -> None:
     """Guards the type of the body."""
     for kind in ("application/json", "multipart/form-data", "multipart/form-data; boundary=é"):
         with server.client() as client:
-            reply = client.post("/v1/files", content=b"{}", headers={"content-type": kind.encode()})
+            reply = client.post("/v1/files", content=b"{}", headers={b"content-type": kind.encode()})
         check_error(reply, 415)
 
 
