@@ -35,10 +35,10 @@ keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itse
 quarter as many may be paused as may wait |
 | `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
 by a number as in the field `priority`; refused where the policy is not `priority` |
-| `POST /v1/files` | stores a file of lines for a batch: a form with `file` and `purpose`, which is \
+| `POST /v1/files` | stores a file of lines for a batch: a form with `file`, and `purpose` as \
 `batch` |
-| `GET /v1/files`, `GET /v1/files/ID` | the files of the caller's key (`purpose`, `order`, `limit`, \
-`after`); one of them |
+| `GET /v1/files`, `GET /v1/files/ID` | the files of the caller's key (`purpose`, `order`, \
+`limit`, `after`); one of them |
 | `GET /v1/files/ID/content`, `DELETE /v1/files/ID` | its content; deletes it, unless a batch that \
 has not ended reads it |
 | `POST /v1/batches` | runs the lines of a file behind live calls ([batches](../batches.md)); with \

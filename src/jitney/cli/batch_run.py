@@ -23,10 +23,10 @@ from jitney.cli.verbs import BatchRunOptions
 from jitney.config import Resolved, ServeSettings
 from jitney.errors import ConfigError
 from jitney.jobs import offline
-from jitney.jobs.asking import ServiceAsker
 from jitney.jobs.jobs import Jobs
+from jitney.jobs.line_asker import ServiceAsker
 from jitney.jobs.store import JobStore
-from jitney.jobs.stored import Status, StoredBatch
+from jitney.jobs.stored import BatchStatus, StoredBatch
 from jitney.loading.compose import Assembly, assemble, name_of
 from jitney.server.service import Service
 
@@ -119,7 +119,7 @@ def _progress() -> Iterator[Callable[[StoredBatch], None]]:
 
         def show(batch: StoredBatch) -> None:
             done = batch.completed + batch.failed
-            if batch.status is Status.VALIDATING:
+            if batch.status is BatchStatus.VALIDATING:
                 progress.update(task, completed=batch.total)
             else:
                 progress.update(task, description="lines", completed=done, total=batch.total)

@@ -24,12 +24,12 @@ from jitney.config import (
 from jitney.config.machine import jobs_folder
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
-from jitney.jobs.asking import ServiceAsker
 from jitney.jobs.database import DiskTrouble, StoreTaken
 from jitney.jobs.job_metrics import collect_jobs
 from jitney.jobs.job_routes import make_batch_router, make_file_router
 from jitney.jobs.jobs import Jobs
-from jitney.jobs.stages import Bounds
+from jitney.jobs.line_asker import ServiceAsker
+from jitney.jobs.stages import JobBounds
 from jitney.loading.compose import Assembly, assemble
 from jitney.server import limits
 from jitney.server.app import create_app
@@ -110,7 +110,7 @@ def open_jobs(service: Service) -> Jobs:
     Two servers of one user have the same folder by default. The second one does without.
     """
     settings = service.settings
-    bounds = Bounds(bytes_max=settings.jobs_disk_limit)
+    bounds = JobBounds(bytes_max=settings.jobs_disk_limit)
     jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds)
     try:
         jobs.open_if_there()

@@ -15,10 +15,10 @@ from typing import Any
 from jitney.jobs import limits
 from jitney.jobs.database import Database
 from jitney.jobs.file_table import insert_file
-from jitney.jobs.stored import LIVE, NewBatch, Status, StoredBatch, StoredFile, batch_of
+from jitney.jobs.stored import LIVE, BatchStatus, NewBatch, StoredBatch, StoredFile, batch_of
 
 _LIVE_STATES = ", ".join(f"'{status}'" for status in LIVE)
-_ENDABLE = (Status.VALIDATING, Status.IN_PROGRESS)
+_ENDABLE = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 
 class InputMissing(Exception):
@@ -66,7 +66,7 @@ class BatchTable:
                 (
                     *(f"batch_{uuid.uuid4().hex}", new.owner, new.endpoint, new.model),
                     *(new.input_file_id, digest, metadata, new.idempotency_key),
-                    *(Status.VALIDATING, new.created_at, new.expires_at),
+                    *(BatchStatus.VALIDATING, new.created_at, new.expires_at),
                 ),
             )
             return _one(connection, cursor.lastrowid)
@@ -111,16 +111,16 @@ class BatchTable:
         with self._database.reading() as connection:
             rows = connection.execute("SELECT status, count(*) FROM batches GROUP BY status")
             found = dict(map(tuple, rows.fetchall()))
-        return {status.value: found.get(status, 0) for status in Status}
+        return {status.value: found.get(status, 0) for status in BatchStatus}
 
     def begin(self, serial: int, now: int) -> bool:
         """Its input is checked: run its lines."""
-        return self._move(serial, (Status.VALIDATING,), Status.IN_PROGRESS, now)
+        return self._move(serial, (BatchStatus.VALIDATING,), BatchStatus.IN_PROGRESS, now)
 
     def fail(self, serial: int, now: int, error: dict[str, Any]) -> bool:  # Any: a JSON value
         """Its input cannot be used as a whole."""
         with self._database.transaction() as connection:
-            moved = _moved(connection, serial, (Status.VALIDATING,), Status.FAILED, now)
+            moved = _moved(connection, serial, (BatchStatus.VALIDATING,), BatchStatus.FAILED, now)
             if moved:
                 connection.execute(
                     "UPDATE batches SET errors = ? WHERE serial = ?",
@@ -128,12 +128,12 @@ class BatchTable:
                 )
         return moved
 
-    def finalize(self, serial: int, now: int, outcome: Status) -> bool:
+    def finalize(self, serial: int, now: int, outcome: BatchStatus) -> bool:
         """From here on it takes no more results; it will end as completed, or as expired."""
-        assert outcome in (Status.COMPLETED, Status.EXPIRED), outcome
-        starts = _ENDABLE if outcome is Status.EXPIRED else (Status.IN_PROGRESS,)
+        assert outcome in (BatchStatus.COMPLETED, BatchStatus.EXPIRED), outcome
+        starts = _ENDABLE if outcome is BatchStatus.EXPIRED else (BatchStatus.IN_PROGRESS,)
         with self._database.transaction() as connection:
-            moved = _moved(connection, serial, starts, Status.FINALIZING, now)
+            moved = _moved(connection, serial, starts, BatchStatus.FINALIZING, now)
             if moved:
                 _decide(connection, serial, outcome)
         return moved
@@ -146,10 +146,10 @@ class BatchTable:
             if row is None:
                 return None
             serial = row["serial"]
-            if _moved(connection, serial, _ENDABLE, Status.CANCELLING, now):
-                _decide(connection, serial, Status.CANCELLED)
+            if _moved(connection, serial, _ENDABLE, BatchStatus.CANCELLING, now):
+                _decide(connection, serial, BatchStatus.CANCELLED)
             batch = _one(connection, serial)
-        return batch, batch.status in (Status.CANCELLING, Status.CANCELLED)
+        return batch, batch.status in (BatchStatus.CANCELLING, BatchStatus.CANCELLED)
 
     def end(
         self, batch: StoredBatch, now: int, output: StoredFile | None, errors: StoredFile | None
@@ -160,7 +160,7 @@ class BatchTable:
         """
         assert batch.outcome is not None, batch.id
         with self._database.transaction() as connection:
-            starts = (Status.FINALIZING, Status.CANCELLING)
+            starts = (BatchStatus.FINALIZING, BatchStatus.CANCELLING)
             if not _moved(connection, batch.serial, starts, batch.outcome, now):
                 return False
             for file in (output, errors):
@@ -177,7 +177,9 @@ class BatchTable:
             )
         return True
 
-    def _move(self, serial: int, starts: tuple[Status, ...], to: Status, now: int) -> bool:
+    def _move(
+        self, serial: int, starts: tuple[BatchStatus, ...], to: BatchStatus, now: int
+    ) -> bool:
         with self._database.transaction() as connection:
             return _moved(connection, serial, starts, to, now)
 
@@ -185,8 +187,8 @@ class BatchTable:
 def _moved(
     connection: sqlite3.Connection,
     serial: int,
-    starts: tuple[Status, ...],
-    to: Status,
+    starts: tuple[BatchStatus, ...],
+    to: BatchStatus,
     now: int,
 ) -> bool:
     """Move a batch, if it is in one of these states; whether it was."""
@@ -199,7 +201,7 @@ def _moved(
     return changed.rowcount == 1
 
 
-def _decide(connection: sqlite3.Connection, serial: int, outcome: Status) -> None:
+def _decide(connection: sqlite3.Connection, serial: int, outcome: BatchStatus) -> None:
     connection.execute("UPDATE batches SET outcome = ? WHERE serial = ?", (outcome, serial))
 
 

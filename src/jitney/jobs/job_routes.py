@@ -23,7 +23,7 @@ from jitney.jobs.database import DiskTrouble
 from jitney.jobs.file_table import FileInUse
 from jitney.jobs.job_bodies import BatchBody
 from jitney.jobs.jobs import Jobs
-from jitney.jobs.objects import batch_object, file_object, listed
+from jitney.jobs.objects import WINDOW, batch_object, file_object, listed
 from jitney.jobs.store import JobStore
 from jitney.jobs.stored import NewBatch, StoredBatch, StoredFile
 from jitney.jobs.uploads import Uploads
@@ -129,16 +129,7 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
         call = Call.of(request.scope)
         with service.admission.place(call.caller) as call.place:
             body = await service.bodies.read(request, partial(check_body, kind=BatchBody))
-        new = NewBatch(
-            owner=owner,
-            endpoint=body.endpoint,
-            model=service.model_name,
-            input_file_id=body.input_file_id,
-            metadata=body.metadata,
-            idempotency_key=_idempotency_key(request),
-            created_at=jobs.now(),
-            expires_at=jobs.now() + limits.WINDOW_S,
-        )
+        new = _new_batch(body, owner, service.model_name, _idempotency_key(request), jobs.now())
         with _troubles():
             await _opened(jobs)
             made = await _create(jobs, new)
@@ -179,6 +170,22 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
         return JSONResponse(batch_object(made))
 
     return router
+
+
+def _new_batch(
+    body: BatchBody, owner: str, model: str, idempotency_key: str | None, now: int
+) -> NewBatch:
+    assert body.completion_window == WINDOW, body.completion_window
+    return NewBatch(
+        owner=owner,
+        endpoint=body.endpoint,
+        model=model,
+        input_file_id=body.input_file_id,
+        metadata=body.metadata,
+        idempotency_key=idempotency_key,
+        created_at=now,
+        expires_at=now + limits.WINDOW_S,
+    )
 
 
 async def _create(jobs: Jobs, new: NewBatch) -> StoredBatch:

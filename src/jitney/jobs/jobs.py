@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
-from jitney.jobs.asking import Asker
+from jitney.jobs.line_asker import Asker
 from jitney.jobs.runner import LineRunner
-from jitney.jobs.stages import Bounds, Stages, Times
+from jitney.jobs.stages import JobBounds, Stages, Times
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
 from jitney.server.service import now_s
@@ -34,12 +34,12 @@ class Jobs:
         folder: Path,
         asker: Asker,
         *,
-        bounds: Bounds | None = None,
+        bounds: JobBounds | None = None,
         now: Callable[[], int] = now_s,
     ) -> None:
         self.thread = StoreThread(folder)
         self.now = now
-        self.bounds = bounds or Bounds()
+        self.bounds = bounds or JobBounds()
         self._asker = asker
         self._opening = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None

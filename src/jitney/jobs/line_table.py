@@ -13,10 +13,10 @@ from jitney.jobs.database import Database
 from jitney.jobs.schema import DONE, FAILED, PENDING
 from jitney.jobs.stored import (
     LIVE,
+    BatchStatus,
     CheckedLine,
     LineResult,
     PendingLine,
-    Status,
     StoredBatch,
     WrittenLine,
 )
@@ -59,7 +59,7 @@ class LineTable:
                 "failed = failed + ? WHERE serial = ? AND status = ? AND read_bytes = ?",
                 (
                     *(read_bytes, read_lines, len(rows), failed),
-                    *(batch.serial, Status.VALIDATING, batch.read_bytes),
+                    *(batch.serial, BatchStatus.VALIDATING, batch.read_bytes),
                 ),
             )
             if changed.rowcount == 1:
@@ -89,7 +89,13 @@ class LineTable:
                     "(SELECT 1 FROM batches WHERE serial = ? AND status = ?)",
                     (
                         *(DONE if result.is_done else FAILED, result.reply),
-                        *(result.batch, result.number, PENDING, result.batch, Status.IN_PROGRESS),
+                        *(
+                            result.batch,
+                            result.number,
+                            PENDING,
+                            result.batch,
+                            BatchStatus.IN_PROGRESS,
+                        ),
                     ),
                 )
                 if changed.rowcount != 1:

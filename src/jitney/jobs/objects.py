@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jitney.jobs.stored import Status, StoredBatch, StoredFile
+from jitney.jobs.stored import BatchStatus, StoredBatch, StoredFile
 
 Json = dict[str, Any]  # Any: a JSON value
 Row = TypeVar("Row", StoredFile, StoredBatch)
@@ -18,8 +18,8 @@ Row = TypeVar("Row", StoredFile, StoredBatch)
 WINDOW = "24h"
 
 _UNRUN = {
-    Status.EXPIRED: ("batch_expired", "The batch's time was over before this line was run."),
-    Status.CANCELLED: ("batch_cancelled", "The batch was cancelled before this line was run."),
+    BatchStatus.EXPIRED: ("batch_expired", "The batch's time was over before this line was run."),
+    BatchStatus.CANCELLED: ("batch_cancelled", "The batch was cancelled before this line was run."),
 }
 _LINE_ENDS = {
     "\u0085".encode(): rb"\u0085",
@@ -114,7 +114,7 @@ def refused_line(number: int, custom_id: str | None, code: str, message: str) ->
     return json.dumps(made, separators=(",", ":")).encode()
 
 
-def unrun_line(number: int, custom_id: str | None, outcome: Status) -> bytes:
+def unrun_line(number: int, custom_id: str | None, outcome: BatchStatus) -> bytes:
     """The line of a request whose batch ended before its turn."""
     return refused_line(number, custom_id, *_UNRUN[outcome])
 

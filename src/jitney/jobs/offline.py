@@ -16,14 +16,14 @@ from pathlib import Path
 
 from jitney.errors import ConfigError, EngineStopped
 from jitney.jobs.jobs import Jobs
-from jitney.jobs.stages import Bounds
+from jitney.jobs.stages import JobBounds
 from jitney.jobs.store import JobStore
-from jitney.jobs.stored import NewBatch, Purpose, Status, StoredBatch, StoredFile
+from jitney.jobs.stored import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
 from jitney.models.files import publish, sha256_of
 from jitney.server.service import now_s
 
 POLL_S = 0.1
-NO_BOUNDS = Bounds(lines_max=None, bytes_max=None)
+NO_BOUNDS = JobBounds(lines_max=None, bytes_max=None)
 """The bounds of a server are for strangers."""
 
 _OWNER = ""
@@ -98,7 +98,7 @@ def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
 
     Raises ConfigError for an input that could not be used.
     """
-    if batch.status is Status.FAILED:
+    if batch.status is BatchStatus.FAILED:
         raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
     named = ((batch.output_file_id, places.output), (batch.error_file_id, places.errors))
     for file_id, target in named:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jitney.jobs.database import disk_troubles
 from jitney.jobs.objects import unrun_line
 from jitney.jobs.store import JobStore
-from jitney.jobs.stored import Purpose, Status, StoredBatch, StoredFile, WrittenLine
+from jitney.jobs.stored import BatchStatus, Purpose, StoredBatch, StoredFile, WrittenLine
 from jitney.models.files import publish
 
 
@@ -48,7 +48,7 @@ class OutputFiles:
     def __init__(self, store: JobStore, batch: StoredBatch) -> None:
         assert batch.outcome is not None, batch.id
         self._batch = batch
-        self._outcome: Status = batch.outcome
+        self._outcome: BatchStatus = batch.outcome
         self._output, self._errors = _Written(store), _Written(store)
 
     def add(self, lines: Sequence[WrittenLine]) -> None:

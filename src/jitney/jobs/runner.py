@@ -14,8 +14,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from jitney.jobs import limits
-from jitney.jobs.asking import Asker, AskingOver, LineAnswer, TryLater
 from jitney.jobs.database import DiskTrouble, disk_troubles
+from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, TryLater
 from jitney.jobs.lines import read_content
 from jitney.jobs.objects import answered_line, refused_line
 from jitney.jobs.store import JobStore

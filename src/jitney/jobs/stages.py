@@ -13,20 +13,20 @@ from functools import partial
 
 from jitney.engine.clock import Clock
 from jitney.jobs import limits
-from jitney.jobs.asking import Asker
 from jitney.jobs.database import DiskTrouble, disk_troubles
+from jitney.jobs.line_asker import Asker
 from jitney.jobs.lines import CheckedPart, LineCheck
 from jitney.jobs.output import OutputFiles
 from jitney.jobs.runner import LineRunner
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
-from jitney.jobs.stored import Status, StoredBatch, WrittenLine
+from jitney.jobs.stored import BatchStatus, StoredBatch, WrittenLine
 
 _log = logging.getLogger("jitney.jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class JobBounds:
     """The most lines of a batch, and the most bytes of the disk. None is no bound."""
 
     lines_max: int | None = limits.LINES_MAX
@@ -51,7 +51,7 @@ class Stages:
         runner: LineRunner,
         *,
         times: Times,
-        bounds: Bounds,
+        bounds: JobBounds,
     ) -> None:
         self._thread = thread
         self._asker = asker
@@ -112,16 +112,16 @@ class Stages:
 
     async def _step(self, batch: StoredBatch) -> bool:
         serial, status = batch.serial, batch.status
-        if status in (Status.FINALIZING, Status.CANCELLING):
+        if status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
             await self._runner.drop(serial)
             await self._write(batch)
             return False
         if batch.expires_at is not None and batch.expires_at <= self._now():
-            return await self._finalize(serial, Status.EXPIRED)
-        if status is Status.VALIDATING:
+            return await self._finalize(serial, BatchStatus.EXPIRED)
+        if status is BatchStatus.VALIDATING:
             return await self._check(batch)
         if batch.is_settled:
-            return await self._finalize(serial, Status.COMPLETED)
+            return await self._finalize(serial, BatchStatus.COMPLETED)
         if self._asker.serves(batch.owner, batch.model):
             self._runner.begin(batch)
         elif serial not in self._unserved:
@@ -129,7 +129,7 @@ class Stages:
             _log.warning("%s waits: its key, or the model %s, is not here", batch.id, batch.model)
         return False
 
-    async def _finalize(self, serial: int, outcome: Status) -> bool:
+    async def _finalize(self, serial: int, outcome: BatchStatus) -> bool:
         await self._move(lambda store: store.batches.finalize(serial, self._now(), outcome))
         return True
 

@@ -13,7 +13,7 @@ from typing import Any
 LIVE = ("validating", "in_progress", "finalizing", "cancelling")
 
 
-class Status(StrEnum):
+class BatchStatus(StrEnum):
     """OpenAI's states of a batch.
 
         validating -> in_progress -> finalizing -> completed
@@ -90,8 +90,8 @@ class StoredBatch:
     input_sha256: str
     metadata: Mapping[str, str] | None
     idempotency_key: str | None
-    status: Status
-    outcome: Status | None
+    status: BatchStatus
+    outcome: BatchStatus | None
     """How it will end, once that is decided."""
     errors: tuple[Mapping[str, Any], ...]  # Any: a JSON value
     """Why it failed as a whole, as OpenAI writes it."""
@@ -185,8 +185,8 @@ def file_of(row: sqlite3.Row) -> StoredFile:
 def batch_of(row: sqlite3.Row) -> StoredBatch:
     """The batch in a row."""
     values = {name: row[name] for name in _BATCH_NAMES}
-    values["status"] = Status(row["status"])
-    values["outcome"] = None if row["outcome"] is None else Status(row["outcome"])
+    values["status"] = BatchStatus(row["status"])
+    values["outcome"] = None if row["outcome"] is None else BatchStatus(row["outcome"])
     values["metadata"] = None if row["metadata"] is None else json.loads(row["metadata"])
     values["errors"] = () if row["errors"] is None else tuple(json.loads(row["errors"]))
     return StoredBatch(**values)

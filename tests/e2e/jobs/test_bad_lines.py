@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.errors import BackendFailed
-from jitney.jobs.stages import Bounds
+from jitney.jobs.stages import JobBounds
 from tests.e2e.jobs.batch_client import (
     CHAT,
     client_of,
@@ -28,7 +28,9 @@ from tests.e2e.server.harness import LEAKS, Running, World, check_error, running
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("served") / "jobs"
-    world = World(jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=Bounds(lines_max=1000))
+    world = World(
+        jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=JobBounds(lines_max=1000)
+    )
     with running(world) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Bounds of files and batches: each is refused by name, in a sentence, and others go on."""
+"""JobBounds of files and batches: each is refused by name, in a sentence, and others go on."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ from openai import OpenAI
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.jobs import limits
-from jitney.jobs.stages import Bounds
+from jitney.jobs.stages import JobBounds
 from jitney.server import limits as server_limits
 from tests.e2e.jobs.batch_client import client_of, ended, jsonl, line, submit, upload
 from tests.e2e.server.harness import (
@@ -80,7 +80,7 @@ def test_a_key_has_so_many_files_and_bytes(tmp_path: Path, monkeypatch: pytest.M
 
 def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
     """Guards the machine's disk: the bound of the setting holds over all keys."""
-    bounds = Bounds(bytes_max=1_000_000)
+    bounds = JobBounds(bytes_max=1_000_000)
     with (
         running(World(jobs_dir=tmp_path / "jobs", keys=KEYS, jobs_bounds=bounds)) as server,
         client_of(server, FIRST) as first,

@@ -121,7 +121,9 @@ def test_what_is_no_form_is_refused(server: Running) -> None:
     """Guards the type of the body."""
     for kind in ("application/json", "multipart/form-data", "multipart/form-data; boundary=é"):
         with server.client() as client:
-            reply = client.post("/v1/files", content=b"{}", headers={b"content-type": kind.encode()})
+            reply = client.post(
+                "/v1/files", content=b"{}", headers={b"content-type": kind.encode()}
+            )
         check_error(reply, 415)
 
 
@@ -154,6 +156,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running) -> N
         connection.sendall(b'filename="a"\r\n\r\n' + b"x" * (MANY_BYTES // 2))
         wait_until(lambda: len(stored(server)) > len(before), "nothing of it was written")
     wait_until(lambda: stored(server) == before, "half a file is kept")
+    assert server.get("/health").status_code == 200
 
 
 def upload_one(server: Running) -> None:

@@ -21,11 +21,11 @@ from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
-from jitney.jobs.asking import ServiceAsker
 from jitney.jobs.job_metrics import collect_jobs
 from jitney.jobs.job_routes import make_batch_router, make_file_router
 from jitney.jobs.jobs import Jobs
-from jitney.jobs.stages import Bounds
+from jitney.jobs.line_asker import ServiceAsker
+from jitney.jobs.stages import JobBounds
 from jitney.server.app import create_app
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.limits import UNSENT_BYTES_MAX
@@ -63,7 +63,7 @@ class World:
     wrap: Callable[[FakeBackend], Any] = lambda backend: backend
     jobs_dir: Path | None = None
     """Where files and batches are; None is none."""
-    jobs_bounds: Bounds = field(default_factory=Bounds)
+    jobs_bounds: JobBounds = field(default_factory=JobBounds)
     jobs_now: Callable[[], int] = now_s
 
 

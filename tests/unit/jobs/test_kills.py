@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jitney.jobs.output import OutputFiles
 from jitney.jobs.store import JobStore
-from jitney.jobs.stored import CheckedLine, Status, StoredBatch
+from jitney.jobs.stored import BatchStatus, CheckedLine, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, add_file, ids_in, new_batch, result
 
 LINES = 12
@@ -53,13 +53,13 @@ class Process:
             batch = found[0]
             self.step()
             match batch.status:
-                case Status.VALIDATING:
+                case BatchStatus.VALIDATING:
                     self._check(batch)
-                case Status.IN_PROGRESS if not batch.is_settled:
+                case BatchStatus.IN_PROGRESS if not batch.is_settled:
                     self._settle(batch)
-                case Status.IN_PROGRESS:
-                    store.batches.finalize(batch.serial, NOW, Status.COMPLETED)
-                case Status.FINALIZING:
+                case BatchStatus.IN_PROGRESS:
+                    store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
+                case BatchStatus.FINALIZING:
                     self._write(batch)
                 case _:
                     return batch
@@ -129,7 +129,7 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
             folder = left
         last = Process(folder, -1, choices.randrange)
         batch = last.run()
-        assert batch.status is Status.COMPLETED
+        assert batch.status is BatchStatus.COMPLETED
         assert (batch.total, batch.completed + batch.failed) == (LINES, LINES)
         found = []
         for file_id in (batch.output_file_id, batch.error_file_id):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.jobs.objects import answered_line, refused_line, unrun_line
-from jitney.jobs.stored import Status
+from jitney.jobs.stored import BatchStatus
 
 
 @given(custom_id=st.text(max_size=30), text=st.text(max_size=60))
@@ -31,8 +31,8 @@ def test_a_result_is_one_line_of_json_for_every_reader(custom_id: str, text: str
 def test_a_line_that_was_not_run_says_why() -> None:
     """Guards whoever reads the error file after a cancel, or the next day."""
     for outcome, code in (
-        (Status.EXPIRED, "batch_expired"),
-        (Status.CANCELLED, "batch_cancelled"),
+        (BatchStatus.EXPIRED, "batch_expired"),
+        (BatchStatus.CANCELLED, "batch_cancelled"),
     ):
         made = json.loads(unrun_line(3, None, outcome))
         assert (made["custom_id"], made["response"]) == (None, None)

@@ -8,7 +8,7 @@ import pytest
 
 from jitney.jobs.output import OutputFiles
 from jitney.jobs.store import FILES, JobStore
-from jitney.jobs.stored import Status, StoredBatch
+from jitney.jobs.stored import BatchStatus, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, begun, ids_in, result
 
 
@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
 def expired(store: JobStore) -> StoredBatch:
     batch = begun(store, 6)
     store.lines.settle([result(batch, 2), result(batch, 4, is_done=False), result(batch, 5)])
-    store.batches.finalize(batch.serial, NOW, Status.EXPIRED)
+    store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
     return store.batches.get(batch.serial)
 
 
@@ -54,7 +54,7 @@ def test_a_file_without_lines_is_not_made(store: JobStore) -> None:
     """Guards callers: an id is of a file that has something in it."""
     batch = begun(store, 2)
     store.lines.settle([result(batch, 1), result(batch, 2)])
-    store.batches.finalize(batch.serial, NOW, Status.COMPLETED)
+    store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     files = OutputFiles(store, store.batches.get(batch.serial))
     files.add(store.lines.written(batch.serial, 0))
     files.publish()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jitney.jobs import limits
-from jitney.jobs.asking import AskingOver, LineAnswer, TryLater
 from jitney.jobs.database import NAME
+from jitney.jobs.line_asker import AskingOver, LineAnswer, TryLater
 from jitney.jobs.runner import LineRunner
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread

@@ -10,9 +10,9 @@ import pytest
 from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
 from jitney.jobs.runner import LineRunner
-from jitney.jobs.stages import Bounds, Stages, Times
+from jitney.jobs.stages import JobBounds, Stages, Times
 from jitney.jobs.store_thread import StoreThread
-from jitney.jobs.stored import Status, StoredBatch
+from jitney.jobs.stored import BatchStatus, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, add_file, new_batch
 from tests.unit.jobs.test_runner import ScriptedAsker, at_once, run_until
 
@@ -20,14 +20,14 @@ from tests.unit.jobs.test_runner import ScriptedAsker, at_once, run_until
 class Parts:
     """All parts of jobs over one folder, as they are put together for a server."""
 
-    def __init__(self, folder: Path, bounds: Bounds | None = None) -> None:
+    def __init__(self, folder: Path, bounds: JobBounds | None = None) -> None:
         self.thread = StoreThread(folder)
         self.thread.open()
         self.asker = ScriptedAsker(at_once)
         self.runner = LineRunner(self.thread, self.asker)
         times = Times(SystemClock(), lambda: NOW)
         self.stages = Stages(
-            self.thread, self.asker, self.runner, times=times, bounds=bounds or Bounds()
+            self.thread, self.asker, self.runner, times=times, bounds=bounds or JobBounds()
         )
 
     async def create(self, count: int) -> StoredBatch:
@@ -63,8 +63,8 @@ def test_a_long_input_does_not_keep_a_short_one_waiting(
         return await parts.now(long), await parts.now(short)
 
     long, short = asyncio.run(run())
-    assert short.status is Status.COMPLETED
-    assert long.status is Status.VALIDATING
+    assert short.status is BatchStatus.COMPLETED
+    assert long.status is BatchStatus.VALIDATING
     assert 0 < long.read_lines < 3000
     parts.thread.close()
     # A later process goes on from there.
@@ -75,19 +75,19 @@ def test_a_long_input_does_not_keep_a_short_one_waiting(
         return await later.now(long)
 
     done = asyncio.run(go_on())
-    assert (done.status, done.total, done.completed) == (Status.COMPLETED, 3000, 3000)
+    assert (done.status, done.total, done.completed) == (BatchStatus.COMPLETED, 3000, 3000)
     later.thread.close()
 
 
 def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Path) -> None:
     """Guards the disk of the server: the batch waits, and goes on when there is room."""
-    parts = Parts(tmp_path, Bounds(bytes_max=1))
+    parts = Parts(tmp_path, JobBounds(bytes_max=1))
 
     async def run() -> StoredBatch:
         batch = await parts.create(20)
 
         async def is_full() -> bool:
-            is_running = (await parts.now(batch)).status is Status.IN_PROGRESS
+            is_running = (await parts.now(batch)).status is BatchStatus.IN_PROGRESS
             return parts.runner.is_full and is_running
 
         await parts.run_until(is_full)
@@ -96,7 +96,7 @@ def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Pat
     batch = asyncio.run(run())
     assert batch.completed <= parts.asker.in_flight_max
     parts.thread.close()
-    roomy = Parts(tmp_path, Bounds(bytes_max=2**30))
+    roomy = Parts(tmp_path, JobBounds(bytes_max=2**30))
 
     async def go_on() -> StoredBatch:
         await roomy.run_until(lambda: roomy.is_ended(batch))

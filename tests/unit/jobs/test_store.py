@@ -12,7 +12,7 @@ from jitney.jobs.database import NAME
 from jitney.jobs.file_table import FileInUse
 from jitney.jobs.output import OutputFiles
 from jitney.jobs.store import FILES, JobStore
-from jitney.jobs.stored import CheckedLine, Status, StoredBatch
+from jitney.jobs.stored import BatchStatus, CheckedLine, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, add_file, begun, ids_in, new_batch, result
 
 
@@ -55,7 +55,7 @@ def test_a_batch_that_ends_takes_no_more_results(store: JobStore, how: str) -> N
     if how == "cancel":
         assert store.batches.cancel("", batch.id, NOW) is not None
     else:
-        assert store.batches.finalize(batch.serial, NOW, Status.EXPIRED)
+        assert store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
     assert store.lines.settle([result(batch, 1)]) == 0
     done = end(store, store.batches.get(batch.serial))
     assert (done.completed, done.failed, done.total) == (1, 2, 3)
@@ -70,13 +70,13 @@ def test_moves_start_from_their_states_only(store: JobStore) -> None:
     batch = begun(store, 1)
     assert not store.batches.begin(batch.serial, NOW)
     assert not store.batches.fail(batch.serial, NOW, {"code": "x"})
-    assert store.batches.finalize(batch.serial, NOW, Status.EXPIRED)
-    assert not store.batches.finalize(batch.serial, NOW, Status.COMPLETED)
+    assert store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
+    assert not store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     cancelled = store.batches.cancel("", batch.id, NOW)
     assert cancelled is not None
     assert not cancelled[1]
     done = end(store, store.batches.get(batch.serial))
-    assert done.status is Status.EXPIRED
+    assert done.status is BatchStatus.EXPIRED
     assert not store.batches.end(done, NOW, None, None)
 
 
