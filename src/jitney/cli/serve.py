@@ -24,7 +24,7 @@ from jitney.config import (
 from jitney.config.machine import jobs_folder
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
-from jitney.jobs.database import DiskTrouble, StoreTaken
+from jitney.jobs.database import DiskTrouble
 from jitney.jobs.job_metrics import collect_jobs
 from jitney.jobs.job_routes import make_batch_router, make_file_router
 from jitney.jobs.jobs import Jobs
@@ -107,14 +107,15 @@ def serve(
 def open_jobs(service: Service) -> Jobs:
     """The work that may wait, with its store open if there is one. Raises ConfigError.
 
-    Two servers of one user have the same folder by default. The second one does without.
+    Two servers of one user have the same folder by default. The second one does without, and so
+    does one that cannot use that folder.
     """
     settings = service.settings
     bounds = JobBounds(bytes_max=settings.jobs_disk_limit)
     jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds)
     try:
         jobs.open_if_there()
-    except StoreTaken as error:
+    except (ConfigError, OSError) as error:
         if settings.jobs_dir != jobs_folder(environment()):
             raise
         _log.warning("%s Files and batches are refused here (--jobs-dir)", error)

@@ -27,6 +27,13 @@ _DISK_ERRORS = frozenset(
 """Failures of the disk, and not of what was asked. EFBIG is a limit on the size of files, as a
 shell sets it."""
 
+_UNUSABLE = {
+    sqlite3.SQLITE_NOTADB: "is not a store of jobs",
+    sqlite3.SQLITE_CORRUPT: "is damaged",
+    sqlite3.SQLITE_READONLY: "cannot be written to",
+    sqlite3.SQLITE_PERM: "cannot be written to",
+}
+
 
 class DiskTrouble(Exception):
     """The disk is full, or fails. Nothing has changed; the same may succeed later."""
@@ -128,9 +135,10 @@ def _opened(path: Path) -> sqlite3.Connection:
         _bring_up(connection, path)
     except sqlite3.DatabaseError as error:
         connection.close()
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_NOTADB:
+        reason = _UNUSABLE.get(error.sqlite_errorcode & 0xFF)
+        if reason is None:
             raise
-        raise ConfigError(f"{path} is not a store of jobs; give another folder.") from None
+        raise ConfigError(f"{path} {reason}; give another folder.") from None
     except BaseException:
         connection.close()
         raise
@@ -141,6 +149,8 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new store; refuse one that a newer version made."""
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found == VERSION:
+        # A damaged file is found here, and not by the first caller.
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return
     if found != 0:
         raise ConfigError(

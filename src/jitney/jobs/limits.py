@@ -86,5 +86,6 @@ LATER_S_MAX = 5.0
 TROUBLE_S = 2.0
 """How long the work pauses when the disk is full, or fails, before it tries again."""
 
+TURN_S_MIN = 0.1
 TURN_S_MAX = 1.0
-"""How often the runner looks whether a batch has expired."""
+"""How often all batches are looked at: while something changes, and while nothing does."""

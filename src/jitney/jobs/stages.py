@@ -60,6 +60,8 @@ class Stages:
         self._now = times.now
         self._bounds = bounds
         self._unserved: set[int] = set()
+        self._measure_at = 0.0
+        """When sizes and counts are measured next: they take longer than a look."""
         self.counts: dict[str, int] = {}
         """How many batches are in each state."""
         self.pending_count = 0
@@ -83,10 +85,12 @@ class Stages:
                     _log.warning("The batches wait for the disk: %s", trouble)
                 was_told, is_busy = True, False
                 await asyncio.sleep(limits.TROUBLE_S)
+            took_s = self._clock.now() - started_at
             if is_busy:
                 # As long as it took: live calls need the interpreter, too.
-                await asyncio.sleep(min(self._clock.now() - started_at, limits.TURN_S_MAX))
+                await asyncio.sleep(min(took_s, limits.TURN_S_MAX))
             else:
+                await asyncio.sleep(limits.TURN_S_MIN)
                 await self._wait()
 
     async def _wait(self) -> None:
@@ -106,8 +110,10 @@ class Stages:
         swept = await self._thread.call(lambda store: store.lines.sweep())
         if 0 < swept < limits.SWEEP_LINES:
             await self._thread.call(lambda store: store.shrink())
-        await self._note_size()
-        self.counts = await self._thread.call(lambda store: store.batches.counts())
+        if self._clock.now() >= self._measure_at:
+            self._measure_at = self._clock.now() + limits.TURN_S_MAX
+            await self._note_size()
+            self.counts = await self._thread.call(lambda store: store.batches.counts())
         return is_busy or swept > 0
 
     async def _step(self, batch: StoredBatch) -> bool:

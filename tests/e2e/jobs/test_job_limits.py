@@ -162,31 +162,6 @@ def test_a_file_that_comes_too_slowly_is_ended(
         assert list((tmp_path / "jobs" / "files").iterdir()) == []
 
 
-def test_a_file_may_take_longer_than_another_body(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards slow lines: as long as enough of a file comes, it is not cut."""
-    monkeypatch.setattr(server_limits, "BODY_S_MAX", 0.5)
-    monkeypatch.setattr(server_limits, "LINGER_S_MAX", 0.1)
-    monkeypatch.setattr(limits, "UPLOAD_BYTES_PER_S_MIN", 1000)
-    with running(World(jobs_dir=tmp_path / "jobs")) as server, server.connect() as connection:
-        purpose = b'\r\n--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--'
-        content = PART + b"x" * 2000
-        head = HEAD.format("x", len(content) + len(purpose)).replace(
-            "\r\n\r\n", "\r\nConnection: close\r\n\r\n"
-        )
-        connection.sendall(head.encode() + content)
-        folder = tmp_path / "jobs" / "files"
-        wait_until(lambda: folder.is_dir(), "the store was not opened")
-        connection.settimeout(1.0)
-        # Longer than any other body may take, and shorter than this one.
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-        connection.settimeout(30.0)
-        connection.sendall(purpose)
-        assert read_all(connection).startswith(b"HTTP/1.1 200 ")
-
-
 def test_calls_count_once_against_the_rate_of_their_key(tmp_path: Path) -> None:
     """Guards the server against callers who do nothing but upload."""
     key = Key(name="first", secret=FIRST, requests_per_minute=3)

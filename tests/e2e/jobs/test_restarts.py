@@ -106,6 +106,24 @@ def test_a_store_has_one_server(tmp_path: Path) -> None:
         assert client.files.list().data
 
 
+def test_the_second_server_of_a_machine_serves_without_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever runs two models: the usual folder has one owner, and the other one serves."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "jitney" / "jobs"
+    with server_process(folder) as server, server.client() as client:
+        upload(client, b"x")
+        with server_process(folder) as second, second.client() as other:
+            assert other.models.list().data
+            with pytest.raises(openai.InternalServerError) as refused:
+                upload(other, b"x")
+            assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+            assert "/" not in refused.value.message.split("Error code")[-1].replace("503 - ", "")
+        assert any("Another process uses the jobs" in each for each in second.log)
+        assert client.files.list().data
+
+
 def test_a_batch_waits_for_its_model_and_its_key(tmp_path: Path) -> None:
     """Guards whom work is done for, and by what: neither changes with a restart."""
     flags = ("--api-key", SECRET, "--served-model-name")

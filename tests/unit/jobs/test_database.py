@@ -54,6 +54,17 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         Database(tmp_path)
 
 
+def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Guards the start after a bad disk: no traceback, and nothing is overwritten."""
+    Database(tmp_path).close()
+    content = bytearray((tmp_path / NAME).read_bytes())
+    content[100:] = b"x" * (len(content) - 100)
+    (tmp_path / NAME).write_bytes(content)
+    with pytest.raises(ConfigError, match="damaged"):
+        Database(tmp_path).close()
+    assert (tmp_path / NAME).read_bytes() == content
+
+
 def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     """Guards the promise after a loss of power: the two settings that it rests on."""
     database = Database(tmp_path)
