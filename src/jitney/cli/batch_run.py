@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from jitney.cli.failures import FAILED, say, say_at_sigterm
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model, show_log
+from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
 from jitney.config import Resolved, ServeSettings
 from jitney.errors import ConfigError
@@ -94,7 +95,8 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
         store.close()
         if not batch.status.is_live:
             offline.remove_store(places)
-    told = f"{batch.total:,} lines: {batch.completed:,} answered in {places.output}"
+    counted = f"{batch.total:,} {plural('line', batch.total)}"
+    told = f"{counted}: {batch.completed:,} answered in {places.output}"
     if batch.failed:
         told += f", {batch.failed:,} failed in {places.errors}"
     sys.stdout.write(f"{told}\n")
