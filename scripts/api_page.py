@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from jitney.config import ServeSettings
 from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
+from jitney.jobs.job_bodies import BatchBody
 from jitney.server import limits
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
@@ -34,6 +35,17 @@ keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itse
 quarter as many may be paused as may wait |
 | `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
 by a number as in the field `priority`; refused where the policy is not `priority` |
+| `POST /v1/files` | stores a file of lines for a batch: a form with `file`, and `purpose` as \
+`batch` |
+| `GET /v1/files`, `GET /v1/files/ID` | the files of the caller's key (`purpose`, `order`, \
+`limit`, `after`); one of them |
+| `GET /v1/files/ID/content`, `DELETE /v1/files/ID` | its content; deletes it, unless a batch that \
+has not ended reads it |
+| `POST /v1/batches` | runs the lines of a file behind live calls ([batches](../batches.md)); with \
+`Idempotency-Key`, the same file and key are one batch |
+| `GET /v1/batches`, `GET /v1/batches/ID` | the batches of the caller's key, newest first \
+(`limit`, `after`); one of them |
+| `POST /v1/batches/ID/cancel` | runs no more of its lines; what is done stays |
 | `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
@@ -141,6 +153,7 @@ def api_reference() -> str:
             _table("Fields of /v1/completions", _rows(CompletionBody, SamplingFields)),
             _table("Names of llama-server and vLLM, on both", _refusals(OF_OTHERS)),
             _table("Fields of /tokenize", _rows(TokenizeBody)),
+            _table("Fields of /v1/batches", _rows(BatchBody)),
             _errors(),
         )
     )

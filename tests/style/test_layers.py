@@ -21,7 +21,7 @@ HEAVY = {
     "openvino": ("backends/openvino", "bench/peers"),
     "openvino_genai": ("backends/openvino", "bench/peers"),
     "tokenizers": ("tokenizers",),
-    "fastapi": ("server",),
+    "fastapi": ("server", "jobs"),
     "h11": ("server/http",),
     "uvicorn": ("server/http",),
     "uvloop": ("server",),

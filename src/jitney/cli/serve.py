@@ -21,8 +21,15 @@ from jitney.config import (
     environment,
     load_keys,
 )
+from jitney.config.machine import jobs_folder
 from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
+from jitney.jobs.database import DiskTrouble
+from jitney.jobs.job_metrics import collect_jobs
+from jitney.jobs.job_routes import make_batch_router, make_file_router
+from jitney.jobs.jobs import Jobs
+from jitney.jobs.line_asker import ServiceAsker
+from jitney.jobs.stages import JobBounds
 from jitney.loading.compose import Assembly, assemble
 from jitney.server import limits
 from jitney.server.app import create_app
@@ -76,12 +83,45 @@ def serve(
     monitor.metrics.attach_log(lambda: log.lines.dropped_count)
     # A `LineWriter` does not block if nobody reads.
     output = LineWriter(STDOUT, "{} lines were dropped".format)
+    jobs = open_jobs(service) if serving.enable_jobs else None
     try:
-        app = create_app(service, monitor)
-        Lifecycle(service, app).run(listener, partial(announce, service, listener, output.put))
+        routers = []
+        if jobs is not None:
+            routers = [make_file_router(service, jobs), make_batch_router(service, jobs)]
+            monitor.metrics.attach_other(partial(collect_jobs, jobs))
+        app = create_app(service, monitor, routers)
+
+        def started() -> None:
+            if jobs is not None:
+                jobs.start()
+            announce(service, listener, output.put)
+
+        Lifecycle(service, app).run(listener, started)
     finally:
+        if jobs is not None:
+            jobs.close()
         monitor.close()
         output.wait_written(limits.LOG_END_S_MAX)
+
+
+def open_jobs(service: Service) -> Jobs:
+    """The work that may wait, with its store open if there is one. Raises ConfigError.
+
+    Two servers of one user have the same folder by default. The second one does without, and so
+    does one that cannot use that folder.
+    """
+    settings = service.settings
+    bounds = JobBounds(bytes_max=settings.jobs_disk_limit)
+    jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds)
+    try:
+        jobs.open_if_there()
+    except (ConfigError, OSError) as error:
+        if settings.jobs_dir != jobs_folder(environment()):
+            raise
+        _log.warning("%s Files and batches are refused here (--jobs-dir)", error)
+    except DiskTrouble as trouble:
+        _log.warning("Files and batches wait for the disk: %s", trouble)
+    return jobs
 
 
 def read_keys(serving: ServeSettings) -> tuple[Key, ...]:

@@ -18,6 +18,7 @@ RUN_TOKENS_MAX = 256
 CHAT_TOKENS_MAX = 1024
 DEMO_TOKENS_MAX = 160
 TRACE_FILE = "jitney-trace.json"
+BATCH_FILE = "out.jsonl"
 
 SAMPLING = "Sampling"
 OUTPUT = "Output"
@@ -111,6 +112,26 @@ class ServeOptions:
     """
 
     model_argument: str | None = argument("[MODEL]", "The model to serve; the same as --model.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRunOptions:
+    """Answer a file of requests, in the form of OpenAI's batches, without a server.
+
+    Each line of the input is an object with custom_id, method (POST), url (/v1/chat/completions or
+    /v1/completions) and body. Results are in the output once, in the order of the input; lines that
+    failed are in a file beside it, with .errors in its name. A run that was interrupted or killed
+    goes on where it was when the same command is given again. The exit code is 0 if every line was
+    answered, 1 if some failed.
+    """
+
+    source: str | None = argument("INPUT", "The file of requests, one JSON object per line.")
+    output: Path = option(
+        COMMAND,
+        f"The file to write; it must not be there yet. Default: {BATCH_FILE}.",
+        Path(BATCH_FILE),
+        spelled=("--output", "-o"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +273,16 @@ VERBS = (
             "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
         ),
         serves=True,
+        shorts=SHORTS,
+    ),
+    Verb(
+        path=("batch", "run"),
+        module="batch_run",
+        options=BatchRunOptions,
+        examples=(
+            "jitney batch run in.jsonl -o out.jsonl",
+            "jitney batch run in.jsonl -o out.jsonl --model model.gguf --max-num-seqs 32",
+        ),
         shorts=SHORTS,
     ),
     Verb(

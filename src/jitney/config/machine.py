@@ -1,4 +1,4 @@
-"""The environment of the process, and the cache folder.
+"""The environment of the process, the cache folder, and the folder of jobs.
 
 The only place that uses `os.environ`. Called at start-up, from one thread.
 """
@@ -31,3 +31,14 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     if shared.is_absolute():
         return shared / "jitney"
     return Path("~/.cache/jitney").expanduser()
+
+
+def jobs_folder(environ: Mapping[str, str]) -> Path:
+    """jitney/jobs in XDG_STATE_HOME, else in ~/.local/state. It may not exist yet.
+
+    Not in the cache: what is there may be removed at any time, and work is not made again.
+    """
+    state = Path(environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():
+        return state / "jitney" / "jobs"
+    return Path("~/.local/state/jitney/jobs").expanduser()

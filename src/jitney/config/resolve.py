@@ -16,7 +16,7 @@ from jitney.config.combinations import find_conflict
 from jitney.config.definitions import flag_name, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
 from jitney.config.forms import read_named, value_text
-from jitney.config.machine import cache_folder
+from jitney.config.machine import cache_folder, jobs_folder
 from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
 from jitney.errors import ConfigError
 
@@ -84,6 +84,7 @@ def resolve(
         values |= {name: value for name, (_, value) in found.items()}
         sources |= {name: given.source for name, (given, _) in found.items()}
     served = {name: values.pop(name) for name in server if name in values}
+    served.setdefault("jobs_dir", jobs_folder(environ))
     _fill_defaults(values, environ)
     _refuse_conflicts(values, sources)
     return Resolved(Settings(**values), ServeSettings(**served), MappingProxyType(sources))

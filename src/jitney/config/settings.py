@@ -25,7 +25,7 @@ from jitney.config.forms import (
     whole_number,
     word_list,
 )
-from jitney.config.machine import cache_folder, environment
+from jitney.config.machine import cache_folder, environment, jobs_folder
 from jitney.config.policies import POLICY
 from jitney.core import limits
 from jitney.core.policy import SchedulingPolicy
@@ -43,6 +43,7 @@ KV_TOKENS_DEFAULT = 16_384
 """`kv_tokens` when neither it nor `memory_limit` is given, unless `max_model_len` is larger."""
 
 BYTES_MAX = 2**50
+JOBS_BYTES_DEFAULT = 16 * 2**30
 NAME_MAX = 256
 DAY_S = 86_400.0
 
@@ -359,6 +360,24 @@ class ServeSettings:
     )
     otlp_endpoint: str | None = _server(
         text_line(1, 2048), "Where to send OpenTelemetry spans; needs the extra `otel`."
+    )
+    enable_jobs: bool = _server(
+        SWITCH,
+        "Take work that may wait: files and batches, as OpenAI has them.",
+        default=True,
+    )
+    jobs_dir: Path = _server(
+        PATH,
+        "The folder for files and batches. One server uses it at a time. It is made for the first "
+        "file.",
+        default_text="jitney/jobs in $XDG_STATE_HOME, or in ~/.local/state",
+        default_factory=lambda: jobs_folder(environment()),
+    )
+    jobs_disk_limit: int = _server(
+        byte_size(2**20, BYTES_MAX),
+        "The most bytes of the disk for files and batches; beyond it, files are refused and "
+        "batches pause.",
+        default=JOBS_BYTES_DEFAULT,
     )
 
 

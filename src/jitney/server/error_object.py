@@ -24,8 +24,11 @@ SERVER = "server_error"
 
 _KINDS: Mapping[tuple[int, str], tuple[str, ...]] = {
     (400, INVALID): (
+        "batch_ended",
         "context_length_exceeded",
+        "file_in_use",
         "http_error",
+        "idempotency_key_reused",
         "invalid_http",
         "invalid_json",
         "invalid_type",
@@ -38,7 +41,13 @@ _KINDS: Mapping[tuple[int, str], tuple[str, ...]] = {
     ),
     (401, AUTHENTICATION): ("invalid_api_key", "missing_api_key"),
     (403, INVALID): ("origin_not_allowed",),
-    (404, INVALID): ("model_not_found", "not_found", "request_not_found"),
+    (404, INVALID): (
+        "batch_not_found",
+        "file_not_found",
+        "model_not_found",
+        "not_found",
+        "request_not_found",
+    ),
     (405, INVALID): ("method_not_allowed",),
     (408, INVALID): ("request_timeout",),
     (408, TIMEOUT): ("deadline_exceeded",),
@@ -46,13 +55,22 @@ _KINDS: Mapping[tuple[int, str], tuple[str, ...]] = {
     (414, INVALID): ("uri_too_long",),
     (415, INVALID): ("unsupported_media_type",),
     (421, INVALID): ("unknown_host",),
-    (429, RATE): ("rate_limit_exceeded", "too_many_paused", "trace_under_way"),
+    (429, RATE): (
+        "rate_limit_exceeded",
+        "storage_limit",
+        "too_many_batches",
+        "too_many_files",
+        "too_many_paused",
+        "too_many_uploads",
+        "trace_under_way",
+    ),
     (431, INVALID): ("headers_too_large",),
     (499, SERVER): ("cancelled",),
     (500, SERVER): ("backend_failed", "engine_error", "internal_error", "setup_error"),
     (503, UNAVAILABLE): (
         "backend_crashed",
         "engine_stopped",
+        "jobs_unavailable",
         "no_answer",
         "no_room",
         "no_slot",
@@ -62,6 +80,7 @@ _KINDS: Mapping[tuple[int, str], tuple[str, ...]] = {
         "too_many_connections",
         "unavailable",
     ),
+    (507, UNAVAILABLE): ("disk_full",),
 }
 CODES = {code: kind for kind, codes in _KINDS.items() for code in codes}
 """The status and OpenAI's type of each code."""

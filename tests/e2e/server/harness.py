@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,11 +21,16 @@ from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
+from jitney.jobs.job_metrics import collect_jobs
+from jitney.jobs.job_routes import make_batch_router, make_file_router
+from jitney.jobs.jobs import Jobs
+from jitney.jobs.line_asker import ServiceAsker
+from jitney.jobs.stages import JobBounds
 from jitney.server.app import create_app
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.observe.monitor import Monitor
-from jitney.server.service import Service
+from jitney.server.service import Service, now_s
 from jitney.text.chat_template import ChatTemplate
 
 MODEL = "fake"
@@ -54,6 +61,10 @@ class World:
     """Bytes of all bodies together; None is what the server would take."""
     unsent_bytes_max: int = UNSENT_BYTES_MAX
     wrap: Callable[[FakeBackend], Any] = lambda backend: backend
+    jobs_dir: Path | None = None
+    """Where files and batches are; None is none."""
+    jobs_bounds: JobBounds = field(default_factory=JobBounds)
+    jobs_now: Callable[[], int] = now_s
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,7 @@ class Running:
     lifecycle: Lifecycle
     host: str
     port: int
+    jobs: Jobs | None = None
 
     @property
     def load(self) -> int:
@@ -222,6 +234,15 @@ def check_error(response: httpx.Response, status: int, param: str | None = None)
     return error
 
 
+def _jobs_of(world: World, service: Service) -> Jobs | None:
+    if world.jobs_dir is None:
+        return None
+    asker = ServiceAsker(service)
+    jobs = Jobs(world.jobs_dir, asker, bounds=world.jobs_bounds, now=world.jobs_now)
+    jobs.open_if_there()
+    return jobs
+
+
 @contextlib.contextmanager
 def running(world: World) -> Iterator[Running]:
     """A server in a thread of this process; drained and ended afterwards."""
@@ -249,7 +270,11 @@ def running(world: World) -> Iterator[Running]:
         service.admission.bodies_bytes_max = world.bodies_bytes_max
     monitor = Monitor(engine, service.model_name)
     engine.start()
-    app = create_app(service, monitor)
+    jobs = _jobs_of(world, service)
+    routers = [make_file_router(service, jobs), make_batch_router(service, jobs)] if jobs else []
+    app = create_app(service, monitor, routers)
+    if jobs is not None:
+        monitor.metrics.attach_other(partial(collect_jobs, jobs))
     lifecycle = Lifecycle(service, app, world.unsent_bytes_max)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -258,17 +283,24 @@ def running(world: World) -> Iterator[Running]:
 
     def serve() -> None:
         with contextlib.suppress(EngineStopped):  # a test that breaks the engine says so itself
-            lifecycle.run(listener, started.set)
+            lifecycle.run(listener, on_started)
+
+    def on_started() -> None:
+        if jobs is not None:
+            jobs.start()
+        started.set()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert started.wait(WAIT_S), "the server did not start"
     try:
-        yield Running(service, app, lifecycle, host, port)
+        yield Running(service, app, lifecycle, host, port, jobs)
     finally:
         lifecycle.stop()
         lifecycle.stop()
         thread.join(WAIT_S)
         listener.close()
         template.close()
+        if jobs is not None:
+            jobs.close()
         assert not thread.is_alive(), "the server did not end"

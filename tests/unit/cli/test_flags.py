@@ -27,7 +27,7 @@ def test_every_setting_is_a_flag_with_its_help(known: Setting) -> None:
 
 
 def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
-    """Guards `config show` as a rehearsal of the others: all five take the same settings."""
+    """Guards `config show` as a rehearsal of the others: all take the same settings."""
     names = {flag.name for flag in setting_flags()}
     for verb in VERBS:
         if verb.settings is None:
@@ -35,6 +35,7 @@ def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
     assert {verb.path for verb in VERBS if verb.settings is None} == {
         ("run",),
         ("serve",),
+        ("batch", "run"),
         ("chat",),
         ("demo",),
         ("plan",),

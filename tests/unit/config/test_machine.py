@@ -1,10 +1,11 @@
-"""Tests of `jitney.config.machine`: the cache folder."""
+"""Tests of `jitney.config.machine`: the cache folder, and the folder of jobs."""
 
 from pathlib import Path
 
 import pytest
 
 from jitney.config import cache_folder, resolve
+from jitney.config.machine import jobs_folder
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,19 @@ def test_a_flag_for_the_cache_folder_wins() -> None:
     """Guards `--cache-dir` against the environment."""
     flags = {"cache_dir": "/flag"}
     assert resolve(flags, None, {"JITNEY_CACHE": "/a"}).settings.cache_dir == Path("/flag")
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"XDG_STATE_HOME": "/b", "JITNEY_CACHE": "/a"}, Path("/b/jitney/jobs")),
+        ({"XDG_STATE_HOME": "b"}, Path.home() / ".local/state/jitney/jobs"),
+        ({}, Path.home() / ".local/state/jitney/jobs"),
+    ],
+)
+def test_the_folder_of_jobs_is_not_in_the_cache(environ: dict[str, str], folder: Path) -> None:
+    """Guards work that is not made again: whoever empties a cache must not lose it."""
+    assert jobs_folder(environ) == folder
+    assert resolve({}, None, environ).serving.jobs_dir == folder
+    given = {**environ, "JITNEY_JOBS_DIR": "/given"}
+    assert resolve({}, None, given).serving.jobs_dir == Path("/given")

@@ -11,16 +11,18 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.core.params import PARAMETERS
+from jitney.jobs.job_bodies import BatchBody
 from jitney.server.error_object import CODES, Refusal
 from jitney.server.openai.bodies import PASSED_ON, CompletionBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
 from scripts.api_page import api_reference
 
-BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody)
+BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody, BatchBody)
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 SOURCE = ROOT / "src" / "jitney" / "server"
+JOBS = ROOT / "src" / "jitney" / "jobs"
 
 
 def published(*kinds: Any) -> set[str]:
@@ -68,16 +70,16 @@ def test_a_sampling_parameter_is_a_field_of_both() -> None:
 
 def test_supported_fields_are_used_and_accepted_ones_are_not() -> None:
     """Guards the word on the page: a field that nothing reads cannot be called supported."""
-    used = set(PASSED_ON)
-    for file in SOURCE.rglob("*.py"):
-        used |= {
-            node.attr
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "body"
-        }
     for body in BODIES:
+        used = set(PASSED_ON)
+        for file in (JOBS if body is BatchBody else SOURCE).rglob("*.py"):
+            used |= {
+                node.attr
+                for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "body"
+            }
         for name in body.model_fields:
             assert (name in used) == (name not in body.without_effect), name
 
@@ -137,6 +139,7 @@ def test_every_code_of_a_refusal_is_on_the_page() -> None:
     """Guards the list of codes, which programs match on: none is missing, and none is unused."""
     page = api_reference()
     assert [code for code in CODES if f"`{code}`" not in page] == []
-    text = "".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py"))
+    files = [*SOURCE.rglob("*.py"), *JOBS.rglob("*.py")]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     assert set(re.findall(r'(?:Refusal|ErrorReply)\(\s*"([a-z_]+)"', text)) <= set(CODES)
     assert [code for code in CODES if text.count(f'"{code}"') < 2] == []

@@ -178,6 +178,12 @@ class KeyRing:
         """Whether no key is needed."""
         return not self._callers
 
+    def named(self, name: str) -> Caller | None:
+        """The caller of the key with this name; without keys, anyone, whose name is empty."""
+        if self.is_open:
+            return self._anyone if name == self._anyone.name else None
+        return next((each for _, each in self._callers if each.name == name), None)
+
     def caller(self, authorization: bytes) -> Caller:
         """The caller with this header. Raises Refusal with status 401."""
         if self.is_open:

@@ -32,6 +32,8 @@ _INSTEAD = {
     "/api/tags": _MODELS,
     "/api/version": "use /version",
     "/ping": "use /health",
+    "/files": "use /v1/files",
+    "/batches": "use /v1/batches",
     **dict.fromkeys(("/embedding", "/embeddings", "/v1/embeddings"), _NO_EMBEDDINGS),
     **dict.fromkeys(("/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
 }

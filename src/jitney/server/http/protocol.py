@@ -4,7 +4,8 @@ A connection is always in one of these states, and each has an end:
 
     state    waits for                                 ends after                 with
     HEAD     the headers of a request                  HEADER_S_MAX               408
-    BODY     the rest of its body                      BODY_S_MAX                 408 by its reader
+    BODY     the rest of its body                      BODY_S_MAX, or what its    408 by its reader
+                                                       reader allows
     RESPONSE the response to what was read whole       the client takes nothing   being cut
                                                        for read_timeout
     REST     a short body that was answered early      LINGER_S_MAX               being closed
@@ -177,7 +178,10 @@ class GuardedProtocol(H11Protocol):
 
     async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the app use the connection directly."""
-        scope["extensions"] = {"jitney.must_end": self.must_end}
+        scope["extensions"] = {
+            "jitney.must_end": self.must_end,
+            "jitney.allow_body": self.allow_body,
+        }
         if scope["http_version"] == "1.1":
             # In HTTP/1.0 a body without a length has no chunks.
             scope["extensions"]["jitney.write_piece"] = self.write_piece
@@ -186,6 +190,12 @@ class GuardedProtocol(H11Protocol):
     def must_end(self) -> bool:
         """Whether a response that begins now is the last one of its connection."""
         return self.cycle.more_body and not self.conn.is_short
+
+    def allow_body(self, seconds: float) -> None:
+        """Let the body that is being read take so long, from now on. Its reader bounds it then."""
+        if self.state is ConnectionState.BODY and not self.transport.is_closing():
+            self._stop_timer()
+            self._timer = self.loop.call_later(seconds, self._time_out)
 
     def linger(self) -> None:
         """Send nothing more, and throw away what comes, until the client has read the response."""

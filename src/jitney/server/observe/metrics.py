@@ -69,6 +69,7 @@ class Metrics:
         self._model_name = model_name
         self._service: Service | None = None
         self._dropped_count: Callable[[], int] = lambda: 0
+        self._others: list[Callable[[], Iterator[Metric]]] = []
         self._lock = threading.Lock()
         self._answers: Counter[tuple[str, int]] = Counter()
         self._refusals: Counter[str] = Counter()
@@ -83,6 +84,10 @@ class Metrics:
     def attach_log(self, dropped_count: Callable[[], int]) -> None:
         """Also show how many lines of the log were dropped."""
         self._dropped_count = dropped_count
+
+    def attach_other(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        """Also show the metrics of another part. Any thread calls `collect`."""
+        self._others.append(collect)
 
     def answered(self, route: str, status: int, refused: str | None = None) -> None:
         """Count an HTTP answer; `refused` is the error code of a refusal.
@@ -107,6 +112,8 @@ class Metrics:
         yield from families("histogram", "jitney", _histograms(histograms))
         yield from vllm_series(totals, histograms, self._model_name)
         yield from llamacpp_series(totals, histograms)
+        for collect in self._others:
+            yield from collect()
 
     def _state(self) -> MetricTable:
         engine = self._engine

@@ -33,7 +33,11 @@ _OBJECT_TYPES = frozenset({"dict_type", "model_type", "model_attributes_type"})
 
 def check_body(content: bytes, kind: type[Body], values_max: int = limits.VALUES_MAX) -> Body:
     """The body in these bytes. Raises Refusal with status 400."""
-    given = parse_object(content, values_max)
+    return check_fields(parse_object(content, values_max), kind)
+
+
+def check_fields(given: dict[str, Any], kind: type[Body]) -> Body:  # Any: a JSON value
+    """The body in this object, which is used up. Raises Refusal with status 400."""
     for name in [each for each in given if each in kind.refused]:
         refused = kind.refused[name]
         if not refused.passes(given.pop(name)):

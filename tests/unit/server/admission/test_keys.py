@@ -194,3 +194,17 @@ def test_a_share_may_be_set_for_each_key() -> None:
     assert share_of(whole, ENGINE, is_alone=False) is None
     half = Key(name="a", secret="secret-a", running_share=1.0)
     assert share_of(half, ENGINE, is_alone=False) == Share(512, 500_000, 16)
+
+
+def test_a_caller_is_found_by_its_name() -> None:
+    """Guards work that waits: it is done for the key that it belongs to, or not at all."""
+    keys = (Key(name="one", secret="first-secret"), Key(name="two", secret="other-secret"))
+    ring = KeyRing(keys, HandClock(), ENGINE)
+    found = ring.named("two")
+    assert found is not None
+    assert found is ring.caller(b"Bearer other-secret")
+    assert ring.named("three") is None
+    assert ring.named("") is None
+    anyone = KeyRing((), HandClock(), ENGINE)
+    assert anyone.named("") is anyone.caller(b"")
+    assert anyone.named("one") is None

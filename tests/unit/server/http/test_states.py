@@ -173,6 +173,30 @@ def test_every_state_ends_by_itself(
     asyncio.run(live())
 
 
+def test_a_body_may_take_as_long_as_its_reader_allows() -> None:
+    """Guards files: they take longer than other bodies, and still have an end."""
+
+    async def live() -> None:
+        connection = Connection()
+        connection.protocol.allow_body(9000)
+        timer = connection.loop.timer
+        assert timer is not None
+        # There is no body yet.
+        assert timer.seconds == limits.HEADER_S_MAX
+        await connection.send(POST % (b"/whole", 100) + b"x")
+        connection.protocol.allow_body(9000)
+        for _ in range(3):
+            await connection.send(b"x")
+            timer = connection.loop.timer
+            assert timer is not None
+            assert timer.seconds == 9000
+        timer.end()
+        await asyncio.sleep(0)
+        assert connection.transport.is_closed
+
+    asyncio.run(live())
+
+
 def test_whoever_waits_for_us_is_not_late() -> None:
     """Guards those who come in a crowd: headers that are there and not read yet are no delay."""
 

@@ -1,0 +1,129 @@
+"""`jitney batch run`: answers a file of requests, line by line, into another file. Main thread.
+
+Results go to the output, failed lines to a file beside it. Progress is on standard error, and the
+counts at the end on standard output. The exit code is 0 if every line was answered, 1 if some
+failed.
+
+Tests: tests/e2e/jobs/test_batch_run.py.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jitney.cli.failures import FAILED, say, say_at_sigterm
+from jitney.cli.opening import loading
+from jitney.cli.pull import fetch_model, show_log
+from jitney.cli.result_lines import plural
+from jitney.cli.verbs import BatchRunOptions
+from jitney.config import Resolved, ServeSettings
+from jitney.errors import ConfigError
+from jitney.jobs import offline
+from jitney.jobs.jobs import Jobs
+from jitney.jobs.line_asker import ServiceAsker
+from jitney.jobs.store import JobStore
+from jitney.jobs.stored import BatchStatus, StoredBatch
+from jitney.loading.compose import Assembly, assemble, name_of
+from jitney.server.service import Service
+
+AHEAD = 2
+"""Lines that are asked for each one that can run, so that the engine never waits for the next."""
+
+
+def call(options: BatchRunOptions, resolved: Resolved) -> int:
+    """Run the command; the exit code."""
+    if options.source is None:
+        raise ConfigError("There is no input: name a file, as in jitney batch run in.jsonl.")
+    places = offline.RunPlaces(Path(options.source), options.output)
+    places.check()
+    settings = resolved.settings
+    model = name_of(settings)
+    batch = offline.adopt(places, model)
+    if batch.total:
+        said = f"{batch.completed + batch.failed:,} of {batch.total:,} lines"
+        say(f"Going on with an earlier run, which has {said} done.")
+    if batch.status.is_live:
+        show_log(every_tick=settings.log_batch_composition)
+        fetch_model(settings)
+        with say_at_sigterm():
+            with loading(settings):
+                assembly = assemble(settings)
+            try:
+                batch = _run(assembly, places, batch)
+            finally:
+                assembly.close(0.0)
+    return _end(places, batch)
+
+
+def _run(assembly: Assembly, places: offline.RunPlaces, batch: StoredBatch) -> StoredBatch:
+    serving = ServeSettings(served_model_name=(assembly.model_name,))
+    service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
+    in_flight_max = AHEAD * assembly.engine.settings.max_num_seqs
+    jobs = Jobs(places.folder, ServiceAsker(service, in_flight_max), bounds=offline.NO_BOUNDS)
+    jobs.thread.open()
+    last = batch
+    try:
+        with _progress() as show:
+
+            def tell(seen: StoredBatch) -> None:
+                nonlocal last
+                last = seen
+                show(seen)
+
+            return asyncio.run(offline.run(jobs, batch.serial, tell))
+    except KeyboardInterrupt:
+        said = f"{last.completed + last.failed:,} of {last.total:,} lines are done"
+        say(f"Stopped: {said}. The same command goes on from there.")
+        raise
+    finally:
+        jobs.close()
+        service.worker_threads.close()
+        service.bodies.close()
+
+
+def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
+    """Put the results where they belong, and say how many there are."""
+    store = JobStore(places.folder)
+    try:
+        offline.deliver(store, batch, places)
+    finally:
+        store.close()
+        if not batch.status.is_live:
+            offline.remove_store(places)
+    counted = f"{batch.total:,} {plural('line', batch.total)}"
+    told = f"{counted}: {batch.completed:,} answered in {places.output}"
+    if batch.failed:
+        told += f", {batch.failed:,} failed in {places.errors}"
+    sys.stdout.write(f"{told}\n")
+    return FAILED if batch.failed else 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[StoredBatch], None]]:
+    """A progress bar on a terminal; elsewhere nothing."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    if not console.is_terminal:
+        yield lambda batch: None
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def show(batch: StoredBatch) -> None:
+            done = batch.completed + batch.failed
+            if batch.status is BatchStatus.VALIDATING:
+                progress.update(task, completed=batch.total)
+            else:
+                progress.update(task, description="lines", completed=done, total=batch.total)
+
+        yield show

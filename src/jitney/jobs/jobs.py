@@ -1,0 +1,119 @@
+"""`Jobs`: the store, what runs its lines and what moves its batches. Event loop.
+
+The store is opened at the start if its folder is there, and else by the first file: a server that
+nobody gives work that may wait leaves nothing on the disk.
+
+Tests: tests/e2e/jobs/test_batches.py and test_restarts.py.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from jitney.engine.clock import SystemClock
+from jitney.jobs import limits
+from jitney.jobs.line_asker import Asker
+from jitney.jobs.runner import LineRunner
+from jitney.jobs.stages import JobBounds, Stages, Times
+from jitney.jobs.store import JobStore
+from jitney.jobs.store_thread import StoreThread
+from jitney.server.service import now_s
+
+Made = TypeVar("Made")
+
+_log = logging.getLogger("jitney.jobs")
+
+
+class Jobs:
+    """All work that may wait, of one folder. `close` comes last, on any thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        asker: Asker,
+        *,
+        bounds: JobBounds | None = None,
+        now: Callable[[], int] = now_s,
+    ) -> None:
+        self.thread = StoreThread(folder)
+        self.now = now
+        self.bounds = bounds or JobBounds()
+        self._asker = asker
+        self._opening = asyncio.Lock()
+        self._running: asyncio.Task[None] | None = None
+        self.runner, self.stages = self._made()
+        self._counted = [0, 0]
+        """Lines done and failed by earlier runners."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is answered here."""
+        return self.runner.is_over
+
+    @property
+    def done_count(self) -> int:
+        """Lines that were answered since the start."""
+        return self._counted[0] + self.runner.done_count
+
+    @property
+    def failed_count(self) -> int:
+        """Lines that failed since the start."""
+        return self._counted[1] + self.runner.failed_count
+
+    def open_if_there(self) -> None:
+        """Before the event loop: open the store if its folder is there. Raises ConfigError."""
+        if self.thread.folder.exists():
+            self.thread.open()
+
+    def start(self) -> None:
+        """On the event loop: go on with what is in the store, if it is open."""
+        if self.thread.is_open and self._running is None:
+            self._running = asyncio.create_task(self._run())
+
+    async def open(self) -> None:
+        """Open the store, if it is not open, and start. Raises ConfigError and DiskTrouble."""
+        async with self._opening:
+            if not self.thread.is_open:
+                await asyncio.to_thread(self.thread.open)
+        self.start()
+
+    async def call(self, use: Callable[[JobStore], Made]) -> Made:
+        """What `use` makes of the store. Raises DiskTrouble."""
+        return await self.thread.call(use)
+
+    def wake(self) -> None:
+        """A batch was made or cancelled: look at it soon."""
+        self.stages.wake()
+
+    async def stop(self) -> None:
+        """Run nothing more. What has no result stays pending."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            self._running = None
+
+    def close(self) -> None:
+        """Close the store. To be called when the event loop has ended, or after `stop`."""
+        self.thread.close()
+
+    def _made(self) -> tuple[LineRunner, Stages]:
+        runner = LineRunner(self.thread, self._asker)
+        times = Times(SystemClock(), self.now)
+        stages = Stages(self.thread, self._asker, runner, times=times, bounds=self.bounds)
+        return runner, stages
+
+    async def _run(self) -> None:
+        """Run until the task is cancelled. After a fault of ours, begin again from the store."""
+        while True:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self.runner.run())
+                    tasks.create_task(self.stages.run())
+            except* Exception as error:
+                _log.error("The jobs failed, and begin again", exc_info=error)
+            await asyncio.sleep(limits.TROUBLE_S)
+            self._counted[0] += self.runner.done_count
+            self._counted[1] += self.runner.failed_count
+            self.runner, self.stages = self._made()

@@ -1,0 +1,246 @@
+"""Asks the service for the answer to one line: `ServiceAsker`. Event loop.
+
+A line is checked, prepared and answered by the code for any call, in worker threads with turns. It
+differs in three things: it counts neither against its key's rates nor against its share, it runs in
+the lowest class behind live calls (`behind_live_calls`), and its time limit is that of its batch.
+
+Tests: tests/e2e/jobs/test_batches.py and test_bad_lines.py.
+"""
+
+import asyncio
+import uuid
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from starlette.types import Message
+
+from jitney.core.request import Priority, Request
+from jitney.engine.answer import Usage
+from jitney.engine.engine import EngineState
+from jitney.errors import (
+    BackendCrashed,
+    CapacityError,
+    DeadlineExceeded,
+    Draining,
+    EngineStopped,
+    NoRoom,
+    QueueFull,
+)
+from jitney.jobs import limits
+from jitney.jobs.job_bodies import BatchLine
+from jitney.jobs.lines import parse_line
+from jitney.jobs.stored import LineTokens
+from jitney.server import limits as server_limits
+from jitney.server.admission.keys import Caller
+from jitney.server.call import Call
+from jitney.server.error_object import Refusal
+from jitney.server.generation import Generation
+from jitney.server.http.error_response import refusal_for
+from jitney.server.http.json_slices import encode_json
+from jitney.server.openai.bodies import CompletionBody
+from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.check_body import check_fields
+from jitney.server.openai.replies import ChatChoices, CompletionChoices, Reply
+from jitney.server.openai.translate import (
+    PreparedCall,
+    check_model,
+    prepare_chat,
+    prepare_completion,
+)
+from jitney.server.responses import whole_response
+from jitney.server.service import Service
+
+_REFUSED = {
+    "stream": "a line has one answer; leave it out",
+    "deadline_ms": "the time of a line is that of its batch; leave it out",
+    "priority": "lines run behind all live calls; leave it out",
+}
+"""Fields of a body that have no meaning in a batch."""
+
+
+class TryLater(Exception):
+    """There is no room for the line now."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"in {seconds:.2f} s")
+        self.seconds = min(max(seconds, limits.LATER_S_MIN), limits.LATER_S_MAX)
+
+
+class AskingOver(Exception):
+    """Nothing more is answered here: the engine has stopped, or the server drains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineAnswer:
+    """The answer to a line: what a caller would have got over HTTP."""
+
+    status: int
+    request_id: str
+    body: bytes
+    tokens: LineTokens
+
+
+class Asker(Protocol):
+    """Who answers lines: the service of this process, or another that spreads them."""
+
+    @property
+    def in_flight_max(self) -> int:
+        """How many lines may be asked at once."""
+        ...
+
+    @property
+    def line_bytes_max(self) -> int:
+        """The longest line."""
+        ...
+
+    @property
+    def values_max(self) -> int:
+        """The most strings and numbers on one line."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new lines are welcome."""
+        ...
+
+    def serves(self, owner: str, model: str) -> bool:
+        """Whether lines of this owner, for this model, can be asked here."""
+        ...
+
+    async def ask(self, owner: str, content: bytes) -> LineAnswer:
+        """The answer to a line. Raises TryLater and AskingOver."""
+        ...
+
+
+def behind_live_calls(request: Request) -> Request:
+    """The same request as one of a job: in the lowest class, with the time of its batch."""
+    return replace(
+        request,
+        priority=Priority.LOW,
+        queue_timeout_s=float(limits.WINDOW_S),
+        request_timeout_s=float(limits.WINDOW_S),
+    )
+
+
+class ServiceAsker:
+    """Asks the engine of this process."""
+
+    def __init__(self, service: Service, in_flight_max: int | None = None) -> None:
+        self._service = service
+        self.in_flight_max = in_flight_max or service.engine.settings.max_num_seqs
+        self.line_bytes_max = service.body_limit + limits.LINE_ENVELOPE_BYTES
+        self.values_max = max(
+            server_limits.VALUES_MAX, service.body_limit // server_limits.VALUE_BYTES_USUAL
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new lines are welcome."""
+        service = self._service
+        is_running = service.engine.state is EngineState.RUNNING
+        return is_running and not service.admission.is_draining
+
+    def serves(self, owner: str, model: str) -> bool:
+        """Whether lines of this owner, for this model, can be asked here."""
+        service = self._service
+        is_known = service.keys.named(owner) is not None
+        return is_known and model in service.settings.served_model_name
+
+    async def ask(self, owner: str, content: bytes) -> LineAnswer:
+        """The answer to a line. Raises TryLater and AskingOver."""
+        service = self._service
+        call = Call(f"req-{uuid.uuid4().hex}", service.clock.now())
+        known = service.keys.named(owner)
+        # Neither rates nor a share: those are for live calls.
+        call.caller = Caller(None if known is None else known.key)
+        try:
+            if not self.is_open:
+                raise AskingOver
+            return await self._answer(call, content)
+        except (AskingOver, TryLater):
+            raise
+        except Exception as error:
+            _raise_unless_final(error, service)
+            refusal = refusal_for(error, call.http_id)
+            return LineAnswer(
+                status=refusal.status,
+                request_id=call.http_id,
+                body=encode_json(refusal.body),
+                tokens=LineTokens(),
+            )
+
+    async def _answer(self, call: Call, content: bytes) -> LineAnswer:
+        service = self._service
+        # As large work of a caller of its own: it never has all threads.
+        turn = (f"batches of {call.caller.name}", True)
+        preparing = service.worker_threads.submit(turn, partial(self._prepare, call, content))
+        try:
+            prepared, choices = await preparing
+        finally:
+            call.is_wanted = False
+            preparing.cancel()
+        invariant = service.engine.backend.traits.batch_invariant
+        reply = Reply(prepared, service.vocabulary, choices, batch_invariant=invariant)
+        generation = Generation(service, prepared, call)
+        response = await whole_response(generation, reply, _never)
+        return LineAnswer(
+            status=response.status_code,
+            request_id=call.http_id,
+            body=bytes(response.body),
+            tokens=_tokens_of(generation.usages()),
+        )
+
+    def _prepare(
+        self, call: Call, content: bytes
+    ) -> tuple[PreparedCall, type[ChatChoices] | type[CompletionChoices]]:
+        """On a worker thread: from the text of a line to requests."""
+        line = check_fields(parse_line(content, self.values_max), BatchLine)
+        is_chat = line.url == "/v1/chat/completions"
+        body = check_fields(dict(line.body), ChatBody if is_chat else CompletionBody)
+        _check_body(body)
+        check_model(self._service, body.model)
+        if isinstance(body, ChatBody):
+            prepared = prepare_chat(self._service, body, call)
+        else:
+            assert isinstance(body, CompletionBody), type(body)
+            prepared = prepare_completion(self._service, body, call)
+        requests = tuple(behind_live_calls(each) for each in prepared.requests)
+        choices = ChatChoices if is_chat else CompletionChoices
+        return replace(prepared, requests=requests), choices
+
+
+def _check_body(body: Any) -> None:  # Any: a body of either kind
+    for name, reason in _REFUSED.items():
+        if getattr(body, name):
+            raise Refusal(
+                "unsupported_parameter",
+                f"{name} is not supported in a batch: {reason}.",
+                param=name,
+            )
+
+
+def _raise_unless_final(error: Exception, service: Service) -> None:
+    """Raise TryLater or AskingOver where the line itself is not the reason."""
+    if service.is_stopping or isinstance(error, Draining | EngineStopped):
+        raise AskingOver from error
+    if isinstance(error, QueueFull):
+        raise TryLater(error.retry_after_s) from error
+    is_momentary = isinstance(error, NoRoom | BackendCrashed | CapacityError | MemoryError)
+    was_cut = isinstance(error, Refusal) and error.code == "cancelled"
+    if (is_momentary and not isinstance(error, DeadlineExceeded)) or was_cut:
+        raise TryLater(limits.LATER_S_MAX) from error
+
+
+async def _never() -> Message:
+    """Nobody is connected who could leave."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("The future has no result")
+
+
+def _tokens_of(usages: list[Usage]) -> LineTokens:
+    return LineTokens(
+        prompt=sum(each.prompt_count for each in usages),
+        cached=sum(each.cached_count for each in usages),
+        completion=sum(each.completion_count for each in usages),
+    )

@@ -1,0 +1,74 @@
+"""What tests of batches share: inputs, OpenAI's client, waiting, and a recount of results."""
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from openai import OpenAI
+from openai.types import Batch, FileObject
+
+from tests.e2e.server.harness import MODEL, Running, wait_until
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+ENDED = ("completed", "failed", "expired", "cancelled")
+BATCH_S = 60.0
+
+
+def line(custom_id: str, url: str = COMPLETIONS, **fields: Any) -> dict[str, Any]:
+    """A line as a caller writes it."""
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "temperature": 0}
+    if url == CHAT:
+        asked["messages"] = [{"role": "user", "content": f"say {custom_id}"}]
+    else:
+        asked["prompt"] = f"complete {custom_id}"
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": asked | fields}
+
+
+def jsonl(lines: Sequence[Any]) -> bytes:
+    """An input; bytes among the lines stay as they are."""
+    written = (each if isinstance(each, bytes) else json.dumps(each).encode() for each in lines)
+    return b"".join(each + b"\n" for each in written)
+
+
+@contextlib.contextmanager
+def client_of(server: Running, key: str = "none") -> Iterator[OpenAI]:
+    """OpenAI's own client."""
+    with OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=30) as made:
+        yield made
+
+
+def upload(client: OpenAI, content: bytes, name: str = "in.jsonl") -> FileObject:
+    """An input as a file of the server."""
+    return client.files.create(file=(name, io.BytesIO(content)), purpose="batch")
+
+
+def submit(client: OpenAI, lines: Sequence[Any], url: Any = COMPLETIONS) -> Batch:
+    """A batch of these lines."""
+    file = upload(client, jsonl(lines))
+    return client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+
+
+def ended(client: OpenAI, batch: Batch) -> Batch:
+    """The batch, once it has ended."""
+    seen: list[Batch] = []
+
+    def is_over() -> bool:
+        seen[:] = [client.batches.retrieve(batch.id)]
+        return seen[0].status in ENDED
+
+    wait_until(is_over, "the batch did not end", BATCH_S)
+    return seen[0]
+
+
+def results(client: OpenAI, file_id: str | None) -> list[Any]:
+    """The lines of a file of results."""
+    if file_id is None:
+        return []
+    return [json.loads(each) for each in client.files.content(file_id).text.splitlines()]
+
+
+def custom_ids(rows: list[Any]) -> list[str]:
+    return [each["custom_id"] for each in rows]

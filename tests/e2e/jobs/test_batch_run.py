@@ -1,0 +1,145 @@
+"""`jitney batch run` as people run it: results, errors, interruptions, and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.jobs.batch_client import CHAT, custom_ids, jsonl, line
+from tests.e2e.server.harness import wait_until
+
+RUN_S = 120.0
+COMMAND = [sys.executable, "-m", "jitney", "batch", "run", "--backend", "fake"]
+
+
+def run(folder: Path, *words: str, output: str = "out.jsonl") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "in.jsonl", "-o", output, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(each) for each in path.read_text().splitlines()]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def expect_sentence(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.startswith("jitney: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+
+
+def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None:
+    """Guards the simplest use: both endpoints in one file, in order, and no other file."""
+    work = [line(f"c{n}", CHAT if n % 2 else "/v1/completions") for n in range(30)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    done = run(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "30 lines: 30 answered in out.jsonl\n"
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
+    # The next run would overwrite it.
+    expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
+
+
+def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """Guards scripts: the exit code says that some failed, and the file says why."""
+    work = [line("a"), b"{oops", line("b", stream=True), line("c")]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "4 lines: 2 answered in out.jsonl, 2 failed in out.errors.jsonl\n"
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == ["a", "c"]
+    assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == [None, "b"]
+
+
+def begun(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*COMMAND, "in.jsonl", "-o", "out.jsonl"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def has_grown(store: Path, least: int) -> bool:
+    """Whether so much was written by a run that goes on."""
+    return store.is_file() and store.stat().st_size >= least
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_was_cut_short_goes_on_where_it_was(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Guards long runs: the same command again, and each line is in the output once."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
+    with begun(tmp_path) as process:
+        wait_until(lambda: has_grown(store, 200_000), "it does not begin", RUN_S)
+        os.kill(process.pid, number)
+        _, said = process.communicate(timeout=RUN_S)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "The same command goes on from there" in said
+    assert "out.jsonl" not in names(tmp_path)
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Going on with an earlier run" in done.stderr
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
+
+
+def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
+    """Guards results against a mix of two runs."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    with begun(tmp_path) as process:
+        store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
+        wait_until(lambda: has_grown(store, 200_000), "it does not begin", RUN_S)
+        expect_sentence(run(tmp_path), 2, "Another process uses the jobs")
+        process.kill()
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"not read before the refusal")
+    expect_sentence(run(tmp_path, "--backend", "llamacpp", "--model", str(other)), 2, "the model")
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work[1:]))
+    expect_sentence(run(tmp_path), 2, "another input")
+
+
+def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Guards the first try: no traceback, and no folder that is left behind."""
+    expect_sentence(run(tmp_path), 2, "There is no file in.jsonl")
+    (tmp_path / "in.jsonl").write_text("\n\n")
+    expect_sentence(run(tmp_path, output="nowhere/out.jsonl"), 2, "There is no folder nowhere")
+    expect_sentence(run(tmp_path), 2, "no line with a request")
+    assert names(tmp_path) == {"in.jsonl"}
+    bare = subprocess.run(COMMAND, capture_output=True, text=True, timeout=RUN_S, check=False)
+    expect_sentence(bare, 2, "There is no input")
+
+
+def test_the_help_has_an_example() -> None:
+    """Guards the first minute."""
+    for words in (["batch"], ["batch", "run"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "jitney", *words, "--help"],
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+        assert "jitney batch run in.jsonl -o out.jsonl" in done.stdout

@@ -1,0 +1,191 @@
+"""Servers that are killed, stopped and started again in the middle of a batch: a recount is exact.
+
+Real processes and SIGKILL. Each wait is for progress, and has a limit.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.e2e.jobs.batch_client import custom_ids, ended, line, results, submit, upload
+from tests.e2e.jobs.job_process import START_S, ServerProcess, server_process
+from tests.e2e.server.harness import WAIT_S, wait_until
+from tests.e2e.server.processes import backend_of
+
+LINES = 300
+KILLS = 3
+SECRET = "a-secret-of-the-tests"
+WORK = [line(f"c{number}", max_tokens=150, ignore_eos=True) for number in range(LINES)]
+
+
+def done_count(client: OpenAI, batch_id: str) -> int:
+    counts = client.batches.retrieve(batch_id).request_counts
+    assert counts is not None
+    return counts.completed + counts.failed
+
+
+def wait_progress(client: OpenAI, batch_id: str, count: int) -> None:
+    wait_until(
+        lambda: (
+            done_count(client, batch_id) >= count
+            or client.batches.retrieve(batch_id).status == "completed"
+        ),
+        "no more lines are done",
+        START_S,
+    )
+
+
+def check_recount(client: OpenAI, batch_id: str) -> None:
+    """Every line once, in order, with the text that it has alone."""
+    done = ended(client, client.batches.retrieve(batch_id))
+    assert done.status == "completed"
+    assert done.request_counts is not None
+    assert done.request_counts.model_dump() == {"total": LINES, "completed": LINES, "failed": 0}
+    rows = results(client, done.output_file_id)
+    assert custom_ids(rows) == [each["custom_id"] for each in WORK]
+    assert done.error_file_id is None
+    for asked, row in list(zip(WORK, rows, strict=True))[:: LINES // 3]:
+        reply = httpx.post(
+            f"{client.base_url}completions", json=asked["body"], timeout=WAIT_S
+        ).json()
+        assert row["response"]["body"]["choices"] == reply["choices"]
+
+
+def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Guards a night's work: kills of the server and of its backend cost time and nothing else."""
+    batch_id, seen = "", 0
+    for number in range(KILLS + 1):
+        with server_process(tmp_path / "jobs") as server, server.client() as client:
+            if not batch_id:
+                batch_id = submit(client, WORK).id
+            before = done_count(client, batch_id)
+            # What was told to be done stays done.
+            assert before >= seen
+            if number == KILLS:
+                check_recount(client, batch_id)
+                break
+            wait_progress(client, batch_id, before + 20)
+            os.kill(backend_of(server.pid), signal.SIGKILL)
+            wait_progress(client, batch_id, before + 50)
+            seen = done_count(client, batch_id)
+            server.kill()
+    assert seen < LINES, "all was done before the last kill: nothing was tried"
+
+
+def test_a_server_that_is_stopped_leaves_the_rest_for_the_next(tmp_path: Path) -> None:
+    """Guards an ordinary restart: it does not wait for the batch, and nothing of it is lost."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 30)
+        server.popen.terminate()
+        assert server.popen.wait(START_S) == 0
+    assert not [each for each in server.log if "Traceback" in each], server.log
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        assert done_count(client, batch_id) >= 30
+        check_recount(client, batch_id)
+
+
+def test_a_store_has_one_server(tmp_path: Path) -> None:
+    """Guards results: a second server on the same folder is told, and does not start."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        upload(client, b"x")
+        with (
+            pytest.raises(AssertionError, match="Another process uses the jobs"),
+            server_process(tmp_path / "jobs"),
+        ):
+            pass
+        assert client.files.list().data
+
+
+def test_the_second_server_of_a_machine_serves_without_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever runs two models: the usual folder has one owner, and the other one serves."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "jitney" / "jobs"
+    with server_process(folder) as server, server.client() as client:
+        upload(client, b"x")
+        with server_process(folder) as second, second.client() as other:
+            assert other.models.list().data
+            with pytest.raises(openai.InternalServerError) as refused:
+                upload(other, b"x")
+            assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+            assert "/" not in refused.value.message.split("Error code")[-1].replace("503 - ", "")
+        assert any("Another process uses the jobs" in each for each in second.log)
+        assert client.files.list().data
+
+
+def test_a_batch_waits_for_its_model_and_its_key(tmp_path: Path) -> None:
+    """Guards whom work is done for, and by what: neither changes with a restart."""
+    flags = ("--api-key", SECRET, "--served-model-name")
+    work = [line(f"c{number}", max_tokens=300, ignore_eos=True) for number in range(60)]
+    with server_process(tmp_path / "jobs", *flags, "fake") as server:
+        with server.client(SECRET) as client:
+            batch_id = submit(client, work).id
+            wait_progress(client, batch_id, 3)
+        server.kill()
+    with server_process(tmp_path / "jobs", *flags, "other") as server:
+        with server.client(SECRET) as client:
+            before = client.batches.retrieve(batch_id)
+            live = httpx.post(
+                f"{server.address}/v1/completions",
+                json={"prompt": "a"},
+                headers={"authorization": f"Bearer {SECRET}"},
+                timeout=WAIT_S,
+            )
+            assert live.status_code == 200
+            assert client.batches.retrieve(batch_id).request_counts == before.request_counts
+        wait_until(lambda: any("waits: its key" in each for each in server.log), "nothing is said")
+        server.kill()
+    with (
+        server_process(tmp_path / "jobs", *flags, "fake") as server,
+        server.client(SECRET) as client,
+    ):
+        assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
+
+
+@contextlib.contextmanager
+def full_disk(server: ServerProcess) -> Iterator[None]:
+    """Within this context the server cannot write to any file."""
+    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
+def test_a_full_disk_makes_the_batch_wait_and_nobody_else(tmp_path: Path) -> None:
+    """Guards a server whose disk is full: files are refused in words, live calls are answered, and
+    the batch goes on when there is room."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 20)
+        with full_disk(server):
+            wait_until(
+                lambda: any("pause until the disk" in each for each in server.log),
+                "the runner does not say that it pauses",
+            )
+            for size in (10, 100_000, 3_000_000):
+                with pytest.raises(openai.InternalServerError) as refused:
+                    upload(client, b"x" * size)
+                assert (refused.value.status_code, refused.value.code) == (507, "disk_full")
+            reply = httpx.post(
+                f"{server.address}/v1/completions", json={"prompt": "a"}, timeout=WAIT_S
+            )
+            assert reply.status_code == 200
+            assert httpx.get(f"{server.address}/health", timeout=WAIT_S).status_code == 200
+            assert client.batches.retrieve(batch_id).status == "in_progress"
+        assert upload(client, b"x" * 100_000).bytes == 100_000
+        check_recount(client, batch_id)
+    assert not [each for each in server.log if "Traceback" in each], server.log

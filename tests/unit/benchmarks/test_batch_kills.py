@@ -1,0 +1,40 @@
+"""Tests of the recount of `benchmarks.batch_kills`: what it would miss, it would not tell."""
+
+import pytest
+
+from benchmarks.batch_kills import Told, make_lines, recount
+
+WANTED = ["a", "b", "c", "d"]
+
+
+def test_each_line_once_in_order_is_exact() -> None:
+    """Guards the figure: lines of both files together are the input."""
+    assert recount(WANTED, ["a", "c"], ["b", "d"]).is_exact
+    ids = [each["custom_id"] for each in make_lines(1000, 8)]
+    assert recount(ids, ids, []).is_exact
+    assert len(set(ids)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("answered", "failed", "name"),
+    [
+        (["a", "b"], ["c"], "missing"),
+        (["a", "b", "c"], ["c", "d"], "twice"),
+        (["a", "a", "b", "c"], ["d"], "twice"),
+        (["a", "b", "c", "x"], ["d"], "strange"),
+        (["b", "a"], ["c", "d"], "out_of_order"),
+    ],
+)
+def test_whatever_is_wrong_is_counted(answered: list[str], failed: list[str], name: str) -> None:
+    """Guards against a recount that is always exact."""
+    found = recount(WANTED, answered, failed)
+    assert getattr(found, name) == 1
+    assert not found.is_exact
+
+
+def test_what_was_told_may_not_shrink() -> None:
+    """Guards callers: a line that was said to be done stays done."""
+    told = Told()
+    for done in (0, 3, 3, 2, 5):
+        told.note(done)
+    assert (told.done, told.shrank) == (5, 1)

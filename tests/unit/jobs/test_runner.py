@@ -1,0 +1,308 @@
+"""Tests of `LineRunner` and the store's thread, with an asker that does what the test says."""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from jitney.jobs import limits
+from jitney.jobs.database import NAME
+from jitney.jobs.line_asker import AskingOver, LineAnswer, TryLater
+from jitney.jobs.runner import LineRunner
+from jitney.jobs.store import JobStore
+from jitney.jobs.store_thread import StoreThread
+from jitney.jobs.stored import CheckedLine, LineTokens, StoredBatch
+from tests.unit.jobs.store_for_tests import NOW, add_file, new_batch
+
+WAIT_S = 60.0
+
+
+async def run_until(
+    holds: Callable[[], Awaitable[bool]], *work: Coroutine[None, None, None]
+) -> None:
+    """Do this work until something holds, with a limit."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not await holds():
+                await asyncio.sleep(0.005)
+                assert not any(task.done() for task in tasks), tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass
+class ScriptedAsker:
+    """Answers with the line itself, after what the script does."""
+
+    script: Callable[[str, str], Awaitable[None]]
+    in_flight_max: int = 4
+    line_bytes_max: int = 1000
+    values_max: int = 1000
+    is_open: bool = True
+    asked: Counter[str] = field(default_factory=Counter)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    def serves(self, owner: str, model: str) -> bool:
+        return model == "fake"
+
+    async def ask(self, owner: str, content: bytes) -> LineAnswer:
+        text = content.decode().strip()
+        self.asked[text] += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await self.script(owner, text)
+        finally:
+            self.in_flight -= 1
+        return LineAnswer(status=200, request_id="req-x", body=b"{}", tokens=LineTokens(prompt=1))
+
+
+def ready(store: JobStore, owner: str, count: int) -> StoredBatch:
+    """A batch of lines with a text each."""
+    texts = [f"{owner}{number}\n".encode() for number in range(1, count + 1)]
+    batch = store.batches.create(new_batch(add_file(store, b"".join(texts), owner)))
+    lines, start = [], 0
+    for number, text in enumerate(texts, 1):
+        lines.append(
+            CheckedLine(number=number, start=start, length=len(text), custom_id=f"c{number}")
+        )
+        start += len(text)
+    store.lines.add(batch, lines, start, count)
+    store.batches.begin(batch.serial, NOW)
+    return store.batches.get(batch.serial)
+
+
+class Bench:
+    """A runner over a store in a folder."""
+
+    def __init__(self, folder: Path, asker: ScriptedAsker) -> None:
+        self.thread = StoreThread(folder)
+        self.thread.open()
+        self.asker = asker
+        self.runner = LineRunner(self.thread, asker)
+
+    async def begin(self, owner: str, count: int) -> StoredBatch:
+        batch = await self.thread.call(lambda store: ready(store, owner, count))
+        self.runner.begin(batch)
+        return batch
+
+    async def now(self, batch: StoredBatch) -> StoredBatch:
+        return await self.thread.call(lambda store: store.batches.get(batch.serial))
+
+    async def run_until(self, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Run lines until this holds, with a limit."""
+        await run_until(holds, self.runner.run())
+
+    async def run_to_end(self, *batches: StoredBatch) -> None:
+        async def are_settled() -> bool:
+            return all([(await self.now(batch)).is_settled for batch in batches])
+
+        await self.run_until(are_settled)
+
+
+async def at_once(owner: str, text: str) -> None:
+    """Answer at once."""
+
+
+def bench(folder: Path, script: Callable[[str, str], Awaitable[None]] = at_once) -> Bench:
+    folder.mkdir(exist_ok=True)
+    return Bench(folder, ScriptedAsker(script))
+
+
+def test_every_line_is_asked_once_and_never_too_many_at_a_time(tmp_path: Path) -> None:
+    """Guards the engine: a batch of any length takes so many places and no more."""
+
+    async def briefly(owner: str, text: str) -> None:
+        await asyncio.sleep(0)
+
+    made = bench(tmp_path, briefly)
+
+    async def run() -> StoredBatch:
+        batch = await made.begin("a", 300)
+        await made.run_to_end(batch)
+        return await made.now(batch)
+
+    done = asyncio.run(run())
+    assert (done.completed, done.prompt_tokens) == (300, 300)
+    assert set(made.asker.asked.values()) == {1}
+    assert made.asker.most_in_flight == 4
+    made.thread.close()
+
+
+def test_owners_take_turns_however_long_their_batches_are(tmp_path: Path) -> None:
+    """Guards a short batch behind a long one of somebody else."""
+    order: list[str] = []
+    made: Bench
+
+    async def note(owner: str, text: str) -> None:
+        order.append(owner)
+        await asyncio.sleep(0)
+
+    made = bench(tmp_path, note)
+
+    async def run() -> None:
+        long = await made.begin("long", 200)
+        short = await made.begin("short", 20)
+        await made.run_to_end(short)
+        assert not (await made.now(long)).is_settled
+        await made.run_to_end(long)
+
+    asyncio.run(run())
+    last = max(place for place, owner in enumerate(order) if owner == "short")
+    assert last < 60
+    made.thread.close()
+
+
+def test_a_line_without_room_waits_and_nobody_overtakes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards wide lines: while one waits for room, no other line takes it."""
+    monkeypatch.setattr(limits, "LATER_S_MIN", 0.02)
+    refusals = iter([TryLater(0.0), TryLater(0.0)])
+    made: Bench
+    begun_meanwhile: list[str] = []
+    is_waiting = False
+
+    async def narrow(owner: str, text: str) -> None:
+        nonlocal is_waiting
+        if text == "a3":
+            error = next(refusals, None)
+            is_waiting = error is not None
+            if error is not None:
+                raise error
+        elif is_waiting:
+            begun_meanwhile.append(text)
+
+    made = bench(tmp_path, narrow)
+
+    async def run() -> None:
+        await made.run_to_end(await made.begin("a", 12))
+
+    asyncio.run(run())
+    assert made.asker.asked["a3"] == 3
+    # Only those that were on their way already.
+    assert len(begun_meanwhile) <= made.asker.in_flight_max
+    made.thread.close()
+
+
+def test_what_was_running_when_the_engine_stopped_is_pending(tmp_path: Path) -> None:
+    """Guards the next start: it runs those lines again, and only those."""
+
+    async def stop_at_seven(owner: str, text: str) -> None:
+        if int(text[1:]) >= 7:
+            raise AskingOver
+
+    made = bench(tmp_path, stop_at_seven)
+
+    async def run() -> StoredBatch:
+        batch = await made.begin("a", 20)
+
+        async def is_over() -> bool:
+            return made.runner.is_over and (await made.now(batch)).completed == 6
+
+        await made.run_until(is_over)
+        return batch
+
+    batch = asyncio.run(run())
+    made.thread.close()
+    again = bench(tmp_path)
+
+    async def go_on() -> None:
+        again.runner.begin(await again.now(batch))
+        await again.run_to_end(batch)
+
+    asyncio.run(go_on())
+    assert sorted(again.asker.asked) == sorted(f"a{number}" for number in range(7, 21))
+    again.thread.close()
+
+
+def test_a_dropped_batch_gets_no_more_results(tmp_path: Path) -> None:
+    """Guards a cancel: lines that run are given up at once."""
+    never: Callable[[str, str], Awaitable[None]]
+
+    async def hang(owner: str, text: str) -> None:
+        if owner == "a":
+            await asyncio.get_running_loop().create_future()
+
+    never = hang
+    made = bench(tmp_path, never)
+
+    async def run() -> StoredBatch:
+        dropped = await made.begin("a", 10)
+
+        async def drop() -> bool:
+            if made.asker.in_flight < 4:
+                return False
+            await made.runner.drop(dropped.serial)
+            return True
+
+        await made.run_until(drop)
+        assert made.asker.in_flight == 0
+        other = await made.begin("b", 5)
+        await made.run_to_end(other)
+        return await made.now(dropped)
+
+    assert asyncio.run(run()).completed == 0
+    made.thread.close()
+
+
+def test_answers_are_kept_until_the_disk_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards answers that were paid for: none is asked again because the disk was full."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
+    made = bench(tmp_path)
+
+    def set_pages(count: int) -> Callable[[JobStore], object]:
+        def set_max(store: JobStore) -> object:
+            with store._database.reading() as connection:
+                return connection.execute(f"PRAGMA max_page_count = {count}").fetchone()
+
+        return set_max
+
+    async def run() -> StoredBatch:
+        batch = await made.begin("a", 200)
+        await made.thread.call(set_pages(1))
+
+        asked: list[int] = []
+
+        async def is_settled() -> bool:
+            if made.runner._is_troubled and not asked:
+                # As many as may be in memory, and then no more.
+                asked.append(made.asker.asked.total())
+                await made.thread.call(set_pages(1_000_000))
+            return (await made.now(batch)).is_settled
+
+        await made.run_until(is_settled)
+        assert asked[0] < 200
+        return await made.now(batch)
+
+    assert asyncio.run(run()).completed == 200
+    assert set(made.asker.asked.values()) == {1}
+    made.thread.close()
+
+
+def test_an_input_that_is_gone_fails_its_lines(tmp_path: Path) -> None:
+    """Guards the batch: it ends, and says why."""
+    made = bench(tmp_path)
+
+    async def run() -> StoredBatch:
+        batch = await made.begin("a", 3)
+        made.thread.store.path_of(batch.input_file_id).unlink()
+        await made.run_to_end(batch)
+        return await made.now(batch)
+
+    assert asyncio.run(run()).failed == 3
+    made.thread.close()
+    with sqlite3.connect(tmp_path / NAME) as connection:
+        replies = [row[0] for row in connection.execute("SELECT reply FROM lines")]
+    connection.close()
+    assert all(b"cannot be read" in reply for reply in replies)

@@ -1,0 +1,106 @@
+"""Tests of `Stages`: inputs take turns, a restart goes on, and a full store pauses the runner."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from jitney.engine.clock import SystemClock
+from jitney.jobs import limits
+from jitney.jobs.runner import LineRunner
+from jitney.jobs.stages import JobBounds, Stages, Times
+from jitney.jobs.store_thread import StoreThread
+from jitney.jobs.stored import BatchStatus, StoredBatch
+from tests.unit.jobs.store_for_tests import NOW, add_file, new_batch
+from tests.unit.jobs.test_runner import ScriptedAsker, at_once, run_until
+
+
+class Parts:
+    """All parts of jobs over one folder, as they are put together for a server."""
+
+    def __init__(self, folder: Path, bounds: JobBounds | None = None) -> None:
+        self.thread = StoreThread(folder)
+        self.thread.open()
+        self.asker = ScriptedAsker(at_once)
+        self.runner = LineRunner(self.thread, self.asker)
+        times = Times(SystemClock(), lambda: NOW)
+        self.stages = Stages(
+            self.thread, self.asker, self.runner, times=times, bounds=bounds or JobBounds()
+        )
+
+    async def create(self, count: int) -> StoredBatch:
+        rows = [
+            {"custom_id": f"c{number}", "method": "POST", "url": "/v1/completions", "body": {}}
+            for number in range(count)
+        ]
+        content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        return await self.thread.call(
+            lambda store: store.batches.create(new_batch(add_file(store, content)))
+        )
+
+    async def now(self, batch: StoredBatch) -> StoredBatch:
+        return await self.thread.call(lambda store: store.batches.get(batch.serial))
+
+    async def run_until(self, holds: Callable[[], Awaitable[bool]]) -> None:
+        await run_until(holds, self.runner.run(), self.stages.run())
+
+    async def is_ended(self, batch: StoredBatch) -> bool:
+        return not (await self.now(batch)).status.is_live
+
+
+def test_a_long_input_does_not_keep_a_short_one_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever comes second: inputs are checked a part at a time, in turn."""
+    monkeypatch.setattr(limits, "CHECK_LINES", 10)
+    parts = Parts(tmp_path)
+
+    async def run() -> tuple[StoredBatch, StoredBatch]:
+        long, short = await parts.create(3000), await parts.create(5)
+        await parts.run_until(lambda: parts.is_ended(short))
+        return await parts.now(long), await parts.now(short)
+
+    long, short = asyncio.run(run())
+    assert short.status is BatchStatus.COMPLETED
+    assert long.status is BatchStatus.VALIDATING
+    assert 0 < long.read_lines < 3000
+    parts.thread.close()
+    # A later process goes on from there.
+    later = Parts(tmp_path)
+
+    async def go_on() -> StoredBatch:
+        await later.run_until(lambda: later.is_ended(long))
+        return await later.now(long)
+
+    done = asyncio.run(go_on())
+    assert (done.status, done.total, done.completed) == (BatchStatus.COMPLETED, 3000, 3000)
+    later.thread.close()
+
+
+def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Path) -> None:
+    """Guards the disk of the server: the batch waits, and goes on when there is room."""
+    parts = Parts(tmp_path, JobBounds(bytes_max=1))
+
+    async def run() -> StoredBatch:
+        batch = await parts.create(20)
+
+        async def is_full() -> bool:
+            is_running = (await parts.now(batch)).status is BatchStatus.IN_PROGRESS
+            return parts.runner.is_full and is_running
+
+        await parts.run_until(is_full)
+        return await parts.now(batch)
+
+    batch = asyncio.run(run())
+    assert batch.completed <= parts.asker.in_flight_max
+    parts.thread.close()
+    roomy = Parts(tmp_path, JobBounds(bytes_max=2**30))
+
+    async def go_on() -> StoredBatch:
+        await roomy.run_until(lambda: roomy.is_ended(batch))
+        return await roomy.now(batch)
+
+    assert asyncio.run(go_on()).completed == 20
+    roomy.thread.close()
