@@ -28,7 +28,8 @@ HEAVY = {
     "click": ("cli",),
     "jinja2": ("text",),
     "llguidance": ("sampling", "text", "backends"),
-    "msgspec": ("backends/process", "models", "bench", "plan"),
+    "msgspec": ("backends/process", "models", "bench", "plan", "cluster"),
+    "ray": ("cluster",),
     "yaml": ("config",),
 }
 """Each heavy dependency, and where alone it is imported."""

@@ -12,6 +12,7 @@ from functools import partial
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
+from jitney.cluster.serving import ClusterAssembly, assemble_cluster
 from jitney.config import (
     Key,
     Resolved,
@@ -37,7 +38,7 @@ from jitney.server.http.accepting import listen
 from jitney.server.http.line_writer import STDOUT, LineWriter, LogWriter
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.observe.monitor import Monitor
-from jitney.server.service import Service
+from jitney.server.service import Loaded, Service
 
 _log = logging.getLogger("jitney.server")
 
@@ -55,7 +56,7 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
             _warn_if_exposed(serving.host, keys)
             fetch_model(settings)
             with loading(settings):
-                assembly = assemble(settings)
+                assembly = _assembled(settings, serving)
             try:
                 serve(assembly, serving, keys, listener, log)
             finally:
@@ -65,8 +66,17 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
         log.flush()
 
 
+def _assembled(settings: Settings, serving: ServeSettings) -> Assembly | ClusterAssembly:
+    """One engine, or a fleet of replicas. Raises a SetupError."""
+    if serving.replicas is not None:
+        return assemble_cluster(settings, serving.replicas, serving.ray_address)
+    if serving.ray_address is not None:
+        raise ConfigError("ray_address is for replicas; give --replicas as well.")
+    return assemble(settings)
+
+
 def serve(
-    assembly: Assembly,
+    assembly: Loaded,
     serving: ServeSettings,
     keys: tuple[Key, ...],
     listener: socket.socket,

@@ -2,7 +2,8 @@
 
 Each request has one task. It sends the request to a replica, passes on what the replica tells, and
 when the replica is lost it goes on elsewhere from what its caller has (`Progress`). The caller sees
-one stream. Event loop of the ingress; where a method may be called from any thread, it says so.
+one stream. All of it happens on one event loop, that of the thread which made the fleet. The server
+has another one, so what it calls may be called from any thread.
 
     sent -> accepted -> started -> made ... -> ended
       ^        |           |         |
@@ -19,7 +20,7 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar  # Any: the results of two futures
 
 from jitney.cluster.back_channel import BackChannel
 from jitney.cluster.levels import Levels
@@ -74,10 +75,9 @@ _log = logging.getLogger("jitney.cluster")
 RESULT_GRACE_S = 2.0
 """A replica that says it is done has told the end before; so long may it be on its way."""
 
-MOVE_S_MAX = 120.0
-"""How long a request that lost its replica waits for another one."""
-
 ENCODE_S_MAX = 60.0
+
+Answered = TypeVar("Answered")
 
 
 class ReplicaLost(Exception):
@@ -87,7 +87,9 @@ class ReplicaLost(Exception):
 class Dispatch(Protocol):
     """The way to the replicas. It chooses one for each order."""
 
-    async def run(self, frame: bytes, head: Head, number: int, avoided: tuple[str, ...]) -> None:
+    async def run(
+        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
+    ) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
         ...
 
@@ -118,12 +120,12 @@ class FleetBackend:
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of all texts in order."""
         asked = asyncio.run_coroutine_threadsafe(self._dispatch.encode(texts), self._loop)
-        return asked.result(ENCODE_S_MAX)
+        return _waited(asked)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint, so that a mistake in it is found. Raises a RequestError."""
         asked = asyncio.run_coroutine_threadsafe(self._dispatch.prepare(constraint), self._loop)
-        asked.result(ENCODE_S_MAX)
+        _waited(asked)
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +222,7 @@ class Fleet:
         is_bounded: bool = False,
         arrived_at: float | None = None,
     ) -> Handle[Answer]:
-        """Submit a request without waiting. A refusal comes through the handle.
+        """Submit a request without waiting. Any thread; a refusal comes through the handle.
 
         Raises EngineStopped.
         """
@@ -237,8 +239,7 @@ class Fleet:
             arrived_at,
             now,
         )
-        self._live[request.id] = live
-        live.task = self._loop.create_task(self._drive(live))
+        self._loop.call_soon_threadsafe(self._begin, live)
         return Handle(request, mailbox, self, lambda answer: answer)
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
@@ -246,21 +247,18 @@ class Fleet:
         self._loop.call_soon_threadsafe(self._cancel, request_id, mailbox)
 
     def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Pause a request where it runs. A move to another replica ends the pause."""
-        self._steer(request_id, "pause")
+        """Pause a request where it runs. A move to another replica ends the pause. Any thread."""
+        self._loop.call_soon_threadsafe(self._steer, request_id, "pause")
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Let a paused request go on."""
-        self._steer(request_id, "resume")
+        """Let a paused request go on. Any thread."""
+        self._loop.call_soon_threadsafe(self._steer, request_id, "resume")
 
     def reprioritise(
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
-        """Change the class of a request, here and where it runs."""
-        live = self._live.get(request_id)
-        if live is not None:
-            live.progress.request = replace(live.progress.request, priority=priority)
-            self._steer(request_id, "priority", int(priority))
+        """Change the class of a request, here and where it runs. Any thread."""
+        self._loop.call_soon_threadsafe(self._reprioritise, request_id, priority)
 
     def observe(self, observer: Observer) -> None:
         """Give this observer every record."""
@@ -351,11 +349,14 @@ class Fleet:
             Wanted.of(request),
         )
         calling = asyncio.ensure_future(
-            self._dispatch.run(encode_one(order), live.head, self._number, tuple(live.full))
+            self._dispatch.run(
+                encode_one(order), self.ingress, live.head, self._number, tuple(live.full)
+            )
         )
         try:
             async with asyncio.timeout(left_s):
-                await asyncio.wait({calling, live.over}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {calling, live.over}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if live.over.done():
                     return live.over.result()
                 return await self._told_late(live, calling)
@@ -514,6 +515,19 @@ class Fleet:
         answer = live.progress.answer(now - live.arrived_at) if live.is_accepted else None
         live.mailbox.end(Ending(answer, error))
 
+    def _begin(self, live: _Live) -> None:
+        if self._is_closed:
+            self._fail(live, EngineStopped("The server was shut down."))
+            return
+        self._live[live.request.id] = live
+        live.task = self._loop.create_task(self._drive(live))
+
+    def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        live = self._live.get(request_id)
+        if live is not None:
+            live.progress.request = replace(live.progress.request, priority=priority)
+            self._steer(request_id, "priority", int(priority))
+
     def _cancel(self, request_id: RequestId, mailbox: Mailbox | None) -> None:
         live = self._live.get(request_id)
         if live is not None and mailbox in (None, live.mailbox):
@@ -552,6 +566,17 @@ def _over_all(settings: SchedulerSettings, replica_count: int) -> SchedulerSetti
         max_num_queued_reqs=settings.max_num_queued_reqs * replica_count,
         max_num_queued_tokens=settings.max_num_queued_tokens * replica_count,
     )
+
+
+def _waited(asked: "Future[Answered]") -> Answered:
+    """What a replica answered. Raises QueueFull if none does for a long time."""
+    try:
+        return asked.result(ENCODE_S_MAX)
+    except TimeoutError:
+        asked.cancel()
+        raise QueueFull(
+            f"No replica answered within {ENCODE_S_MAX:g} s; try again later.", 5.0
+        ) from None
 
 
 def _forget_error(ended: "asyncio.Future[None]") -> None:

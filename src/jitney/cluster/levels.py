@@ -28,7 +28,7 @@ _ADDED = (
 )
 """Levels of a snapshot that are added up."""
 
-_SUMMED = (
+_COUNTED = (
     "completion_tokens",
     "prefill_tokens",
     "decode_tokens",
@@ -36,8 +36,6 @@ _SUMMED = (
     "backend_losses",
     "batches",
     "entries",
-    "prefill_s",
-    "decode_s",
 )
 """Sums that only the engines know. Requests are counted by the fleet: each once."""
 
@@ -54,7 +52,7 @@ class Levels:
             counters={},
         )
         self.replicas: dict[str, State] = {}
-        self._lost: Counter[str] = Counter()
+        self._lost: dict[str, float] = {}
 
     def take(self, name: str, state: State) -> None:
         """A replica has told its state."""
@@ -64,7 +62,7 @@ class Levels:
         """A replica is gone."""
         state = self.replicas.pop(name, None)
         if state is not None:
-            self._lost.update(state.sums)
+            self._lost = _added(self._lost, state.sums)
 
     def snapshot(self) -> Snapshot:
         """The levels of all replicas together."""
@@ -79,12 +77,17 @@ class Levels:
 
     def totals(self, counted: Statistics) -> Statistics:
         """The sums of requests, as counted, with those of all engines."""
-        sums = Counter(self._lost)
+        sums = self._lost
         for state in self.replicas.values():
-            sums.update(state.sums)
-        whole = {"prefill_s", "decode_s"}
-        added = {
-            name: sums[name] if name in whole else int(sums[name])  # all travel as floats
-            for name in _SUMMED
-        }
-        return replace(counted.copied(), **added, snapshot=self.snapshot())
+            sums = _added(sums, state.sums)
+        sums = dict.fromkeys((*_COUNTED, "prefill_s", "decode_s"), 0.0) | sums
+        totals = counted.copied()
+        totals.snapshot = self.snapshot()
+        for name in _COUNTED:
+            setattr(totals, name, int(sums[name]))  # all travel as floats
+        totals.prefill_s, totals.decode_s = sums["prefill_s"], sums["decode_s"]
+        return totals
+
+
+def _added(sums: dict[str, float], others: dict[str, float]) -> dict[str, float]:
+    return {**sums, **{name: sums.get(name, 0.0) + each for name, each in others.items()}}

@@ -6,7 +6,8 @@ Ray for every token would take as much time as the token. msgspec checks every t
 and runs no code. All times are durations, because clocks of two machines differ.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any  # Any: plain values of a parameter
 
@@ -86,7 +87,9 @@ class Wanted(msgspec.Struct, frozen=True):
             reply_id=request.reply_id,
             is_chat=request.is_chat,
             scope=request.scope,
-            share=share and (share.waiting_max, share.waiting_tokens_max, share.running_max),
+            share=None
+            if share is None
+            else (share.waiting_max, share.waiting_tokens_max, share.running_max),
             queue_timeout_s=request.queue_timeout_s,
             request_timeout_s=request.request_timeout_s,
             resumed=request.resumed,
@@ -334,22 +337,26 @@ def encode_told(messages: list[Told]) -> bytes:
 
 def decode_run(frame: bytes) -> Run:
     """An order. Raises MalformedFrame."""
-    return _decoded(_RUN, frame)
+    with _checked():
+        return _RUN.decode(frame)
 
 
 def decode_description(frame: bytes) -> Description:
     """A description. Raises MalformedFrame."""
-    return _decoded(_DESCRIPTION, frame)
+    with _checked():
+        return _DESCRIPTION.decode(frame)
 
 
 def decode_told(frame: bytes) -> list[Told]:
     """The messages of a frame. Raises MalformedFrame."""
-    return _decoded(_TOLD, frame)
+    with _checked():
+        return _TOLD.decode(frame)
 
 
-def _decoded(decoder: Any, frame: bytes) -> Any:  # Any: a decoder, and what it decodes
+@contextmanager
+def _checked() -> Iterator[None]:
     try:
-        return decoder.decode(frame)
+        yield
     except (ValueError, RecursionError) as error:
         raise MalformedFrame(f"The frame is not a message ({error}).") from error
 

@@ -302,6 +302,17 @@ class ServeSettings:
     port: int = _server(
         whole_number(0, 65_535), "The port to listen on; 0 takes a free one.", default=8000
     )
+    replicas: int | None = _server(
+        whole_number(1, 1024),
+        "Engines behind this one address, on Ray Serve. A request whose replica dies goes on with "
+        "another.",
+        default_text="none: one engine, without Ray",
+    )
+    ray_address: str | None = _server(
+        text_line(1, NAME_MAX),
+        "The Ray cluster that replicas run on, such as auto or HOST:6379.",
+        default_text="Ray is started on this machine alone",
+    )
     served_model_name: tuple[str, ...] = _server(
         word_list(NAME_MAX),
         "The names of the model for callers; replies have the first one.",

@@ -224,9 +224,7 @@ class Collector:
             text=text,
             tokens=tuple(track.tokens[sent_count:]),
             logprobs=tuple(
-                track.logprobs[
-                    0 if self.mailbox.is_bounded else sent_count - track.resumed_count :
-                ]
+                track.logprobs[0 if self.mailbox.is_bounded else sent_count - track.resumed_count :]
             ),
             finish_reason=None if end is None else end.reason,
             stop_reason=None if end is None else end.stop_reason,

@@ -72,17 +72,19 @@ def assemble(settings: Settings) -> Assembly:
         backend = load_backend(files)
         undo.callback(backend.close)
         limits = scheduler_settings(settings, backend.traits)
-        template = _template(backend.vocabulary, limits.model_len_max, renderer)
+        template = make_template(backend.vocabulary, limits.model_len_max, renderer)
         engine = Engine(backend, limits)
         undo.pop_all()
     if settings.log_batch_composition:
         engine.observe(log_batch_composition)
     engine.start()
-    request_factory = RequestFactory(backend, limits.model_len_max, _seed_source(settings.seed))
+    request_factory = RequestFactory(backend, limits.model_len_max, make_seed_source(settings.seed))
     return Assembly(settings, engine, request_factory, template, model_name)
 
 
-def _template(vocabulary: Vocabulary, tokens_max: int, renderer: Renderer) -> ChatTemplate | None:
+def make_template(
+    vocabulary: Vocabulary, tokens_max: int, renderer: Renderer
+) -> ChatTemplate | None:
     """The model's chat template, compiled, if it has one."""
     if vocabulary.chat_template is None:
         renderer.close()
@@ -164,7 +166,7 @@ def _even_part(kv_tokens: int, max_num_seqs: int, block_tokens: int) -> int:
     return part
 
 
-def _seed_source(seed: int | None) -> Callable[[], int]:
+def make_seed_source(seed: int | None) -> Callable[[], int]:
     """Makes seeds for requests without one: at random, or from the setting `seed`."""
     if seed is None:
         return lambda: secrets.randbits(63)

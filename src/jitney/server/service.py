@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Key, ServeSettings
@@ -36,6 +37,30 @@ class Health:
     def is_ok(self) -> bool:
         """Whether the server can do its work."""
         return self.status == "ok"
+
+
+class Loaded(Protocol):
+    """What a server is made of: one engine, or a fleet of them."""
+
+    @property
+    def engine(self) -> ServedEngine:
+        """What answers requests."""
+        ...
+
+    @property
+    def request_factory(self) -> RequestFactory:
+        """Makes requests."""
+        ...
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """The name for clients."""
+        ...
 
 
 class Service:

@@ -55,8 +55,10 @@ class LocalDispatch:
             task.cancel()
         await replica.close()
 
-    async def run(self, frame: bytes, head: Head, number: int, avoided: tuple[str, ...]) -> None:
-        while (name := self.table.choose(head, avoided)) is None:
+    async def run(
+        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
+    ) -> None:
+        while (name := self.table.choose(head, avoided)) is None:  # noqa: ASYNC110, a test polls
             await asyncio.sleep(0.005)
         self.sent.append(name)
         order = decode_run(frame)

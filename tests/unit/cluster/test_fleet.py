@@ -31,7 +31,11 @@ async def texts_of(cluster: Any, requests: list[Request]) -> list[str]:
 
 async def made(cluster: Any, count: int) -> None:
     """Wait until live requests have so many tokens in all."""
-    while sum(each.progress.token_count for each in cluster.fleet._live.values()) < count:
+
+    def is_made() -> bool:
+        return sum(each.progress.token_count for each in cluster.fleet._live.values()) >= count
+
+    while not is_made():  # noqa: ASYNC110, replicas tell it when they can
         await asyncio.sleep(0)
 
 
@@ -163,7 +167,7 @@ def test_a_cancel_reaches_the_replica(
             answer = await handle.result_async()
             assert answer.completions[0].finish_reason is FinishReason.CANCELLED
             (replica,) = cluster.dispatch.replicas.values()
-            while replica._engine.stats().live_requests:
+            while replica._engine.stats().live_requests:  # noqa: ASYNC110, on its own thread
                 await asyncio.sleep(0)
             assert request.id not in cluster.fleet._live
 

@@ -1,4 +1,4 @@
-"""A request that another engine began goes on here, from its tokens: nothing twice, nothing lost."""
+"""A request that another engine began goes on here from its tokens: none twice, none lost."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,0 +1,108 @@
+"""A server over two replicas on a real Ray: answers as one, and outlives a replica."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.jobs.job_process import ServerProcess, server_process
+from tests.e2e.server.processes import _command, children, wait_until_gone
+
+pytest.importorskip("ray", reason="Ray is not installed: it has no package for this machine")
+
+TOKENS = 500
+STREAMS = 8
+FLAGS = ("--replicas", "2", "--max-num-seqs", "8", "--max-model-len", "1024")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with server_process(tmp_path_factory.mktemp("jobs"), *FLAGS) as running:
+        yield running
+
+
+def replicas_of(pid: int) -> list[int]:
+    """The processes of the replicas under this one."""
+    found = []
+    for child in children(pid):
+        is_replica = "ServeReplica:jitney" in _command(child)
+        found += [child] if is_replica else replicas_of(child)
+    return found
+
+
+def stream(server: ServerProcess, number: int, seen: threading.Semaphore) -> tuple[str, int]:
+    """The text and the counted tokens of one stream. Each chunk is told to `seen`."""
+    with server.client() as client:
+        chunks = client.completions.create(
+            model="fake",
+            prompt=f"prompt {number}",
+            max_tokens=TOKENS,
+            temperature=number % 2,
+            seed=number,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+        text, used = "", 0
+        for chunk in chunks:
+            text += "".join(choice.text for choice in chunk.choices)
+            used = chunk.usage.completion_tokens if chunk.usage is not None else used
+            seen.release()
+    return text, used
+
+
+def test_a_caller_cannot_tell_that_a_replica_was_killed(server: ServerProcess) -> None:
+    """Guards the promise of a cluster: one stream, no token twice, none lost, usage right."""
+    with ThreadPoolExecutor(STREAMS) as threads:
+        seen = threading.Semaphore(0)
+        expected = list(threads.map(lambda at: stream(server, at, seen), range(STREAMS)))
+        assert {used for _, used in expected} == {TOKENS}
+        before = replicas_of(server.pid)
+        assert len(before) == 2
+        seen = threading.Semaphore(0)
+        reading = [threads.submit(stream, server, at, seen) for at in range(STREAMS)]
+        for _ in range(10 * STREAMS):
+            assert seen.acquire(timeout=100)
+        os.kill(before[0], signal.SIGKILL)
+        assert [each.result() for each in reading] == expected
+    lost = [line for line in server.log if "lost its replica" in line]
+    assert lost, "the replica ran nothing, so this test has shown nothing"
+    assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
+    stats = httpx.get(f"{server.address}/stats").json()
+    assert stats["completed_requests"] == 2 * STREAMS
+    assert (stats["failed_requests"], stats["live_requests"]) == (0, 0)
+
+
+def test_routes_and_errors_are_those_of_one_engine(server: ServerProcess) -> None:
+    """Guards one code for both: a mistake has the same sentence."""
+    long = httpx.post(
+        f"{server.address}/v1/completions",
+        json={"prompt": "x" * 1100, "max_tokens": 4},
+        timeout=100,
+    )
+    assert long.status_code == 400
+    assert long.json()["error"]["code"] == "context_length_exceeded"
+    schema = {"prompt": "a", "structured_outputs": {"regex": "["}, "max_tokens": 4}
+    wrong = httpx.post(f"{server.address}/v1/completions", json=schema, timeout=100)
+    assert wrong.status_code == 400
+    body = {"prompt": "a", "structured_outputs": {"regex": "[ab]{8}"}, "max_tokens": 20}
+    right = httpx.post(f"{server.address}/v1/completions", json=body, timeout=100).json()
+    assert len(right["choices"][0]["text"]) == 8
+    assert "jitney:" in httpx.get(f"{server.address}/metrics").text
+    tokens = httpx.post(f"{server.address}/tokenize", json={"prompt": "abc"}, timeout=100)
+    assert tokens.json()["count"] >= 3
+
+
+def test_a_stopped_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Guards the machine: Ray that was started here ends with the server."""
+    with server_process(tmp_path, *FLAGS) as running:
+        replicas = replicas_of(running.pid)
+        assert len(replicas) == 2
+        running.popen.send_signal(signal.SIGTERM)
+        assert running.popen.wait(100) == 0
+    assert wait_until_gone(*replicas)

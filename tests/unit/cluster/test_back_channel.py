@@ -1,0 +1,292 @@
+"""Connections of replicas to an ingress: who may speak, in which order, and how they end."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from jitney.cluster import back_channel
+from jitney.cluster.back_channel import FRAME_BYTES_MAX, BackChannel, Line
+from jitney.cluster.messages import Accepted, Address, Hello, Told, encode_told
+
+InLoop = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class Ingress:
+    """The end of an ingress, and what it got."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, Told]] = []
+        self.lost: list[str] = []
+        self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
+        self.address: Address
+
+    def _take(self, replica: str, message: Told) -> None:
+        self.taken.append((replica, message))
+
+    async def connected(self, *names: str) -> None:
+        """Wait until these replicas are connected, and no others."""
+        while set(self.channel.replicas) != set(names):
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def opened() -> AsyncIterator[Ingress]:
+    ingress = Ingress()
+    ingress.address = await ingress.channel.open()
+    try:
+        yield ingress
+    finally:
+        await ingress.channel.close()
+        await ingress.connected()
+
+
+def framed(*messages: Told) -> bytes:
+    frame = encode_told(list(messages))
+    return struct.pack(">I", len(frame)) + frame
+
+
+async def refused(address: Address, sent: bytes) -> None:
+    """Connect, send these bytes, and wait until the ingress has ended the connection."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(sent)
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b"", "an ingress never writes"
+    writer.close()
+
+
+def test_frames_arrive_in_order(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as ingress:
+            line = await Line.connect(ingress.address, "r1")
+            expected: list[Told] = [Accepted(str(number), number) for number in range(300)]
+            for at in range(0, 300, 3):
+                line.send(expected[at : at + 3])
+            line.send([])
+            while len(ingress.taken) < 300:
+                await asyncio.sleep(0)
+            assert ingress.taken == [("r1", message) for message in expected]
+            assert ingress.channel.replicas == ["r1"]
+            line.close()
+
+    in_loop(test)
+
+
+def test_frames_arrive_in_whatever_pieces_they_come(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as ingress:
+            _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
+            sent = framed(Hello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))
+            for at in range(len(sent)):
+                writer.write(sent[at : at + 1])
+                await writer.drain()
+            while not ingress.taken:
+                await asyncio.sleep(0)
+            assert ingress.taken == [("r1", Accepted("q", 1))]
+            writer.close()
+
+    in_loop(test)
+
+
+def test_several_replicas_are_told_apart(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as ingress:
+            lines = {name: await Line.connect(ingress.address, name) for name in ("a", "b")}
+            for name, line in lines.items():
+                line.send([Accepted(f"of {name}", 1)])
+            while len(ingress.taken) < 2:
+                await asyncio.sleep(0)
+            assert set(ingress.taken) == {(name, Accepted(f"of {name}", 1)) for name in lines}
+            lines["a"].close()
+            await ingress.connected("b")
+            assert ingress.lost == ["a"]
+            lines["b"].close()
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", "0" * 32])
+def test_a_wrong_secret_is_refused(in_loop: InLoop, secret: str) -> None:
+    """Guards invariant 6: whoever reaches the port cannot speak for a replica."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            await refused(ingress.address, framed(Hello(secret, "r1")) + framed(Accepted("q", 1)))
+            assert ingress.taken == ingress.lost == ingress.channel.replicas == []
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(framed(Accepted("q", 1)), id="another message"),
+        pytest.param(framed(), id="no message"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
+        pytest.param(struct.pack(">I", 3) + b"\xc1\xc1\xc1", id="garbage"),
+        pytest.param(framed(Hello("x" * 2000, "r1")), id="a long secret"),
+    ],
+)
+def test_what_does_not_begin_with_hello_is_refused(in_loop: InLoop, sent: bytes) -> None:
+    async def test() -> None:
+        async with opened() as ingress:
+            await refused(ingress.address, sent)
+            assert ingress.taken == ingress.lost == ingress.channel.replicas == []
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(struct.pack(">I", FRAME_BYTES_MAX + 1), id="too long"),
+        pytest.param(struct.pack(">I", 3) + b"\xc1\xc1\xc1", id="garbage"),
+    ],
+)
+def test_a_damaged_frame_ends_the_connection(in_loop: InLoop, sent: bytes) -> None:
+    """Guards the ingress: after such a frame nothing that follows can be trusted."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            hello = framed(Hello(ingress.address.secret, "r1"))
+            good, late = framed(Accepted("good", 1)), framed(Accepted("late", 1))
+            await refused(ingress.address, hello + good + sent + late)
+            await ingress.connected()
+            assert ingress.taken == [("r1", Accepted("good", 1))]
+            assert ingress.lost == ["r1"]
+
+    in_loop(test)
+
+
+def test_the_end_of_a_replica_is_told_once(in_loop: InLoop) -> None:
+    """Guards moves: a request that lost its replica must be sent on once."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            line = await Line.connect(ingress.address, "r1")
+            line.send([Accepted("q", 1)])
+            while not ingress.taken:
+                await asyncio.sleep(0)
+            line.close()
+            while not ingress.lost:
+                await asyncio.sleep(0)
+            assert ingress.channel.replicas == []
+        assert ingress.lost == ["r1"]
+
+    in_loop(test)
+
+
+def test_half_a_frame_is_never_taken(in_loop: InLoop) -> None:
+    """Guards invariant 5: a replica that dies while it sends has not sent that frame."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
+            writer.write(
+                framed(Hello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))[:-1]
+            )
+            await ingress.connected("r1")
+            writer.close()
+            await ingress.connected()
+            assert (ingress.taken, ingress.lost) == ([], ["r1"])
+
+    in_loop(test)
+
+
+def test_a_replica_has_one_connection(in_loop: InLoop) -> None:
+    """Guards the first connection: a second one of that name neither speaks nor ends it."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            line = await Line.connect(ingress.address, "r1")
+            await ingress.connected("r1")
+            hello = framed(Hello(ingress.address.secret, "r1"))
+            await refused(ingress.address, hello + framed(Accepted("second", 1)))
+            assert ingress.lost == []
+            line.send([Accepted("first", 1)])
+            while not ingress.taken:
+                await asyncio.sleep(0)
+            assert ingress.taken == [("r1", Accepted("first", 1))]
+            line.close()
+
+    in_loop(test)
+
+
+def test_a_replica_that_was_lost_may_come_again(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as ingress:
+            for number in (1, 2):
+                line = await Line.connect(ingress.address, "r1")
+                line.send([Accepted("q", number)])
+                while len(ingress.taken) < number:
+                    await asyncio.sleep(0)
+                line.close()
+                await ingress.connected()
+            assert ingress.lost == ["r1", "r1"]
+
+    in_loop(test)
+
+
+def test_silence_is_the_end(in_loop: InLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards invariant 8: a machine that is gone closes no connection."""
+    monkeypatch.setattr(back_channel, "SILENCE_S_MAX", 0.01)
+
+    async def test() -> None:
+        async with opened() as ingress:
+            line = await Line.connect(ingress.address, "r1")
+            while not ingress.lost:
+                await asyncio.sleep(0)
+            await line.wait_gone()
+            assert not line.is_open
+            line.close()
+
+    in_loop(test)
+
+
+def test_whoever_says_no_hello_is_not_waited_for(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_channel, "HELLO_S_MAX", 0.01)
+
+    async def test() -> None:
+        async with opened() as ingress:
+            await refused(ingress.address, b"")
+            await refused(ingress.address, framed(Hello(ingress.address.secret, "r1"))[:-1])
+            assert ingress.taken == ingress.lost == ingress.channel.replicas == []
+
+    in_loop(test)
+
+
+def test_a_replica_knows_the_end_of_the_ingress(in_loop: InLoop) -> None:
+    """Guards slots: requests of an ingress that is gone are cancelled."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            line = await Line.connect(ingress.address, "r1")
+            await ingress.connected("r1")
+            assert line.is_open
+            await ingress.channel.close()
+            await line.wait_gone()
+            await ingress.connected()
+            assert not line.is_open
+            line.send([Accepted("q", 1)])
+            line.close()
+            assert (ingress.taken, ingress.lost) == ([], ["r1"])
+            with pytest.raises(OSError):
+                await Line.connect(ingress.address, "r1")
+
+    in_loop(test)
+
+
+def test_secrets_differ(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as one, opened() as other:
+            assert one.address.secret != other.address.secret
+            assert len(one.address.secret) >= 32
+            line = await Line.connect(one.address, "r1")
+            await one.connected("r1")
+            line.close()
+
+    in_loop(test)

@@ -1,0 +1,429 @@
+"""What ingress and replicas say to each other: everything arrives as it was, or is refused."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any  # Any: a value of any parameter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitney import errors
+from jitney.cluster.messages import (
+    Accepted,
+    Address,
+    Description,
+    Ended,
+    Failure,
+    Hello,
+    Made,
+    Run,
+    Started,
+    State,
+    Told,
+    Wanted,
+    decode_description,
+    decode_run,
+    decode_told,
+    encode_one,
+    encode_told,
+)
+from jitney.core.backend import Traits, Vocabulary
+from jitney.core.batch import TokenLogprob
+from jitney.core.cost import Fit
+from jitney.core.events import FinishReason
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.snapshot import Snapshot
+from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
+from jitney.sandbox.frames import MalformedFrame
+
+ADDRESS = Address("ingress", "127.0.0.1", 1234, "secret")
+SCHEMA = {"type": "object", "properties": {"é": {"enum": [1, -2.5, None, True, [], {}]}}}
+LOGPROBS = (TokenLogprob(5, -0.25, ((5, -0.25), (6, -3.0))), TokenLogprob(6, -1e-9))
+SNAPSHOT = Snapshot(
+    running_count=1,
+    prefilling_count=2,
+    waiting_count=3,
+    paused_count=4,
+    waiting_tokens=5,
+    prefill_left=6,
+    deferred_count=7,
+    cached_count=8,
+    kv_tokens=9,
+    kv_used=10,
+    kv_cached=11,
+    slot_count=12,
+    fit=Fit(0.1, None),
+    counters={"kv_full": 2},
+)
+
+PARAMETERS: dict[str, list[Any]] = {
+    "n": [16],
+    "temperature": [0.0, 0, 2],
+    "top_p": [0.1],
+    "top_k": [-1, 50],
+    "min_p": [0.5],
+    "repetition_penalty": [1.5],
+    "frequency_penalty": [-2.0],
+    "presence_penalty": [2.0],
+    "logit_bias": [{}, {0: 1.5, 2**31 - 1: -100}],
+    "seed": [0, -(2**63), 2**63 - 1],
+    "stop": ["a", ["a", "\n\u00e9"], ("a", "b"), []],
+    "stop_token_ids": [[1, 2], (3,)],
+    "include_stop_str_in_output": [True],
+    "ignore_eos": [True],
+    "min_tokens": [5],
+    "max_tokens": [None, 1000],
+    "logprobs": [0, 20],
+    "prompt_logprobs": [0, 3],
+    "skip_special_tokens": [False],
+    "structured_outputs": [
+        StructuredOutputsParams(json=SCHEMA),
+        StructuredOutputsParams(json='{"type": "string"}'),
+        StructuredOutputsParams(json=True),
+        StructuredOutputsParams(regex="[a-z]+"),
+        StructuredOutputsParams(choice=["a", "b"]),
+        StructuredOutputsParams(choice=("a",)),
+        StructuredOutputsParams(grammar='start: "a"'),
+    ],
+}
+"""Values of every parameter that are not its default."""
+
+
+def request_of(params: SamplingParams | None = None, **values: object) -> Request:
+    taken = {"id": RequestId("q"), "prompt": (1, 2), "seed": 3} | values
+    return Request(params=params or SamplingParams(), **taken)  # type: ignore[arg-type]
+
+
+def travelled(request: Request) -> Request:
+    """The request as a replica gets it."""
+    order = Run(ADDRESS, 7, 2, 0.5, Wanted.of(request))
+    arrived = decode_run(encode_one(order))
+    assert (arrived.address, arrived.number, arrived.attempt) == (ADDRESS, 7, 2)
+    assert arrived.waited_s == 0.5
+    return arrived.wanted.request()
+
+
+def meaning(params: SamplingParams) -> tuple[object, ...]:
+    """All that the core reads of parameters. A list is as good as a tuple."""
+    read = ("stop", "structured_outputs", "stop_table")
+    values = tuple(getattr(params, each.name) for each in fields(params) if each.name not in read)
+    return (*values, params.stop_table is None)
+
+
+def test_the_table_has_every_parameter() -> None:
+    """Guards new parameters: each is tried below."""
+    assert set(PARAMETERS) == {each.name for each in fields(SamplingParams) if each.init}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_parameter_arrives(name: str) -> None:
+    """Guards replicas: a parameter that is lost changes the text, and nobody notices."""
+    for value in PARAMETERS[name]:
+        params = SamplingParams(**{name: value})
+        arrived = travelled(request_of(params)).params
+        assert meaning(arrived) == meaning(params)
+        assert type(getattr(arrived, name)) is type(getattr(params, name)) or name == "stop"
+
+
+@given(st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v in PARAMETERS.items()}))
+def test_parameters_arrive_together(values: dict[str, Any]) -> None:
+    try:
+        params = SamplingParams(**values)
+    except errors.InvalidRequest:
+        return  # two of them contradict each other
+    assert meaning(travelled(request_of(params)).params) == meaning(params)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=9).map(tuple)
+SECONDS = st.none() | st.floats(0, 1e6)
+
+
+@given(
+    st.builds(
+        Request,
+        id=TEXTS.map(RequestId),
+        prompt=TOKENS,
+        params=st.just(SamplingParams(n=2)),
+        seed=st.integers(-(2**63), 2**63 - 1),
+        priority=st.sampled_from(Priority),
+        tenant=TEXTS,
+        reply_id=TEXTS,
+        is_chat=st.booleans(),
+        scope=TEXTS,
+        share=st.none() | st.builds(Share, *[st.integers(1, 2**31)] * 3),
+        queue_timeout_s=SECONDS,
+        request_timeout_s=SECONDS,
+        resumed=st.just(()) | st.tuples(st.none() | TOKENS, st.none() | TOKENS),
+    )
+)
+def test_every_field_of_a_request_arrives(request: Request) -> None:
+    """Guards a request that moves: what was made, whose it is and how long it may last."""
+    arrived = travelled(request)
+    assert arrived == request
+    assert type(arrived.priority) is Priority
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(request_of(tenant="\ud800"), id="half a character"),
+        pytest.param(request_of(SamplingParams(stop="\ud800")), id="in a stop string"),
+        pytest.param(request_of(seed=2**64), id="a number too large"),
+        pytest.param(
+            request_of(
+                SamplingParams(structured_outputs=StructuredOutputsParams(json={"const": 2**70}))
+            ),
+            id="in a schema",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_the_callers_mistake(request_: Request) -> None:
+    with pytest.raises(errors.InvalidRequest, match="cannot be sent"):
+        travelled(request_)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 9.0}, {"made_up": 1}, {"n": "two"}])
+def test_parameters_are_checked_where_they_arrive(params: dict[str, Any]) -> None:
+    """Guards invariant 9 between two versions of the program."""
+    wanted = msgspec.structs.replace(Wanted.of(request_of()), params=params)
+    arrived = decode_run(encode_one(Run(ADDRESS, 1, 1, 0.0, wanted)))
+    with pytest.raises(errors.InvalidRequest):
+        arrived.wanted.request()
+
+
+def completion(index: int, **values: Any) -> Completion:
+    made = Completion(
+        index=index,
+        text="text",
+        tokens=(1, 2),
+        logprobs=None,
+        cumulative_logprob=None,
+        finish_reason=FinishReason.STOP,
+        stop_reason="end",
+        usage=Usage(prompt_count=3, completion_count=2, cached_count=1),
+        timing=Timing(queue_s=0.0, first_token_s=1.0, total_s=2.0),
+        preempted_count=4,
+    )
+    return replace(made, **values)
+
+
+ANSWER = Answer(
+    request=request_of(SamplingParams(n=2)),
+    completions=(
+        completion(0),
+        completion(1, finish_reason=FinishReason.FAILED, stop_reason=7, message="It failed."),
+    ),
+    total_s=2.0,
+    prompt_logprobs=LOGPROBS,
+)
+DELTA = Delta(
+    index=1,
+    text="é",
+    tokens=(5, 6),
+    logprobs=LOGPROBS,
+    finish_reason=FinishReason.CANCELLED,
+    stop_reason=9,
+)
+TOLD: list[Told] = [
+    Hello("secret", "r1"),
+    Accepted("q", 1),
+    Started("q", 1, 64),
+    Made.of("q", 1, Delta(index=0, text="")),
+    Made.of("q", 2, DELTA),
+    Ended.of("q", 1, ANSWER, None),
+    Ended.of("q", 1, None, errors.QueueFull("Full.", 2.5)),
+    State(SNAPSHOT, {"batches": 3.0}),
+]
+
+
+def test_all_that_replicas_tell_arrives_in_one_frame() -> None:
+    assert decode_told(encode_told(TOLD)) == TOLD
+    assert decode_told(encode_told([])) == []
+
+
+def test_a_delta_arrives_as_it_was() -> None:
+    (made,) = decode_told(encode_told([Made.of("q", 1, DELTA)]))
+    assert isinstance(made, Made)
+    assert made.delta() == DELTA
+
+
+def test_the_end_of_each_completion_arrives() -> None:
+    (ended,) = decode_told(encode_told([Ended.of("q", 1, ANSWER, None)]))
+    assert isinstance(ended, Ended)
+    assert ended.failure is None
+    answer = ended.answer(ANSWER.request)
+    assert answer is not None
+    assert answer.prompt_logprobs == LOGPROBS
+    for ours, theirs in zip(answer.completions, ANSWER.completions, strict=True):
+        bare = {"text": "", "tokens": (), "timing": ours.timing}
+        assert ours == replace(theirs, **bare), "text and tokens went out before"
+
+
+def test_an_end_that_says_nothing_of_completions_has_no_answer() -> None:
+    ended = Ended.of("q", 1, None, errors.Draining("No."))
+    assert ended.answer(request_of()) is None
+    assert ended.failure is not None
+
+
+def description_of(settings: SchedulerSettings) -> Description:
+    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    traits = Traits(name="t", slots_max=4, kv_tokens=9, model_len_max=5, batch_invariant=True)
+    vocabulary = Vocabulary(
+        pieces=(b"a", b"\xff\x00"), control=frozenset({1}), eos_tokens=(1,), bos_token=0
+    )
+    return Description("a model", traits, vocabulary, values)
+
+
+def test_a_description_arrives() -> None:
+    """Guards the ingress: it makes tokens and limits from these values alone."""
+    settings = SchedulerSettings(
+        model_len_max=512,
+        cache_tokens=100,
+        strategy=Strategy.ADAPTIVE,
+        policy=Policy.FAIR,
+        mix=Mix.SEPARATE,
+        group_answers=GroupAnswers.EACH,
+        wait_s=None,
+        request_timeout_s=1.5,
+    )
+    sent = description_of(settings)
+    arrived = decode_description(encode_one(sent))
+    assert arrived.scheduler_settings() == settings
+    assert arrived.scheduler_settings().policy is Policy.FAIR
+    assert (arrived.traits, arrived.vocabulary) == (sent.traits, sent.vocabulary)
+    assert arrived.model_name == "a model"
+
+
+@pytest.mark.parametrize("wrong", [{}, {"policy": "no such"}, {"unknown": 1}])
+def test_settings_of_another_version_are_refused(wrong: dict[str, Any]) -> None:
+    sent = description_of(SchedulerSettings(model_len_max=512))
+    settings = sent.settings | wrong if wrong else {}
+    with pytest.raises(MalformedFrame, match="not those of a scheduler"):
+        msgspec.structs.replace(sent, settings=settings).scheduler_settings()
+
+
+DECODERS: list[Callable[[bytes], object]] = [decode_run, decode_description, decode_told]
+FRAMES = [
+    encode_one(Run(ADDRESS, 1, 1, 0.0, Wanted.of(request_of()))),
+    encode_one(description_of(SchedulerSettings(model_len_max=512))),
+    encode_told(TOLD),
+]
+
+
+@given(st.sampled_from(range(3)), st.data())
+def test_a_damaged_frame_is_refused_or_read(which: int, data: st.DataObject) -> None:
+    """Guards whoever reads: no other error, whatever bytes come."""
+    frame = bytearray(FRAMES[which])
+    for at in data.draw(st.lists(st.integers(0, len(frame) - 1), max_size=3)):
+        frame[at] = data.draw(st.integers(0, 255))
+    cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
+    try:
+        arrived = DECODERS[which](cut)
+    except MalformedFrame as error:
+        assert str(error)
+    else:
+        assert arrived is not None
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\xc1", id="no MessagePack"),
+        pytest.param(msgspec.msgpack.encode({"type": "Unknown"}), id="unknown message"),
+        pytest.param(msgspec.msgpack.encode([{"type": "Hello", "secret": 1}]), id="wrong type"),
+        pytest.param(b"\x91" * 100_000, id="too deep"),
+        pytest.param(b"\xdd\xff\xff\xff\xff", id="a length that does not come"),
+    ],
+)
+def test_what_is_not_a_message_is_refused(decode: Callable[[bytes], object], frame: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="not a message"):
+        decode(frame)
+
+
+def test_a_frame_that_is_cut_or_too_long_is_refused() -> None:
+    for decode, frame in zip(DECODERS, FRAMES, strict=True):
+        for damaged in (frame[:-1], frame + b"\x00"):
+            with pytest.raises(MalformedFrame):
+                decode(damaged)
+
+
+def test_fields_of_another_version_are_refused() -> None:
+    """Guards an upgrade: a part that one side does not know is not left out in silence."""
+    frame = msgspec.msgpack.encode([{"type": "Accepted", "id": "q", "attempt": 1, "new": 1}])
+    with pytest.raises(MalformedFrame, match="unknown field"):
+        decode_told(frame)
+
+
+KNOWN: list[errors.JitneyError] = [
+    errors.InvalidRequest("It is wrong.", "top_p"),
+    errors.InvalidRequest("It is wrong."),
+    errors.ContextLengthExceeded("It is long.", "prompt"),
+    errors.UnsupportedField("It is new.", "logprobs"),
+    errors.QueueFull("It is full.", 2.5),
+    errors.Draining("It ends."),
+    errors.DeadlineExceeded("It is late."),
+    errors.BackendFailed("It failed."),
+    errors.EngineStopped("It stopped."),
+]
+
+
+def error_of(error: Exception) -> errors.JitneyError:
+    """The error as the ingress gets it."""
+    (ended,) = decode_told(encode_told([Ended.of("q", 1, None, error)]))
+    assert isinstance(ended, Ended)
+    assert ended.failure is not None
+    return ended.failure.error()
+
+
+@pytest.mark.parametrize("error", KNOWN, ids=lambda error: type(error).__name__)
+def test_an_error_keeps_its_class_and_its_fields(error: errors.JitneyError) -> None:
+    """Guards the status of a reply: 400, 429, 503 and 500 are told apart by the class."""
+    arrived = error_of(error)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    for name in ("parameter", "retry_after_s"):
+        assert getattr(arrived, name, None) == getattr(error, name, None)
+
+
+def test_an_error_whose_text_begins_with_its_field_keeps_its_text() -> None:
+    error = errors.InvalidRequest("is wrong.", "top_p", is_predicate=True)
+    assert str(error_of(error)) == "top_p is wrong."
+
+
+class AlikeInName(errors.InvalidRequest):
+    """An error of which the other side knows nothing."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("some value"),
+        RuntimeError(),
+        errors.ModelError("some file"),
+        errors.BackendCrashed("It crashed.", 11),
+        AlikeInName("subclass"),
+        type("QueueFull", (Exception,), {})("a namesake"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_unknown_error_is_a_failure_of_the_backend(error: Exception) -> None:
+    arrived = error_of(error)
+    assert type(arrived) is errors.BackendFailed
+    assert type(error).__name__ in str(arrived)
+    assert str(error) in str(arrived)
+
+
+def test_a_text_with_half_a_character_does_not_stop_an_error() -> None:
+    """Guards the end of a request: an error that cannot be sent would be no end at all."""
+    assert str(error_of(errors.BackendFailed("\ud800!"))) == "?!"
+
+
+def test_the_name_of_an_error_that_nobody_knows_is_a_failure_of_the_backend() -> None:
+    assert type(Failure("OfTomorrow", "text").error()) is errors.BackendFailed

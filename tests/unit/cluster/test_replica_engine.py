@@ -1,0 +1,287 @@
+"""One engine of a fleet: what it tells of an order, of itself, and when its ingress is gone."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from jitney.cluster.back_channel import BackChannel
+from jitney.cluster.messages import (
+    Accepted,
+    Address,
+    Ended,
+    Made,
+    Run,
+    Started,
+    State,
+    Told,
+    Wanted,
+    decode_description,
+    encode_one,
+)
+from jitney.cluster.replica_engine import ReplicaEngine
+from jitney.cluster.routing import HEAD_TOKENS, head_of
+from jitney.config import Settings
+from jitney.core.events import FinishReason
+from jitney.core.request import Request
+from jitney.loading.compose import assemble
+from jitney.sandbox.frames import MalformedFrame
+
+MakeRequest = Callable[..., Request]
+InLoop = Callable[[Callable[[], Awaitable[None]]], None]
+SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
+SLOW = {"max_tokens": 400}
+
+
+class Pair:
+    """A replica, and an ingress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.replica = ReplicaEngine(assemble(SETTINGS), "r1")
+        self.told: list[Told] = []
+        self.lost: list[str] = []
+        self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
+        self.address: Address
+        self._number = 0
+
+    def _take(self, replica: str, message: Told) -> None:
+        assert replica == "r1"
+        self.told.append(message)
+
+    def order(self, request: Request, attempt: int = 1) -> bytes:
+        self._number += 1
+        return encode_one(Run(self.address, self._number, attempt, 0.0, Wanted.of(request)))
+
+    def of(self, request: Request) -> list[Accepted | Started | Made | Ended]:
+        """What was told of a request."""
+        return [
+            each
+            for each in self.told
+            if isinstance(each, Accepted | Started | Made | Ended) and each.id == request.id
+        ]
+
+    async def end_of(self, request: Request) -> Ended:
+        while True:
+            for each in self.of(request):
+                if isinstance(each, Ended):
+                    return each
+            await asyncio.sleep(0)
+
+    async def made(self, request: Request, count: int) -> None:
+        """Wait until so many tokens of a request were told."""
+        while len(tokens_of(self.of(request))) < count:
+            await asyncio.sleep(0)
+
+    async def idle(self) -> None:
+        """Wait until the engine runs nothing."""
+        while self.replica._engine.stats().live_requests:
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def opened() -> AsyncIterator[Pair]:
+    pair = Pair()
+    pair.address = await pair.channel.open()
+    try:
+        yield pair
+    finally:
+        await pair.replica.close()
+        await pair.channel.close()
+        while pair.channel.replicas:
+            await asyncio.sleep(0)
+
+
+def tokens_of(told: list[Accepted | Started | Made | Ended]) -> tuple[int, ...]:
+    return tuple(token for each in told if isinstance(each, Made) for token in each.tokens)
+
+
+def test_an_order_is_told_from_its_start_to_its_end(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request(n=2)
+            await pair.replica.run(pair.order(request, attempt=3))
+            ended = await pair.end_of(request)
+            told = pair.of(request)
+            assert {each.attempt for each in told} == {3}
+            assert told[-1] is ended
+            assert sum(isinstance(each, Accepted) for each in told) == 1
+            assert sum(isinstance(each, Started) for each in told) == 1
+            assert [each.index for each in ended.ends] == [0, 1]
+            assert {each.finish_reason for each in ended.ends} == {FinishReason.LENGTH}
+            assert len(tokens_of(told)) == 32
+            assert pair.channel.replicas == ["r1"]
+
+    in_loop(test)
+
+
+def test_what_another_engine_made_is_not_made_again(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    """Guards a move: the rest of the tokens are those that one engine makes alone."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request()
+            await pair.replica.run(pair.order(request))
+            await pair.end_of(request)
+            whole = tokens_of(pair.of(request))
+            resumed = replace(make_request(), resumed=(whole[:5],))
+            await pair.replica.run(pair.order(resumed))
+            (end,) = (await pair.end_of(resumed)).ends
+            assert tokens_of(pair.of(resumed)) == whole[5:]
+            assert end.usage.completion_count == len(whole)
+
+    in_loop(test)
+
+
+def test_a_refusal_is_told_and_ends_the_order(in_loop: InLoop, make_request: MakeRequest) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request("x" * 600)
+            await pair.replica.run(pair.order(request))
+            failure = (await pair.end_of(request)).failure
+            assert failure is not None
+            assert failure.kind == "ContextLengthExceeded"
+            assert len(pair.of(request)) == 1
+
+    in_loop(test)
+
+
+def test_an_order_that_is_none_is_refused(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            with pytest.raises(MalformedFrame):
+                await pair.replica.run(b"\xc1")
+
+    in_loop(test)
+
+
+def test_an_ingress_that_is_not_there_gets_nothing(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    """Guards slots: nothing runs for which nobody could be told; and the next order may work."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            order = pair.order(make_request())
+            await pair.channel.close()
+            with pytest.raises(OSError):
+                await pair.replica.run(order)
+            assert pair.replica._engine.stats().total_requests == 0
+            pair.address = await pair.channel.open()
+            request = make_request()
+            await pair.replica.run(pair.order(request))
+            assert (await pair.end_of(request)).failure is None
+
+    in_loop(test)
+
+
+def test_cancelling_a_call_frees_its_slot(in_loop: InLoop, make_request: MakeRequest) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request(**SLOW)
+            running = asyncio.create_task(pair.replica.run(pair.order(request)))
+            await pair.made(request, 3)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            await pair.idle()
+            assert pair.replica._engine.snapshot().running_count == 0
+
+    in_loop(test)
+
+
+def test_the_requests_of_an_ingress_that_is_gone_are_cancelled(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    """Guards slots: no client is left who could read these answers."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            requests = [make_request(f"p{at}", **SLOW) for at in range(2)]
+            running = [
+                asyncio.create_task(pair.replica.run(pair.order(request))) for request in requests
+            ]
+            for request in requests:
+                await pair.made(request, 1)
+            await pair.channel.close()
+            await asyncio.gather(*running)
+            await pair.idle()
+            assert (await pair.replica.report()).seen == {}
+
+    in_loop(test)
+
+
+def test_a_report_has_what_routing_needs(in_loop: InLoop, make_request: MakeRequest) -> None:
+    """Guards routing by prefix: the keys of the memory are those of the head of a request."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            empty = await pair.replica.report()
+            assert (empty.slot_count, empty.running_count, empty.waiting_count) == (4, 0, 0)
+            assert (empty.heads, empty.seen) == (frozenset(), {})
+            request = make_request("x" * 3 * HEAD_TOKENS, scope="ours")
+            await pair.replica.run(pair.order(request))
+            await pair.end_of(request)
+            report = await pair.replica.report()
+            assert report.seen == {"in": 1}
+            assert set(head_of(request.prompt, "ours").keys) <= report.heads
+            assert not set(head_of(request.prompt, "theirs").keys) & report.heads
+            assert report.kv_free > 0
+
+    in_loop(test)
+
+
+def test_it_describes_what_is_loaded(in_loop: InLoop) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            description = decode_description(pair.replica.describe())
+            engine = pair.replica._engine
+            assert description.scheduler_settings() == engine.settings
+            assert description.traits == engine.backend.traits
+            assert description.vocabulary == engine.backend.vocabulary
+
+    in_loop(test)
+
+
+def test_it_beats_also_when_nothing_happens(in_loop: InLoop, make_request: MakeRequest) -> None:
+    """Guards idle replicas: silence would mean that the machine is gone."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request()
+            await pair.replica.run(pair.order(request))
+            await pair.end_of(request)
+            pair.told.clear()
+            while not pair.told:
+                await asyncio.sleep(0)
+            (state,) = pair.told
+            assert isinstance(state, State)
+            assert state.snapshot.slot_count == 4
+            assert (state.sums["completion_tokens"], state.sums["accepted"]) == (16.0, 1.0)
+
+    in_loop(test)
+
+
+def test_steering_reaches_a_request_that_runs_here(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request(**SLOW)
+            running = asyncio.create_task(pair.replica.run(pair.order(request)))
+            await pair.made(request, 1)
+            pair.replica.steer("unknown", "pause", 0)
+            pair.replica.steer(request.id, "pause", 0)
+            while pair.replica._engine.snapshot().paused_count == 0:
+                await asyncio.sleep(0)
+            pair.replica.steer(request.id, "resume", 0)
+            await running
+            assert (await pair.end_of(request)).failure is None
+            assert len(tokens_of(pair.of(request))) == 400
+
+    in_loop(test)

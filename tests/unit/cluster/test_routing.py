@@ -1,0 +1,310 @@
+"""Where a request runs: near its prefix, away from queues, and in turns where all are alike."""
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitney.cluster.routing import HEAD_TOKENS, Head, Report, RouteTable, head_of
+
+US = "ingress"
+LONG = tuple(range(4 * HEAD_TOKENS))
+IDLE = Report(
+    slot_count=4,
+    running_count=0,
+    waiting_count=0,
+    prefill_tokens=0,
+    kv_free=100_000,
+    tick_s=0.01,
+    prefill_token_s=1e-3,
+    ends_per_s=1.0,
+    heads=frozenset(),
+)
+FULL = replace(IDLE, running_count=4)
+
+
+def table_of(reports: dict[str, Report | None]) -> RouteTable:
+    table = RouteTable(US)
+    table.keep(reports)
+    for name, report in reports.items():
+        if report is not None:
+            table.report(name, report)
+    return table
+
+
+def holding(tokens: Iterable[int], scope: str = "") -> Report:
+    """The report of an idle replica with this prefix in its memory."""
+    return replace(IDLE, heads=frozenset(head_of(tokens, scope).keys))
+
+
+def always(table: RouteTable, head: Head) -> str | None:
+    """The one choice of several in a row; a turn would give others."""
+    chosen = {table.choose(head) for _ in range(6)}
+    assert len(chosen) == 1, chosen
+    return chosen.pop()
+
+
+def test_a_head_has_a_key_for_each_whole_step() -> None:
+    assert head_of(LONG[: HEAD_TOKENS - 1], "") == Head(HEAD_TOKENS - 1)
+    head = head_of(LONG, "")
+    assert (head.prompt_count, len(set(head.keys))) == (len(LONG), 4)
+    assert head_of(LONG[: 2 * HEAD_TOKENS + 5], "").keys == head.keys[:2]
+    assert head_of((*LONG[:HEAD_TOKENS], 7, *LONG), "").keys[1:] != head.keys[1:]
+
+
+def test_keys_are_equal_in_another_process() -> None:
+    """Guards routing by prefix: the keys of a report are made in the process of a replica."""
+    script = (
+        "from jitney.cluster.routing import head_of\n"
+        f"print(head_of({LONG!r}, 'a tenant \\u00e9').keys)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for seed in ("1", "2"):
+        told = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**environment, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert told.stdout.strip() == str(head_of(LONG, "a tenant \u00e9").keys)
+
+
+def test_a_cached_prefix_attracts() -> None:
+    table = table_of({"a": IDLE, "b": holding(LONG), "c": holding(LONG[:HEAD_TOKENS])})
+    assert always(table, head_of(LONG, "")) == "b"
+    assert table.cached_count("c", head_of(LONG, "")) == HEAD_TOKENS
+
+
+def test_what_follows_a_gap_is_not_cached() -> None:
+    """Guards estimates: a key is of use only with all keys before it."""
+    head = head_of(LONG, "")
+    report = replace(IDLE, heads=frozenset(head.keys[1:]))
+    assert table_of({"a": report}).cached_count("a", head) == 0
+
+
+def test_one_token_is_always_computed() -> None:
+    table = table_of({"a": holding(LONG)})
+    assert table.cached_count("a", head_of(LONG, "")) == len(LONG) - 1
+
+
+def test_scopes_keep_tenants_apart() -> None:
+    """Guards invariant 6: a tenant does not learn from routing where another one's prompt is."""
+    table = table_of({"a": holding(LONG, "theirs"), "b": holding(LONG, "ours")})
+    assert always(table, head_of(LONG, "ours")) == "b"
+    assert table.cached_count("a", head_of(LONG, "ours")) == 0
+    assert table.cached_count("a", head_of(LONG, "")) == 0
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        pytest.param(FULL, id="no free slot"),
+        pytest.param(replace(FULL, waiting_count=9), id="a queue"),
+        pytest.param(replace(IDLE, prefill_tokens=5000), id="prefill before it"),
+        pytest.param(replace(IDLE, kv_free=100), id="no memory"),
+        pytest.param(replace(IDLE, prefill_token_s=0.1), id="a slow machine"),
+    ],
+)
+def test_what_makes_it_wait_repels(busy: Report) -> None:
+    assert always(table_of({"busy": busy, "free": IDLE}), head_of(LONG, "")) == "free"
+
+
+def test_a_long_queue_outweighs_a_prefix() -> None:
+    """Guards against a herd: everybody with one system prompt on one replica."""
+    heads = holding(LONG).heads
+    head = head_of(LONG, "")
+    queued = replace(FULL, waiting_count=20, heads=heads)
+    assert always(table_of({"near": queued, "far": IDLE}), head) == "far"
+    near = replace(IDLE, running_count=1, heads=heads)
+    assert always(table_of({"near": near, "far": IDLE}), head) == "near"
+
+
+def test_among_full_ones_the_shorter_queue_wins() -> None:
+    long, short = replace(FULL, waiting_count=9), replace(FULL, waiting_count=2)
+    assert always(table_of({"long": long, "short": short}), Head(10)) == "short"
+    quick = replace(long, ends_per_s=100.0)
+    assert always(table_of({"quick": quick, "short": short}), Head(10)) == "quick"
+
+
+@pytest.mark.parametrize("report", [None, IDLE, FULL])
+def test_equal_replicas_take_turns(report: Report | None) -> None:
+    table = table_of(dict.fromkeys("abc", report))
+    chosen = [table.choose(Head(10)) for _ in range(9)]
+    assert all(chosen.count(name) == 3 for name in "abc")
+
+
+def test_a_difference_that_means_nothing_does_not_stop_the_turns() -> None:
+    table = table_of({"a": IDLE, "b": replace(IDLE, tick_s=IDLE.tick_s + 1e-6)})
+    assert {table.choose(Head(10)) for _ in range(2)} == {"a", "b"}
+
+
+def test_what_was_sent_corrects_a_report_that_is_old() -> None:
+    """Guards bursts: many requests between two reports do not all go to the same replica."""
+    table = table_of({"a": IDLE, "b": replace(IDLE, running_count=1)})
+    assert always(table, Head(10)) == "a"
+    for number in range(1, 5):
+        table.sent("a", f"q{number}", number, Head(10))
+    assert always(table, Head(10)) == "b"
+    assert table.expected_s("a", Head(10)) > 1 / IDLE.ends_per_s
+
+
+def test_what_a_report_counts_is_not_counted_twice() -> None:
+    table = table_of({"a": IDLE})
+    for number in range(1, 5):
+        table.sent("a", f"q{number}", number, Head(10))
+    seen = replace(IDLE, running_count=3, seen={US: 3})
+    table.report("a", seen)
+    corrected = table.expected_s("a", Head(10))
+    alone = table_of({"a": seen})
+    alone.sent("a", "q4", 4, Head(10))
+    assert corrected == alone.expected_s("a", Head(10))
+    table.report("a", replace(FULL, seen={US: 4}))
+    assert table.expected_s("a", Head(10)) == table_of({"a": FULL}).expected_s("a", Head(10))
+
+
+def test_what_a_report_saw_of_another_ingress_says_nothing_of_ours() -> None:
+    table = table_of({"a": IDLE})
+    table.sent("a", "q1", 1, Head(1000))
+    before = table.expected_s("a", Head(10))
+    table.report("a", replace(IDLE, seen={"another": 99}))
+    assert table.expected_s("a", Head(10)) == before
+
+
+def test_what_ended_is_taken_off() -> None:
+    """Guards a full replica that became free: it is used before its next report."""
+    table = table_of({"a": IDLE})
+    idle_s = table.expected_s("a", Head(10))
+    for number in range(1, 5):
+        table.sent("a", f"q{number}", number, Head(10))
+    table.ended("a", "q1")
+    table.report("a", replace(IDLE, running_count=3, seen={US: 4}))
+    full = replace(FULL, seen={US: 4})
+    table.report("a", full)
+    full_s = table.expected_s("a", Head(10))
+    table.ended("a", "q2")
+    assert table.expected_s("a", Head(10)) < full_s
+    for _ in range(2):
+        table.ended("a", "q2")
+        table.ended("a", "q3")
+        table.ended("a", "q4")
+    free_s = table.expected_s("a", Head(10))
+    assert free_s == table_of({"a": replace(IDLE, running_count=1)}).expected_s("a", Head(10))
+    table.report("a", full)
+    assert table.expected_s("a", Head(10)) == free_s, "the same report again is not a new one"
+    table.report("a", IDLE)
+    assert table.expected_s("a", Head(10)) == idle_s
+
+
+def test_what_ended_before_it_was_seen_leaves_nothing() -> None:
+    table = table_of({"a": IDLE})
+    before = table.expected_s("a", Head(10))
+    table.sent("a", "q1", 1, Head(1000))
+    assert table.expected_s("a", Head(10)) > before
+    table.ended("a", "q1")
+    assert table.expected_s("a", Head(10)) == before
+
+
+def test_a_prefix_on_its_way_attracts() -> None:
+    """Guards a shared prompt that is new: the second to come follows the first."""
+    table = table_of({"a": IDLE, "b": IDLE})
+    head = head_of(LONG, "")
+    table.sent("a", "q1", 1, head)
+    assert table.cached_count("a", head) == len(LONG) - 1
+    table.ended("a", "q1")
+    assert table.cached_count("a", head) == 0
+
+
+def test_the_avoided_are_not_chosen() -> None:
+    table = table_of({"a": holding(LONG), "b": FULL, "c": IDLE})
+    head = head_of(LONG, "")
+    assert table.choose(head, ["a"]) == "c"
+    assert table.choose(head, ("a", "c", "unknown")) == "b"
+    assert table.choose(head, "abc") is None
+    assert RouteTable(US).choose(head) is None
+
+
+def test_what_is_said_of_unknown_replicas_is_ignored() -> None:
+    """Guards the moment after a loss: reports and endings of the lost one still come."""
+    table = table_of({"a": IDLE})
+    before = table.expected_s("a", Head(10))
+    table.report("gone", IDLE)
+    table.sent("gone", "q1", 1, Head(10))
+    table.ended("gone", "q1")
+    table.ended("a", "never sent")
+    assert table.replicas == ["a"]
+    assert always(table, Head(10)) == "a"
+    assert table.expected_s("a", Head(10)) == before
+
+
+def test_a_replica_that_left_is_forgotten() -> None:
+    table = table_of({"a": IDLE, "b": FULL})
+    table.sent("b", "q1", 1, Head(1000))
+    table.keep(["b", "c"])
+    assert table.replicas == ["b", "c"]
+    kept_s = table.expected_s("b", Head(10))
+    assert kept_s > 1
+    table.keep(["c"])
+    table.keep(["b", "c"])
+    assert table.expected_s("b", Head(10)) < kept_s
+
+
+def test_a_new_replica_is_as_fast_as_the_fastest_known() -> None:
+    """Guards new replicas: without a report they get work, and not all of it."""
+    table = table_of({"new": None})
+    alone_s = table.expected_s("new", Head(100))
+    table = table_of({"new": None, "slow": replace(IDLE, prefill_token_s=1.0), "b": IDLE})
+    table.report("b", replace(IDLE, prefill_token_s=alone_s / 200))
+    assert table.expected_s("new", Head(100)) == pytest.approx(alone_s / 2)
+    table.sent("new", "q1", 1, Head(300))
+    assert table.expected_s("new", Head(100)) == pytest.approx(2 * alone_s)
+
+
+NAMES = st.sampled_from("abcd")
+TOKENS = st.integers(0, 5).map(lambda steps: LONG[: steps * HEAD_TOKENS // 2 + 1])
+HEADS = TOKENS.map(lambda tokens: head_of(tokens, ""))
+COUNTS = st.integers(0, 50)
+REPORTS = st.builds(
+    Report,
+    slot_count=st.integers(1, 8),
+    running_count=COUNTS,
+    waiting_count=COUNTS,
+    prefill_tokens=st.integers(0, 10**6),
+    kv_free=st.integers(0, 10**6),
+    tick_s=st.floats(0, 10),
+    prefill_token_s=st.none() | st.floats(0, 10),
+    ends_per_s=st.floats(0, 1e4),
+    heads=HEADS.map(lambda head: frozenset(head.keys)),
+    seen=st.dictionaries(st.sampled_from([US, "another"]), COUNTS),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("keep"), st.lists(NAMES, unique=True)),
+    st.tuples(st.just("report"), NAMES, REPORTS),
+    st.tuples(st.just("sent"), NAMES, st.sampled_from("qrst"), COUNTS, HEADS),
+    st.tuples(st.just("ended"), NAMES, st.sampled_from("qrst")),
+)
+
+
+@given(st.lists(STEPS, max_size=30), HEADS, st.sets(NAMES))
+def test_it_chooses_a_known_one_whatever_happened(
+    steps: list[tuple[str, ...]], head: Head, avoided: set[str]
+) -> None:
+    """Guards the router: reports come late, twice, or of replicas that have left."""
+    table = RouteTable(US)
+    known: list[str] = []
+    for name, *values in steps:
+        getattr(table, name)(*values)
+        known = list(values[0]) if name == "keep" else known
+        assert table.replicas == known
+        for each in known:
+            assert 0 <= table.expected_s(each, head) < math.inf
+            assert 0 <= table.cached_count(each, head) < head.prompt_count
+        chosen = table.choose(head, avoided)
+        assert chosen in set(known) - avoided if set(known) - avoided else chosen is None
