@@ -11,7 +11,7 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 	&& echo $$each && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama demo serve test clients lint types sim plant bench docs clean
+.PHONY: help setup llama demo serve cluster test clients lint types sim plant bench docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -25,7 +25,10 @@ demo: $(VENV)/.model ## stream eight prompts side by side from the embedded mode
 serve: $(VENV)/.model ## serve the embedded model on 127.0.0.1:8000; ARGS="--port 9000" and the like
 	@$(BIN)/jitney serve $(ARGS)
 
-test: $(VENV)/.model $(VENV)/.dev $(VENV)/.every ## lint, types, layers and every test
+cluster: $(VENV)/.model $(VENV)/.cluster ## serve the embedded model from two replicas on Ray; a request outlives its replica
+	@$(BIN)/jitney serve --replicas 2 $(ARGS)
+
+test: $(VENV)/.model $(VENV)/.dev $(VENV)/.every $(VENV)/.cluster ## lint, types, layers and every test
 	@$(BIN)/python -m scripts.check $(ARGS)
 
 clients: $(VENV)/.model $(VENV)/.dev ## run real clients against the server; needs node and package registries
@@ -97,4 +100,13 @@ $(VENV)/.model: $(VENV)/.backend
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.packages
 	@echo "Installing what the benchmarks need"
 	@$(PIP) install -qq -c constraints.txt -e '.[bench]'
+	@touch $@
+
+# Without Ray only where it has no package for this machine; other failures are shown.
+$(VENV)/.cluster: pyproject.toml constraints.txt | $(VENV)/.packages
+	@echo "Installing Ray (about 500 MB)"
+	@$(PIP) install -qq -c constraints.txt -e '.[cluster,server]' 2> $(VENV)/cluster.log || { \
+		grep -q "No matching distribution found for ray" $(VENV)/cluster.log \
+		|| { cat $(VENV)/cluster.log; exit 1; }; \
+		echo "Ray has no package for this machine; jitney serve --replicas does not work here."; }
 	@touch $@

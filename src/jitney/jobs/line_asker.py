@@ -128,7 +128,8 @@ class ServiceAsker:
 
     def __init__(self, service: Service, in_flight_max: int | None = None) -> None:
         self._service = service
-        self.in_flight_max = in_flight_max or service.engine.settings.max_num_seqs
+        # Half of the slots are left to live calls: under most policies a class alone gives none.
+        self.in_flight_max = in_flight_max or max(1, service.engine.settings.max_num_seqs // 2)
         self.line_bytes_max = service.body_limit + limits.LINE_ENVELOPE_BYTES
         self.values_max = max(
             server_limits.VALUES_MAX, service.body_limit // server_limits.VALUE_BYTES_USUAL

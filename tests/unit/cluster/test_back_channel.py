@@ -14,6 +14,12 @@ from jitney.cluster.messages import Accepted, Address, Hello, Told, encode_told
 InLoop = Callable[[Callable[[], Awaitable[None]]], None]
 
 
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; `in_loop` bounds the wait."""
+    while not is_so():  # noqa: ASYNC110, a test polls
+        await asyncio.sleep(0)
+
+
 class Ingress:
     """The end of an ingress, and what it got."""
 
@@ -28,8 +34,7 @@ class Ingress:
 
     async def connected(self, *names: str) -> None:
         """Wait until these replicas are connected, and no others."""
-        while set(self.channel.replicas) != set(names):
-            await asyncio.sleep(0)
+        await until(lambda: set(self.channel.replicas) == set(names))
 
 
 @contextlib.asynccontextmanager
@@ -65,8 +70,7 @@ def test_frames_arrive_in_order(in_loop: InLoop) -> None:
             for at in range(0, 300, 3):
                 line.send(expected[at : at + 3])
             line.send([])
-            while len(ingress.taken) < 300:
-                await asyncio.sleep(0)
+            await until(lambda: len(ingress.taken) == 300)
             assert ingress.taken == [("r1", message) for message in expected]
             assert ingress.channel.replicas == ["r1"]
             line.close()
@@ -82,8 +86,7 @@ def test_frames_arrive_in_whatever_pieces_they_come(in_loop: InLoop) -> None:
             for at in range(len(sent)):
                 writer.write(sent[at : at + 1])
                 await writer.drain()
-            while not ingress.taken:
-                await asyncio.sleep(0)
+            await until(lambda: bool(ingress.taken))
             assert ingress.taken == [("r1", Accepted("q", 1))]
             writer.close()
 
@@ -96,8 +99,7 @@ def test_several_replicas_are_told_apart(in_loop: InLoop) -> None:
             lines = {name: await Line.connect(ingress.address, name) for name in ("a", "b")}
             for name, line in lines.items():
                 line.send([Accepted(f"of {name}", 1)])
-            while len(ingress.taken) < 2:
-                await asyncio.sleep(0)
+            await until(lambda: len(ingress.taken) == 2)
             assert set(ingress.taken) == {(name, Accepted(f"of {name}", 1)) for name in lines}
             lines["a"].close()
             await ingress.connected("b")
@@ -114,7 +116,7 @@ def test_a_wrong_secret_is_refused(in_loop: InLoop, secret: str) -> None:
     async def test() -> None:
         async with opened() as ingress:
             await refused(ingress.address, framed(Hello(secret, "r1")) + framed(Accepted("q", 1)))
-            assert ingress.taken == ingress.lost == ingress.channel.replicas == []
+            assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
     in_loop(test)
 
@@ -133,7 +135,7 @@ def test_what_does_not_begin_with_hello_is_refused(in_loop: InLoop, sent: bytes)
     async def test() -> None:
         async with opened() as ingress:
             await refused(ingress.address, sent)
-            assert ingress.taken == ingress.lost == ingress.channel.replicas == []
+            assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
     in_loop(test)
 
@@ -167,11 +169,9 @@ def test_the_end_of_a_replica_is_told_once(in_loop: InLoop) -> None:
         async with opened() as ingress:
             line = await Line.connect(ingress.address, "r1")
             line.send([Accepted("q", 1)])
-            while not ingress.taken:
-                await asyncio.sleep(0)
+            await until(lambda: bool(ingress.taken))
             line.close()
-            while not ingress.lost:
-                await asyncio.sleep(0)
+            await until(lambda: bool(ingress.lost))
             assert ingress.channel.replicas == []
         assert ingress.lost == ["r1"]
 
@@ -206,8 +206,7 @@ def test_a_replica_has_one_connection(in_loop: InLoop) -> None:
             await refused(ingress.address, hello + framed(Accepted("second", 1)))
             assert ingress.lost == []
             line.send([Accepted("first", 1)])
-            while not ingress.taken:
-                await asyncio.sleep(0)
+            await until(lambda: bool(ingress.taken))
             assert ingress.taken == [("r1", Accepted("first", 1))]
             line.close()
 
@@ -220,10 +219,10 @@ def test_a_replica_that_was_lost_may_come_again(in_loop: InLoop) -> None:
             for number in (1, 2):
                 line = await Line.connect(ingress.address, "r1")
                 line.send([Accepted("q", number)])
-                while len(ingress.taken) < number:
-                    await asyncio.sleep(0)
+                await ingress.connected("r1")
                 line.close()
                 await ingress.connected()
+            assert ingress.taken == [("r1", Accepted("q", 1)), ("r1", Accepted("q", 2))]
             assert ingress.lost == ["r1", "r1"]
 
     in_loop(test)
@@ -236,8 +235,7 @@ def test_silence_is_the_end(in_loop: InLoop, monkeypatch: pytest.MonkeyPatch) ->
     async def test() -> None:
         async with opened() as ingress:
             line = await Line.connect(ingress.address, "r1")
-            while not ingress.lost:
-                await asyncio.sleep(0)
+            await until(lambda: bool(ingress.lost))
             await line.wait_gone()
             assert not line.is_open
             line.close()
@@ -254,7 +252,7 @@ def test_whoever_says_no_hello_is_not_waited_for(
         async with opened() as ingress:
             await refused(ingress.address, b"")
             await refused(ingress.address, framed(Hello(ingress.address.secret, "r1"))[:-1])
-            assert ingress.taken == ingress.lost == ingress.channel.replicas == []
+            assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
     in_loop(test)
 

@@ -1,5 +1,6 @@
 """What ingress and replicas say to each other: everything arrives as it was, or is refused."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any  # Any: a value of any parameter
@@ -260,8 +261,8 @@ def test_the_end_of_each_completion_arrives() -> None:
     assert answer is not None
     assert answer.prompt_logprobs == LOGPROBS
     for ours, theirs in zip(answer.completions, ANSWER.completions, strict=True):
-        bare = {"text": "", "tokens": (), "timing": ours.timing}
-        assert ours == replace(theirs, **bare), "text and tokens went out before"
+        bare = replace(theirs, text="", tokens=(), timing=ours.timing)
+        assert ours == bare, "text and tokens went out before"
 
 
 def test_an_end_that_says_nothing_of_completions_has_no_answer() -> None:
@@ -322,12 +323,10 @@ def test_a_damaged_frame_is_refused_or_read(which: int, data: st.DataObject) -> 
     for at in data.draw(st.lists(st.integers(0, len(frame) - 1), max_size=3)):
         frame[at] = data.draw(st.integers(0, 255))
     cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
-    try:
+    arrived: object = None
+    with contextlib.suppress(MalformedFrame):
         arrived = DECODERS[which](cut)
-    except MalformedFrame as error:
-        assert str(error)
-    else:
-        assert arrived is not None
+    assert arrived is None or isinstance(arrived, Run | Description | list)
 
 
 @pytest.mark.parametrize("decode", DECODERS)

@@ -210,7 +210,7 @@ def test_logprobs_are_kept_for_a_whole_answer_only(make_request: MakeRequest) ->
             assert completion.logprobs == (TokenLogprob(1, -1.0), TokenLogprob(2, -1.0))
             assert completion.cumulative_logprob == -2.0
         else:
-            assert completion.logprobs is completion.cumulative_logprob is None
+            assert (completion.logprobs, completion.cumulative_logprob) == (None, None)
 
 
 def test_times_are_those_of_the_caller(make_request: MakeRequest) -> None:

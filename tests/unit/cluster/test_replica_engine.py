@@ -35,6 +35,12 @@ SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
 SLOW = {"max_tokens": 400}
 
 
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; `in_loop` bounds the wait."""
+    while not is_so():  # noqa: ASYNC110, a test polls
+        await asyncio.sleep(0)
+
+
 class Pair:
     """A replica, and an ingress that keeps what it is told."""
 
@@ -71,13 +77,11 @@ class Pair:
 
     async def made(self, request: Request, count: int) -> None:
         """Wait until so many tokens of a request were told."""
-        while len(tokens_of(self.of(request))) < count:
-            await asyncio.sleep(0)
+        await until(lambda: len(tokens_of(self.of(request))) >= count)
 
     async def idle(self) -> None:
         """Wait until the engine runs nothing."""
-        while self.replica._engine.stats().live_requests:
-            await asyncio.sleep(0)
+        await until(lambda: not self.replica._engine.stats().live_requests)
 
 
 @contextlib.asynccontextmanager
@@ -89,8 +93,7 @@ async def opened() -> AsyncIterator[Pair]:
     finally:
         await pair.replica.close()
         await pair.channel.close()
-        while pair.channel.replicas:
-            await asyncio.sleep(0)
+        await until(lambda: not pair.channel.replicas)
 
 
 def tokens_of(told: list[Accepted | Started | Made | Ended]) -> tuple[int, ...]:
@@ -257,9 +260,8 @@ def test_it_beats_also_when_nothing_happens(in_loop: InLoop, make_request: MakeR
             await pair.replica.run(pair.order(request))
             await pair.end_of(request)
             pair.told.clear()
-            while not pair.told:
-                await asyncio.sleep(0)
-            (state,) = pair.told
+            await until(lambda: len(pair.told) >= 2)
+            state = pair.told[1]
             assert isinstance(state, State)
             assert state.snapshot.slot_count == 4
             assert (state.sums["completion_tokens"], state.sums["accepted"]) == (16.0, 1.0)
@@ -277,8 +279,7 @@ def test_steering_reaches_a_request_that_runs_here(
             await pair.made(request, 1)
             pair.replica.steer("unknown", "pause", 0)
             pair.replica.steer(request.id, "pause", 0)
-            while pair.replica._engine.snapshot().paused_count == 0:
-                await asyncio.sleep(0)
+            await until(lambda: pair.replica._engine.snapshot().paused_count > 0)
             pair.replica.steer(request.id, "resume", 0)
             await running
             assert (await pair.end_of(request)).failure is None
