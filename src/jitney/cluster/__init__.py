@@ -2,7 +2,7 @@
 
     progress    what one request has made so far, over the engines that ran it
     routing     which replica is expected to give the first token soonest
-    messages    what the ingress and the replicas say to each other
+    replica_messages   what the ingress and the replicas say to each other
     fleet       the engines as one: what the server uses in place of an engine
     replica     one engine on Ray Serve
 

@@ -1,4 +1,4 @@
-"""The engines of all replicas as one: `Fleet`, what the server uses in place of an engine.
+"""The engines of all replicas as one: `ReplicaFleet`, what the server uses in place of an engine.
 
 Each request has one task. It sends the request to a replica, passes on what the replica tells, and
 when the replica is lost it goes on elsewhere from what its caller has (`Progress`). The caller sees
@@ -17,14 +17,16 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar  # Any: the results of two futures
+from dataclasses import replace
+from typing import Any  # Any: the results of two futures
 
+from jitney.cluster.accounts import Accounts, MovingRequest
 from jitney.cluster.back_channel import BackChannel
+from jitney.cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend, ReplicaLost
 from jitney.cluster.levels import Levels
-from jitney.cluster.messages import (
+from jitney.cluster.progress import Progress, Verdict
+from jitney.cluster.replica_messages import (
     Accepted,
     Address,
     Description,
@@ -37,20 +39,15 @@ from jitney.cluster.messages import (
     Wanted,
     encode_one,
 )
-from jitney.cluster.progress import Progress, Verdict
-from jitney.cluster.routing import Head, head_of
-from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.core.params import Constraint
+from jitney.cluster.routing import head_of
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
-from jitney.engine.answer import Answer, Ending
+from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
-from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.make_records import record_accepted, record_done
 from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics, Stats
 from jitney.errors import (
@@ -64,10 +61,6 @@ from jitney.errors import (
 )
 from jitney.records import (
     Observer,
-    Record,
-    RequestFailed,
-    RequestRefused,
-    RequestStarted,
 )
 
 _log = logging.getLogger("jitney.cluster")
@@ -75,83 +68,8 @@ _log = logging.getLogger("jitney.cluster")
 RESULT_GRACE_S = 2.0
 """A replica that says it is done has told the end before; so long may it be on its way."""
 
-ENCODE_S_MAX = 60.0
 
-Answered = TypeVar("Answered")
-
-
-class ReplicaLost(Exception):
-    """The replica that ran something is gone; somebody else can run it."""
-
-
-class Dispatch(Protocol):
-    """The way to the replicas. It chooses one for each order."""
-
-    async def run(
-        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
-    ) -> None:
-        """Have an order run to its end. Raises ReplicaLost."""
-        ...
-
-    async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Have texts tokenised by any replica."""
-        ...
-
-    async def prepare(self, constraint: Constraint) -> None:
-        """Have a constraint compiled by any replica. Raises a RequestError."""
-        ...
-
-    async def steer(self, replica: str, request_id: str, action: str, priority: int) -> None:
-        """Pause, resume or reprioritise a request on its replica."""
-        ...
-
-
-class FleetBackend:
-    """The texts of the fleet: any replica makes tokens of them. Any thread but the loop's."""
-
-    def __init__(
-        self, dispatch: Dispatch, description: Description, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._dispatch = dispatch
-        self._loop = loop
-        self.traits: Traits = description.traits
-        self.vocabulary: Vocabulary = description.vocabulary
-
-    def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Tokens of all texts in order."""
-        asked = asyncio.run_coroutine_threadsafe(self._dispatch.encode(texts), self._loop)
-        return _waited(asked)
-
-    def prepare(self, constraint: Constraint) -> None:
-        """Compile a constraint, so that a mistake in it is found. Raises a RequestError."""
-        asked = asyncio.run_coroutine_threadsafe(self._dispatch.prepare(constraint), self._loop)
-        _waited(asked)
-
-
-@dataclass(slots=True, eq=False)
-class _Live:
-    """A request of this ingress. Times are seconds on the fleet's clock."""
-
-    request: Request
-    mailbox: Mailbox
-    progress: Progress
-    head: Head
-    arrived_at: float
-    sent_at: float
-    attempt: int = 0
-    replica: str | None = None
-    """Where it was accepted; None on its way."""
-    over: "asyncio.Future[Ended | None]" = field(init=False)
-    """The end of this attempt: what the replica told last, or None if it is lost."""
-    task: "asyncio.Task[None]" = field(init=False)
-    is_accepted: bool = False
-    is_started: bool = False
-    full: dict[str, QueueFull] = field(default_factory=dict)
-    """Replicas that had no room for it, since it last ran."""
-    was_read_too_slowly: bool = False
-
-
-class Fleet:
+class ReplicaFleet:
     """All replicas, as one ingress sees them. `open` it on the event loop before its first use."""
 
     def __init__(
@@ -174,7 +92,8 @@ class Fleet:
         self._observers = Observers()
         self._levels = Levels(self.settings, self.backend.traits)
         self._statistics = Statistics(self._clock.now(), self._levels.snapshot())
-        self._live: dict[str, _Live] = {}
+        self._accounts = Accounts(self._statistics, self._observers, self._clock)
+        self._live: dict[str, MovingRequest] = {}
         self._number = 0
         self._suspects = asyncio.Lock()
         """Held while a suspect runs: one at a time in the whole fleet."""
@@ -231,7 +150,7 @@ class Fleet:
         now = self._clock.now()
         arrived_at = now if arrived_at is None else min(arrived_at, now)
         mailbox = Mailbox(streams=streams, is_bounded=is_bounded)
-        live = _Live(
+        live = MovingRequest(
             request,
             mailbox,
             Progress(request, now - arrived_at, keeps_logprobs=not streams),
@@ -293,26 +212,26 @@ class Fleet:
 
     async def _close(self) -> None:
         for live in list(self._live.values()):
-            self._fail(live, EngineStopped("The server was shut down."))
+            self._accounts.fail(live, EngineStopped("The server was shut down."))
             live.task.cancel()
         await self._channel.close()
 
-    async def _drive(self, live: _Live) -> None:
+    async def _drive(self, live: MovingRequest) -> None:
         """One request from its first replica to its end. It ends exactly once (invariant 1)."""
         try:
             while await self._attempt(live):
                 pass
         except asyncio.CancelledError:
-            self._end_cancelled(live)
+            self._accounts.end_cancelled(live)
         except JitneyError as error:
-            self._fail(live, error)
+            self._accounts.fail(live, error)
         except Exception as error:
             _log.exception("A request of the fleet failed")
-            self._fail(live, BackendFailed(f"The cluster failed unexpectedly ({error})."))
+            self._accounts.fail(live, BackendFailed(f"The cluster failed unexpectedly ({error})."))
         finally:
             self._live.pop(live.request.id, None)
 
-    async def _attempt(self, live: _Live) -> bool:
+    async def _attempt(self, live: MovingRequest) -> bool:
         """Run the request on one replica; whether another one has to go on. Raises its error."""
         told = await self._told(live)
         if told is None:
@@ -329,10 +248,10 @@ class Fleet:
             live.progress.end(answer)
         if error is not None:
             raise error
-        self._end(live, live.progress.answer(self._since(live.arrived_at)))
+        self._accounts.end(live, live.progress.answer(self._since(live.arrived_at)))
         return False
 
-    async def _told(self, live: _Live) -> Ended | None:
+    async def _told(self, live: MovingRequest) -> Ended | None:
         """Send the request to a replica, and return what it tells last; None if it is lost."""
         left_s = self._left_s(live)
         self._number += 1
@@ -369,7 +288,9 @@ class Fleet:
                 calling.cancel()
             calling.add_done_callback(_forget_error)
 
-    async def _told_late(self, live: _Live, calling: "asyncio.Future[None]") -> Ended | None:
+    async def _told_late(
+        self, live: MovingRequest, calling: "asyncio.Future[None]"
+    ) -> Ended | None:
         """The call is over, and the end was not told yet: it is on its way, or it never comes."""
         error = calling.exception()
         if isinstance(error, ReplicaLost):
@@ -381,7 +302,7 @@ class Fleet:
                 return await asyncio.shield(live.over)
         return None
 
-    async def _move(self, live: _Live) -> bool:
+    async def _move(self, live: MovingRequest) -> bool:
         """Its replica is lost: whether it goes on. Raises BackendFailed if it may not."""
         verdict = live.progress.lose()
         _log.warning(
@@ -404,7 +325,7 @@ class Fleet:
                 return await self._attempt(live)
         return True
 
-    def _try_next(self, live: _Live, error: QueueFull) -> bool:
+    def _try_next(self, live: MovingRequest, error: QueueFull) -> bool:
         """A replica has no room: try another one. Raises the error when all were tried."""
         live.full[live.replica or ""] = error
         if live.replica is None or set(self._levels.replicas) <= set(live.full):
@@ -429,9 +350,9 @@ class Fleet:
         live.replica = replica
         match message:
             case Accepted():
-                self._accept(live)
+                self._accounts.accept(live)
             case Started():
-                self._start(live, message)
+                self._accounts.start(live, message)
             case Made():
                 self._pass_on(live, message)
             case Ended():
@@ -447,30 +368,7 @@ class Fleet:
             if live.replica == replica and not live.over.done():
                 live.over.set_result(None)
 
-    def _accept(self, live: _Live) -> None:
-        live.full.clear()
-        if not live.is_accepted:
-            live.is_accepted = True
-            now = self._clock.now()
-            self._record(record_accepted(live.request, live.arrived_at, live.sent_at, now))
-            live.mailbox.accept()
-
-    def _start(self, live: _Live, message: Started) -> None:
-        live.progress.start(self._since(live.arrived_at))
-        if not live.is_started:
-            live.is_started = True
-            now = self._clock.now()
-            self._record(
-                RequestStarted(
-                    at=now,
-                    request_id=live.request.id,
-                    prompt_tokens=len(live.request.prompt),
-                    prefix_cache_tokens=message.cached_count,
-                    waited_ms=(now - live.sent_at) * 1e3,
-                )
-            )
-
-    def _pass_on(self, live: _Live, message: Made) -> None:
+    def _pass_on(self, live: MovingRequest, message: Made) -> None:
         delta, now = message.delta(), self._clock.now()
         live.progress.take(delta, now - live.arrived_at)
         live.mailbox.put(delta, now)
@@ -478,46 +376,9 @@ class Fleet:
             live.was_read_too_slowly = True
             live.task.cancel()
 
-    def _end(self, live: _Live, answer: Answer) -> None:
-        self._record(record_done(answer, self._clock.now()))
-        live.mailbox.end(Ending(answer))
-
-    def _end_cancelled(self, live: _Live) -> None:
-        if live.mailbox.ending is not None:
-            return
-        answer = live.progress.answer(self._since(live.arrived_at))
-        if live.was_read_too_slowly:
-            completions = tuple(
-                replace(each, message=READ_TOO_SLOWLY) for each in answer.completions
-            )
-            answer = replace(answer, completions=completions)
-        if live.is_accepted:
-            self._end(live, answer)
-        else:
-            live.mailbox.end(Ending(answer))
-
-    def _fail(self, live: _Live, error: JitneyError) -> None:
-        if live.mailbox.ending is not None:
-            return
-        now = self._clock.now()
-        if live.is_accepted:
-            self._record(
-                RequestFailed(
-                    at=now,
-                    request_id=live.request.id,
-                    error=error,
-                    generated_tokens=live.progress.token_count,
-                    duration_ms=(now - live.arrived_at) * 1e3,
-                )
-            )
-        else:
-            self._record(RequestRefused(at=now, request_id=live.request.id, error=error))
-        answer = live.progress.answer(now - live.arrived_at) if live.is_accepted else None
-        live.mailbox.end(Ending(answer, error))
-
-    def _begin(self, live: _Live) -> None:
+    def _begin(self, live: MovingRequest) -> None:
         if self._is_closed:
-            self._fail(live, EngineStopped("The server was shut down."))
+            self._accounts.fail(live, EngineStopped("The server was shut down."))
             return
         self._live[live.request.id] = live
         live.task = self._loop.create_task(self._drive(live))
@@ -539,7 +400,7 @@ class Fleet:
             steering = self._dispatch.steer(live.replica, request_id, action, priority)
             self._loop.create_task(steering).add_done_callback(_forget_error)
 
-    def _left_s(self, live: _Live) -> float | None:
+    def _left_s(self, live: MovingRequest) -> float | None:
         """Seconds until its deadline. Raises DeadlineExceeded."""
         limit_s = live.request.request_timeout_s or self.settings.request_timeout_s
         if limit_s is None:
@@ -552,10 +413,6 @@ class Fleet:
     def _since(self, moment: float) -> float:
         return self._clock.now() - moment
 
-    def _record(self, record: Record) -> None:
-        self._statistics.take(record)
-        self._observers.tell(record)
-
 
 def _over_all(settings: SchedulerSettings, replica_count: int) -> SchedulerSettings:
     """The limits of all replicas together."""
@@ -566,17 +423,6 @@ def _over_all(settings: SchedulerSettings, replica_count: int) -> SchedulerSetti
         max_num_queued_reqs=settings.max_num_queued_reqs * replica_count,
         max_num_queued_tokens=settings.max_num_queued_tokens * replica_count,
     )
-
-
-def _waited(asked: "Future[Answered]") -> Answered:
-    """What a replica answered. Raises QueueFull if none does for a long time."""
-    try:
-        return asked.result(ENCODE_S_MAX)
-    except TimeoutError:
-        asked.cancel()
-        raise QueueFull(
-            f"No replica answered within {ENCODE_S_MAX:g} s; try again later.", 5.0
-        ) from None
 
 
 def _forget_error(ended: "asyncio.Future[None]") -> None:

@@ -6,7 +6,7 @@ Levels are those of the replicas that are there. Sums only grow: those of a lost
 from collections import Counter
 from dataclasses import replace
 
-from jitney.cluster.messages import State
+from jitney.cluster.replica_messages import State
 from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Snapshot
@@ -52,17 +52,19 @@ class Levels:
             counters={},
         )
         self.replicas: dict[str, State] = {}
-        self._lost: dict[str, float] = {}
+        self._lost: dict[str, dict[str, float]] = {}
 
     def take(self, name: str, state: State) -> None:
         """A replica has told its state."""
         self.replicas[name] = state
+        # It was only silent: its sums are in its state again.
+        self._lost.pop(name, None)
 
     def lose(self, name: str) -> None:
         """A replica is gone."""
         state = self.replicas.pop(name, None)
         if state is not None:
-            self._lost = _added(self._lost, state.sums)
+            self._lost[name] = state.sums
 
     def snapshot(self) -> Snapshot:
         """The levels of all replicas together."""
@@ -77,9 +79,9 @@ class Levels:
 
     def totals(self, counted: Statistics) -> Statistics:
         """The sums of requests, as counted, with those of all engines."""
-        sums = self._lost
-        for state in self.replicas.values():
-            sums = _added(sums, state.sums)
+        sums: dict[str, float] = {}
+        for each in (*self._lost.values(), *(state.sums for state in self.replicas.values())):
+            sums = _added(sums, each)
         sums = dict.fromkeys((*_COUNTED, "prefill_s", "decode_s"), 0.0) | sums
         totals = counted.copied()
         totals.snapshot = self.snapshot()

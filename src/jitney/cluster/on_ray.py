@@ -25,9 +25,9 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from jitney.cluster.fleet import ReplicaLost
-from jitney.cluster.messages import Description, Failure, decode_description
+from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_engine import ReplicaEngine
+from jitney.cluster.replica_messages import Description, ReplicaFailure, decode_description
 from jitney.cluster.routing import Head, Report, RouteTable
 from jitney.config import Settings
 from jitney.core.backend import Segment
@@ -46,7 +46,7 @@ DRAIN_S = 30.0
 """What runs longer on a replica that leaves is moved."""
 
 
-class Replica:
+class RayReplica:
     """One engine. Serve makes it, and calls it on one event loop."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -70,12 +70,12 @@ class Replica:
         """Tokens of texts."""
         return await self._here().encode(texts)
 
-    async def prepare(self, constraint: Constraint) -> Failure | None:
+    async def prepare(self, constraint: Constraint) -> ReplicaFailure | None:
         """Compile a constraint; the mistake in it, if there is one."""
         try:
             await self._here().prepare(constraint)
         except JitneyError as error:
-            return Failure.of(error)
+            return ReplicaFailure.of(error)
         return None
 
     async def describe(self) -> bytes:
@@ -185,7 +185,9 @@ class RayDispatch:
 
     async def prepare(self, constraint: Constraint) -> None:
         """Have a constraint compiled by any replica. Raises a RequestError."""
-        failure: Failure | None = await self._again(lambda: self._handle.prepare.remote(constraint))
+        failure: ReplicaFailure | None = await self._again(
+            lambda: self._handle.prepare.remote(constraint)
+        )
         if failure is not None:
             raise failure.error()
 
@@ -220,7 +222,7 @@ def start_replicas(settings: Settings, count: int, *, cpus: float) -> Any:
     """Start so many replicas, and return the handle for them. Ray must run already."""
     values = {each.name: getattr(settings, each.name) for each in fields(Settings)}
     deployment = serve.deployment(
-        Replica,
+        RayReplica,
         name=DEPLOYMENT,
         num_replicas=count,
         max_ongoing_requests=ONGOING_MAX,

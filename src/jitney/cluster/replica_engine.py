@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from jitney.cluster.back_channel import BEAT_S, Line
-from jitney.cluster.messages import (
+from jitney.cluster.back_channel import BEAT_S, ReplicaLine
+from jitney.cluster.replica_messages import (
     Accepted,
     Address,
     Description,
@@ -56,13 +56,20 @@ _SUMS = tuple(
 
 
 @dataclass(slots=True, eq=False)
-class _Live:
+class _Order:
     """A request that runs here for an ingress."""
 
     order: Run
     handle: Handle[Answer]
-    line: Line
+    line: ReplicaLine
     ended: asyncio.Event
+    is_told: bool = False
+    """Whether the ingress knows that it was accepted."""
+
+    def accepted(self) -> list[Told]:
+        """The message that it was accepted, once."""
+        told, self.is_told = self.is_told, True
+        return [] if told else [Accepted(self.order.wanted.id, self.order.attempt)]
 
 
 class ReplicaEngine:
@@ -74,10 +81,10 @@ class ReplicaEngine:
         self.name = name
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
-        self._live: dict[str, _Live] = {}
-        self._lines: dict[str, asyncio.Task[Line]] = {}
+        self._live: dict[str, _Order] = {}
+        self._lines: dict[str, asyncio.Task[ReplicaLine]] = {}
         self._seen: dict[str, int] = {}
-        self._ready: deque[_Live | RequestStarted] = deque()
+        self._ready: deque[_Order | RequestStarted] = deque()
         """Filled by the engine's thread, emptied on the loop."""
         self._is_flush_due = False
         self._heads: frozenset[int] = frozenset()
@@ -92,28 +99,28 @@ class ReplicaEngine:
         line = await self._line(order.address)
         self._seen[ingress] = max(self._seen.get(ingress, 0), order.number)
         try:
-            handle = self._engine.send(
-                order.wanted.request(), arrived_at=self._clock.now() - order.waited_s
-            )
-            live = _Live(order, handle, line, asyncio.Event())
-            self._live[request_id] = live
-            await handle.wait_accepted_async()
+            request = order.wanted.request()
+            handle = self._engine.send(request, arrived_at=self._clock.now() - order.waited_s)
         except JitneyError as error:
-            self._live.pop(request_id, None)
             line.send([Ended.of(request_id, order.attempt, None, error)])
             return
-        except asyncio.CancelledError:
-            live.handle.cancel()
-            self._live.pop(request_id, None)
-            raise
-        line.send([Accepted(request_id, order.attempt)])
-        handle.listen(lambda: self._note(live))
+        live = _Order(order, handle, line, asyncio.Event())
+        self._live[request_id] = live
         try:
-            await live.ended.wait()
+            await self._follow(live)
+        except JitneyError as error:
+            line.send([Ended.of(request_id, order.attempt, None, error)])
         finally:
             handle.cancel()
             if self._live.get(request_id) is live:
                 del self._live[request_id]
+
+    async def _follow(self, live: _Order) -> None:
+        """Wait for the end of a request that was sent to the engine. Raises its refusal."""
+        await live.handle.wait_accepted_async()
+        live.line.send(live.accepted())
+        live.handle.listen(lambda: self._note(live))
+        await live.ended.wait()
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, as the backend makes them."""
@@ -186,7 +193,7 @@ class ReplicaEngine:
         if isinstance(record, RequestStarted):
             self._note(record)
 
-    def _note(self, item: "_Live | RequestStarted") -> None:
+    def _note(self, item: "_Order | RequestStarted") -> None:
         """There is something to tell. Any thread."""
         self._ready.append(item)
         if not self._is_flush_due:
@@ -195,20 +202,20 @@ class ReplicaEngine:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        told: dict[Line, list[Told]] = {}
+        told: dict[ReplicaLine, list[Told]] = {}
         for _ in range(len(self._ready)):
             item = self._ready.popleft()
             if isinstance(item, RequestStarted):
                 live = self._live.get(item.request_id)
                 if live is not None:
                     started = Started(item.request_id, live.order.attempt, item.prefix_cache_tokens)
-                    told.setdefault(live.line, []).append(started)
+                    told.setdefault(live.line, []).extend([*live.accepted(), started])
             else:
                 self._fetch(item, told.setdefault(item.line, []))
         for line, messages in told.items():
             line.send(messages)
 
-    def _fetch(self, live: _Live, told: list[Told]) -> None:
+    def _fetch(self, live: _Order, told: list[Told]) -> None:
         """Take everything that is new of a request."""
         request_id, attempt = live.order.wanted.id, live.order.attempt
         while isinstance(item := live.handle.fetch(), Delta):
@@ -219,7 +226,7 @@ class ReplicaEngine:
         told.append(Ended.of(request_id, attempt, item.answer, item.error))
         live.ended.set()
 
-    async def _line(self, address: Address) -> Line:
+    async def _line(self, address: Address) -> ReplicaLine:
         """The connection to an ingress; the first order of an ingress makes it."""
         connecting = self._lines.get(address.ingress)
         if connecting is None:
@@ -227,16 +234,16 @@ class ReplicaEngine:
             self._lines[address.ingress] = connecting
         return await asyncio.shield(connecting)
 
-    async def _connect(self, address: Address) -> Line:
+    async def _connect(self, address: Address) -> ReplicaLine:
         try:
-            line = await Line.connect(address, self.name)
+            line = await ReplicaLine.connect(address, self.name)
         except BaseException:
             del self._lines[address.ingress]
             raise
         self._watch(address.ingress, line)
         return line
 
-    def _watch(self, ingress: str, line: Line) -> None:
+    def _watch(self, ingress: str, line: ReplicaLine) -> None:
         """When the ingress is gone, its requests are too."""
 
         async def watch() -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol  # Any: the module of Ray
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.cluster.fleet import Dispatch, Fleet
-from jitney.cluster.messages import Description
+from jitney.cluster.dispatch import Dispatch
+from jitney.cluster.fleet import ReplicaFleet
+from jitney.cluster.replica_messages import Description
 from jitney.config import Settings
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import MissingDependency
@@ -39,7 +40,7 @@ class DescribedDispatch(Dispatch, Protocol):
 class ClusterAssembly:
     """What a server of a fleet is made of; `close` ends all of it."""
 
-    engine: Fleet
+    engine: ReplicaFleet
     request_factory: RequestFactory
     template: ChatTemplate | None
     model_name: str
@@ -65,7 +66,7 @@ class FleetThread:
             target=self._loop.run_forever, name="jitney-fleet", daemon=True
         )
         self._thread.start()
-        opening: Future[tuple[Fleet, str]] = asyncio.run_coroutine_threadsafe(
+        opening: Future[tuple[ReplicaFleet, str]] = asyncio.run_coroutine_threadsafe(
             _open_fleet(dispatch, replica_count, host), self._loop
         )
         self.fleet, self.model_name = opening.result()
@@ -114,9 +115,9 @@ def assemble_cluster(
 
 async def _open_fleet(
     dispatch: DescribedDispatch, replica_count: int, host: str
-) -> tuple[Fleet, str]:
+) -> tuple[ReplicaFleet, str]:
     description = await dispatch.describe()
-    fleet = Fleet(dispatch, description, replica_count=replica_count, host=host)
+    fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
     await fleet.open()
     return fleet, description.model_name
 

@@ -32,7 +32,7 @@ class Snapshot:
     paused_count: int
     """Sequences that their callers paused. They do not count as waiting."""
     waiting_tokens: int
-    prefill_left: int
+    prefill_left: int = 0
     """Tokens that running sequences have to compute before they generate."""
     deferred_count: int
     """Waiting sequences that wait for a prefix, a window, a group, another suspect or their

@@ -62,8 +62,9 @@ class Engine:
         self.settings = settings
         self._clock = clock or SystemClock()
         self._observers = Observers()
-        scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
-        self._tick = Tick(scheduler, backend, self._clock, self._observers)
+        # Only the engine thread uses it.
+        self._scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
+        self._tick = Tick(self._scheduler, backend, self._clock, self._observers)
         # More requests could not be accepted at once.
         self._inbox = Inbox(settings.max_num_queued_reqs + settings.max_num_seqs)
         self._loop = Loop(self._tick, self._inbox, backend, self._clock)
@@ -212,7 +213,7 @@ class Engine:
         """Ask for the keys of the prefixes in memory (`Memory.heads`). As for `look`, bound the
         wait."""
         answer: Future[frozenset[int]] = Future()
-        self._inbox.send(partial(self._tick.tell_heads, answer, strides))
+        self._inbox.send(partial(_tell_heads, self._scheduler, answer, strides))
         return answer
 
     def drain(self) -> None:
@@ -259,6 +260,11 @@ class Engine:
         for command in self._inbox.close(error):
             if isinstance(command, Submit):
                 command.mailbox.abandon(error)
+
+
+def _tell_heads(scheduler: Scheduler, answer: Future[frozenset[int]], strides: int) -> None:
+    if answer.set_running_or_notify_cancel():
+        answer.set_result(scheduler.heads(strides))
 
 
 def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:

@@ -37,13 +37,7 @@ from jitney.engine.make_records import TickFacts, record_accepted, record_done, 
 from jitney.engine.observe import Observers
 from jitney.engine.recovery import Recovery
 from jitney.engine.stats import Statistics
-from jitney.errors import (
-    BackendCrashed,
-    EngineError,
-    EngineStopped,
-    InvalidRequest,
-    JitneyError,
-)
+from jitney.errors import BackendCrashed, EngineError, EngineStopped, InvalidRequest, JitneyError
 from jitney.records import (
     BackendLost,
     KvPressure,
@@ -224,11 +218,6 @@ class Tick:
             for request_id, collector in self._collectors.items()
         }
         answer.set_result(replace(self._scheduler.detail(now), tails=tails))
-
-    def tell_heads(self, answer: Future[frozenset[int]], strides: int) -> None:
-        """Answer with the keys of the prefixes in memory."""
-        if answer.set_running_or_notify_cancel():
-            answer.set_result(self._scheduler.heads(strides))
 
     def wake_at(self, now: float) -> float | None:
         """When a tick may have something to do though nothing new arrives; None: never."""

@@ -8,6 +8,7 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not install
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from jitney.engine.engine import Engine
 from jitney.server.observe.otel import Spans
 from jitney.server.observe.recorder import Recorder
 from tests.e2e.server.harness import Running
@@ -19,14 +20,16 @@ def test_a_span_has_the_id_of_the_reply(server: Running, name: dict[str, Any]) -
     exporter, recorder = InMemorySpanExporter(), Recorder(512)
     spans = Spans(recorder, "fake", exporter)
     watching = (recorder.take, spans.take)
+    engine = server.service.engine
+    assert isinstance(engine, Engine)
     for observer in watching:
-        server.service.engine.observe(observer)
+        engine.observe(observer)
     try:
         chat = server.chat(**name).json()
         completion = server.complete(["a", "b"], **name).json()
     finally:
         for observer in watching:
-            server.service.engine.unobserve(observer)
+            engine.unobserve(observer)
         spans.close()
     told = [span.attributes or {} for span in exporter.get_finished_spans()]
     assert [(each["gen_ai.operation.name"], each["gen_ai.response.id"]) for each in told] == [

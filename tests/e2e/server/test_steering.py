@@ -12,6 +12,7 @@ from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Policy
+from jitney.engine.engine import Engine
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, lines_of, wait_until
 
@@ -163,7 +164,9 @@ def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Sta
     assert error["code"] == "too_many_paused"
     assert check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)["code"] != "too_many_paused"
     two.join()
-    server.service.engine.drain()
+    engine = server.service.engine
+    assert isinstance(engine, Engine)
+    engine.drain()
     one.join()
 
 

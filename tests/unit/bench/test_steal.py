@@ -60,7 +60,8 @@ class Host:
 
 
 def test_a_calm_part_is_measured_once(tmp_path: Path) -> None:
-    host, said = Host(tmp_path / "stat", [1, 2]), []
+    said: list[str] = []
+    host = Host(tmp_path / "stat", [1, 2])
     calm = CalmParts(said.append, host.stat, part_s_min=0.0)
     assert [calm.measure(host.part), calm.measure(host.part)] == [1, 2]
     assert said == []
@@ -70,7 +71,8 @@ def test_a_calm_part_is_measured_once(tmp_path: Path) -> None:
 
 def test_a_disturbed_part_is_measured_again_and_the_calmest_counts(tmp_path: Path) -> None:
     """Guards figures of a busy host, and that they are not chosen by what they say."""
-    host, said = Host(tmp_path / "stat", [60, 30, 40, 99]), []
+    said: list[str] = []
+    host = Host(tmp_path / "stat", [60, 30, 40, 99])
     calm = CalmParts(said.append, host.stat, part_s_min=0.0)
     assert calm.measure(host.part) == 30
     assert len(said) == TRIES_MAX - 1

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 import pytest
 
-from jitney.cluster.fleet import Fleet, ReplicaLost
-from jitney.cluster.messages import Accepted, Started, decode_description, decode_run
+from jitney.cluster.dispatch import ReplicaLost
+from jitney.cluster.fleet import ReplicaFleet
 from jitney.cluster.replica_engine import ReplicaEngine
+from jitney.cluster.replica_messages import Accepted, Started, decode_description, decode_run
 from jitney.cluster.routing import Head, RouteTable
 from jitney.config import Settings
 from jitney.core.backend import Segment
@@ -33,7 +34,7 @@ class LocalDispatch:
         self.poison: RequestId | None = None
         """A request that ends every replica before it makes a token."""
         self.poisoned: list[str] = []
-        self.fleet: Fleet | None = None
+        self.fleet: ReplicaFleet | None = None
         self._number = 0
 
     def add(self, settings: Settings = SETTINGS) -> str:
@@ -102,7 +103,7 @@ class Cluster:
         self._settings = settings
         names = [self.dispatch.add(settings) for _ in range(count)]
         description = decode_description(self.dispatch.replicas[names[0]].describe())
-        self.fleet = Fleet(self.dispatch, description, replica_count=count)
+        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=count)
         self.dispatch.fleet = self.fleet
 
     async def __aenter__(self) -> "Cluster":

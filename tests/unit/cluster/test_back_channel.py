@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from jitney.cluster import back_channel
-from jitney.cluster.back_channel import FRAME_BYTES_MAX, BackChannel, Line
-from jitney.cluster.messages import Accepted, Address, Hello, Told, encode_told
+from jitney.cluster.back_channel import FRAME_BYTES_MAX, BackChannel, ReplicaLine
+from jitney.cluster.replica_messages import Accepted, Address, ReplicaHello, Told, encode_told
 
 InLoop = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -65,7 +65,7 @@ async def refused(address: Address, sent: bytes) -> None:
 def test_frames_arrive_in_order(in_loop: InLoop) -> None:
     async def test() -> None:
         async with opened() as ingress:
-            line = await Line.connect(ingress.address, "r1")
+            line = await ReplicaLine.connect(ingress.address, "r1")
             expected: list[Told] = [Accepted(str(number), number) for number in range(300)]
             for at in range(0, 300, 3):
                 line.send(expected[at : at + 3])
@@ -82,7 +82,7 @@ def test_frames_arrive_in_whatever_pieces_they_come(in_loop: InLoop) -> None:
     async def test() -> None:
         async with opened() as ingress:
             _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
-            sent = framed(Hello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))
+            sent = framed(ReplicaHello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))
             for at in range(len(sent)):
                 writer.write(sent[at : at + 1])
                 await writer.drain()
@@ -96,7 +96,7 @@ def test_frames_arrive_in_whatever_pieces_they_come(in_loop: InLoop) -> None:
 def test_several_replicas_are_told_apart(in_loop: InLoop) -> None:
     async def test() -> None:
         async with opened() as ingress:
-            lines = {name: await Line.connect(ingress.address, name) for name in ("a", "b")}
+            lines = {name: await ReplicaLine.connect(ingress.address, name) for name in ("a", "b")}
             for name, line in lines.items():
                 line.send([Accepted(f"of {name}", 1)])
             await until(lambda: len(ingress.taken) == 2)
@@ -115,7 +115,9 @@ def test_a_wrong_secret_is_refused(in_loop: InLoop, secret: str) -> None:
 
     async def test() -> None:
         async with opened() as ingress:
-            await refused(ingress.address, framed(Hello(secret, "r1")) + framed(Accepted("q", 1)))
+            await refused(
+                ingress.address, framed(ReplicaHello(secret, "r1")) + framed(Accepted("q", 1))
+            )
             assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
     in_loop(test)
@@ -128,7 +130,7 @@ def test_a_wrong_secret_is_refused(in_loop: InLoop, secret: str) -> None:
         pytest.param(framed(), id="no message"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
         pytest.param(struct.pack(">I", 3) + b"\xc1\xc1\xc1", id="garbage"),
-        pytest.param(framed(Hello("x" * 2000, "r1")), id="a long secret"),
+        pytest.param(framed(ReplicaHello("x" * 2000, "r1")), id="a long secret"),
     ],
 )
 def test_what_does_not_begin_with_hello_is_refused(in_loop: InLoop, sent: bytes) -> None:
@@ -152,7 +154,7 @@ def test_a_damaged_frame_ends_the_connection(in_loop: InLoop, sent: bytes) -> No
 
     async def test() -> None:
         async with opened() as ingress:
-            hello = framed(Hello(ingress.address.secret, "r1"))
+            hello = framed(ReplicaHello(ingress.address.secret, "r1"))
             good, late = framed(Accepted("good", 1)), framed(Accepted("late", 1))
             await refused(ingress.address, hello + good + sent + late)
             await ingress.connected()
@@ -167,7 +169,7 @@ def test_the_end_of_a_replica_is_told_once(in_loop: InLoop) -> None:
 
     async def test() -> None:
         async with opened() as ingress:
-            line = await Line.connect(ingress.address, "r1")
+            line = await ReplicaLine.connect(ingress.address, "r1")
             line.send([Accepted("q", 1)])
             await until(lambda: bool(ingress.taken))
             line.close()
@@ -185,7 +187,7 @@ def test_half_a_frame_is_never_taken(in_loop: InLoop) -> None:
         async with opened() as ingress:
             _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
             writer.write(
-                framed(Hello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))[:-1]
+                framed(ReplicaHello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))[:-1]
             )
             await ingress.connected("r1")
             writer.close()
@@ -200,9 +202,9 @@ def test_a_replica_has_one_connection(in_loop: InLoop) -> None:
 
     async def test() -> None:
         async with opened() as ingress:
-            line = await Line.connect(ingress.address, "r1")
+            line = await ReplicaLine.connect(ingress.address, "r1")
             await ingress.connected("r1")
-            hello = framed(Hello(ingress.address.secret, "r1"))
+            hello = framed(ReplicaHello(ingress.address.secret, "r1"))
             await refused(ingress.address, hello + framed(Accepted("second", 1)))
             assert ingress.lost == []
             line.send([Accepted("first", 1)])
@@ -217,7 +219,7 @@ def test_a_replica_that_was_lost_may_come_again(in_loop: InLoop) -> None:
     async def test() -> None:
         async with opened() as ingress:
             for number in (1, 2):
-                line = await Line.connect(ingress.address, "r1")
+                line = await ReplicaLine.connect(ingress.address, "r1")
                 line.send([Accepted("q", number)])
                 await ingress.connected("r1")
                 line.close()
@@ -234,7 +236,7 @@ def test_silence_is_the_end(in_loop: InLoop, monkeypatch: pytest.MonkeyPatch) ->
 
     async def test() -> None:
         async with opened() as ingress:
-            line = await Line.connect(ingress.address, "r1")
+            line = await ReplicaLine.connect(ingress.address, "r1")
             await until(lambda: bool(ingress.lost))
             await line.wait_gone()
             assert not line.is_open
@@ -251,7 +253,7 @@ def test_whoever_says_no_hello_is_not_waited_for(
     async def test() -> None:
         async with opened() as ingress:
             await refused(ingress.address, b"")
-            await refused(ingress.address, framed(Hello(ingress.address.secret, "r1"))[:-1])
+            await refused(ingress.address, framed(ReplicaHello(ingress.address.secret, "r1"))[:-1])
             assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
     in_loop(test)
@@ -262,7 +264,7 @@ def test_a_replica_knows_the_end_of_the_ingress(in_loop: InLoop) -> None:
 
     async def test() -> None:
         async with opened() as ingress:
-            line = await Line.connect(ingress.address, "r1")
+            line = await ReplicaLine.connect(ingress.address, "r1")
             await ingress.connected("r1")
             assert line.is_open
             await ingress.channel.close()
@@ -273,7 +275,7 @@ def test_a_replica_knows_the_end_of_the_ingress(in_loop: InLoop) -> None:
             line.close()
             assert (ingress.taken, ingress.lost) == ([], ["r1"])
             with pytest.raises(OSError):
-                await Line.connect(ingress.address, "r1")
+                await ReplicaLine.connect(ingress.address, "r1")
 
     in_loop(test)
 
@@ -283,8 +285,42 @@ def test_secrets_differ(in_loop: InLoop) -> None:
         async with opened() as one, opened() as other:
             assert one.address.secret != other.address.secret
             assert len(one.address.secret) >= 32
-            line = await Line.connect(one.address, "r1")
+            line = await ReplicaLine.connect(one.address, "r1")
             await one.connected("r1")
             line.close()
+
+    in_loop(test)
+
+
+def test_a_secret_of_other_letters_is_refused_without_a_word(in_loop: InLoop) -> None:
+    """Guards the log: whoever reaches the port could fill it."""
+
+    async def test() -> None:
+        complaints: list[dict[str, object]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        async with opened() as ingress:
+            await refused(ingress.address, framed(ReplicaHello("\u00e9" * 32, "r1")))
+            assert ingress.channel.replicas == []
+        assert complaints == []
+
+    in_loop(test)
+
+
+def test_nobody_is_let_in_after_the_end(in_loop: InLoop) -> None:
+    """Guards a closed fleet: a connection that was about to say its name is refused."""
+
+    async def test() -> None:
+        async with opened() as ingress:
+            reader, writer = await asyncio.open_connection(
+                ingress.address.host, ingress.address.port
+            )
+            await ingress.channel.close()
+            hello = framed(ReplicaHello(ingress.address.secret, "r1"))
+            writer.write(hello + framed(Accepted("q", 1)))
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            assert (ingress.taken, ingress.channel.replicas) == ([], [])
 
     in_loop(test)

@@ -33,7 +33,8 @@ async def made(cluster: Any, count: int) -> None:
     """Wait until live requests have so many tokens in all."""
 
     def is_made() -> bool:
-        return sum(each.progress.token_count for each in cluster.fleet._live.values()) >= count
+        live = cluster.fleet._live.values()
+        return bool(sum(each.progress.token_count for each in live) >= count)
 
     while not is_made():  # noqa: ASYNC110, replicas tell it when they can
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from jitney.cluster.levels import Levels
-from jitney.cluster.messages import State
+from jitney.cluster.replica_messages import State
 from jitney.core.backend import Traits
 from jitney.core.cost import Fit
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -107,3 +107,12 @@ def test_requests_are_those_that_the_fleet_counted(levels: Levels, counted: Stat
     assert isinstance(totals.completion_tokens, int)
     assert isinstance(totals.prefill_s, float)
     assert (counted.batches, counted.completion_tokens) == (0, 0), "the count itself stays"
+
+
+def test_a_replica_that_was_only_silent_counts_once(levels: Levels, counted: Statistics) -> None:
+    """Guards counters: it comes back under its name, with the sums of its whole life."""
+    for _ in range(2):
+        levels.take("a", State(SNAPSHOT, SUMS))
+        levels.lose("a")
+    levels.take("a", State(SNAPSHOT, SUMS))
+    assert levels.totals(counted).batches == 3

@@ -43,7 +43,7 @@ _ERRORS: Mapping[str, type[errors.JitneyError]] = {
 _CHOICES = {"strategy": Strategy, "policy": Policy, "mix": Mix, "group_answers": GroupAnswers}
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A message. The name of its class is sent with its fields."""
 
 
@@ -97,6 +97,8 @@ class Wanted(msgspec.Struct, frozen=True):
 
     def request(self) -> Request:
         """The request. Raises InvalidRequest where a parameter is out of range."""
+        if self.priority not in set(Priority) or (self.share is not None and min(self.share) < 1):
+            raise errors.InvalidRequest("The class or the share of a request is out of range.")
         return Request(
             id=RequestId(self.id),
             prompt=self.prompt,
@@ -114,7 +116,7 @@ class Wanted(msgspec.Struct, frozen=True):
         )
 
 
-class Run(_Message, frozen=True):
+class Run(_Said, frozen=True):
     """Run a request, and tell the ingress at this address what comes of it."""
 
     address: Address
@@ -127,7 +129,7 @@ class Run(_Message, frozen=True):
     wanted: Wanted
 
 
-class Description(_Message, frozen=True):
+class Description(_Said, frozen=True):
     """What a replica has loaded."""
 
     model_name: str
@@ -145,21 +147,21 @@ class Description(_Message, frozen=True):
             raise MalformedFrame(f"The settings are not those of a scheduler ({error}).") from error
 
 
-class Hello(_Message, frozen=True):
+class ReplicaHello(_Said, frozen=True):
     """The first message of a connection, from a replica."""
 
     secret: str
     replica: str
 
 
-class Accepted(_Message, frozen=True):
+class Accepted(_Said, frozen=True):
     """The engine has taken the request."""
 
     id: str
     attempt: int
 
 
-class Started(_Message, frozen=True):
+class Started(_Said, frozen=True):
     """The request has its first slot there."""
 
     id: str
@@ -167,7 +169,7 @@ class Started(_Message, frozen=True):
     cached_count: int
 
 
-class Made(_Message, frozen=True):
+class Made(_Said, frozen=True):
     """A delta of the request."""
 
     id: str
@@ -216,7 +218,7 @@ class End(msgspec.Struct, frozen=True):
     message: str | None
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ReplicaFailure(msgspec.Struct, frozen=True):
     """An error: the name of its class, its text, and the fields of some classes."""
 
     kind: str
@@ -225,7 +227,7 @@ class Failure(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: Exception) -> "ReplicaFailure":
         """The message for an error. One that is not in the table becomes BackendFailed."""
         kind = type(error).__name__
         text = str(error).encode(errors="replace").decode()
@@ -245,14 +247,14 @@ class Failure(msgspec.Struct, frozen=True):
         return kind(self.text)
 
 
-class Ended(_Message, frozen=True):
+class Ended(_Said, frozen=True):
     """The request has ended there: it was answered, or it failed."""
 
     id: str
     attempt: int
     ends: tuple[End, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
-    failure: Failure | None = None
+    failure: ReplicaFailure | None = None
 
     @classmethod
     def of(
@@ -275,7 +277,7 @@ class Ended(_Message, frozen=True):
                 for each in completions
             ),
             None if answer is None else answer.prompt_logprobs,
-            None if error is None else Failure.of(error),
+            None if error is None else ReplicaFailure.of(error),
         )
 
     def answer(self, request: Request) -> Answer | None:
@@ -306,14 +308,14 @@ class Ended(_Message, frozen=True):
         )
 
 
-class State(_Message, frozen=True):
+class State(_Said, frozen=True):
     """The replica lives; its levels and its sums. Sent every BEAT_S, also when nothing happens."""
 
     snapshot: Snapshot
     sums: dict[str, float]
 
 
-Told = Hello | Accepted | Started | Made | Ended | State
+Told = ReplicaHello | Accepted | Started | Made | Ended | State
 """What a replica tells an ingress."""
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -326,7 +328,7 @@ def encode_one(message: Run | Description) -> bytes:
     """A message as bytes. Raises InvalidRequest for a value that cannot be sent."""
     try:
         return _ENCODER.encode(message)
-    except (UnicodeEncodeError, OverflowError) as error:
+    except (UnicodeEncodeError, OverflowError, RecursionError) as error:
         raise errors.InvalidRequest(f"This value cannot be sent: {error}.") from None
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney import errors
-from jitney.cluster.messages import (
+from jitney.cluster.replica_messages import (
     Accepted,
     Address,
     Description,
     Ended,
-    Failure,
-    Hello,
     Made,
+    ReplicaFailure,
+    ReplicaHello,
     Run,
     Started,
     State,
@@ -231,7 +231,7 @@ DELTA = Delta(
     stop_reason=9,
 )
 TOLD: list[Told] = [
-    Hello("secret", "r1"),
+    ReplicaHello("secret", "r1"),
     Accepted("q", 1),
     Started("q", 1, 64),
     Made.of("q", 1, Delta(index=0, text="")),
@@ -336,7 +336,9 @@ def test_a_damaged_frame_is_refused_or_read(which: int, data: st.DataObject) -> 
         pytest.param(b"", id="empty"),
         pytest.param(b"\xc1", id="no MessagePack"),
         pytest.param(msgspec.msgpack.encode({"type": "Unknown"}), id="unknown message"),
-        pytest.param(msgspec.msgpack.encode([{"type": "Hello", "secret": 1}]), id="wrong type"),
+        pytest.param(
+            msgspec.msgpack.encode([{"type": "ReplicaHello", "secret": 1}]), id="wrong type"
+        ),
         pytest.param(b"\x91" * 100_000, id="too deep"),
         pytest.param(b"\xdd\xff\xff\xff\xff", id="a length that does not come"),
     ],
@@ -425,4 +427,4 @@ def test_a_text_with_half_a_character_does_not_stop_an_error() -> None:
 
 
 def test_the_name_of_an_error_that_nobody_knows_is_a_failure_of_the_backend() -> None:
-    assert type(Failure("OfTomorrow", "text").error()) is errors.BackendFailed
+    assert type(ReplicaFailure("OfTomorrow", "text").error()) is errors.BackendFailed
