@@ -32,7 +32,7 @@ from jitney.cluster.routing import Head, Report, RouteTable
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint
-from jitney.errors import JitneyError
+from jitney.errors import ConfigError, JitneyError, NoRoom
 from jitney.loading.compose import assemble
 
 APPLICATION = "jitney"
@@ -40,6 +40,8 @@ DEPLOYMENT = "Replica"
 ONGOING_MAX = 100_000
 """Serve does not refuse: the engine does, and knows when there is room again."""
 
+NOT_STARTED = "Ray could not be started"
+REASON_CHARACTERS_MAX = 300
 REPORT_S = 1.0
 HEALTH_S = 5.0
 DRAIN_S = 30.0
@@ -237,13 +239,22 @@ def start_replicas(settings: Settings, count: int, *, cpus: float) -> Any:
 
 
 def start_ray(address: str | None) -> None:
-    """Join a cluster, or start Ray on this machine alone."""
+    """Join a cluster, or start Ray on this machine alone. Raises SetupError."""
     logging.getLogger("ray").setLevel(logging.WARNING)
-    if address is None:
-        ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
-    else:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    serve.start(proxy_location="Disabled")
+    given = {"include_dashboard": False} if address is None else {"address": address}
+    try:
+        ray.init(**given, log_to_driver=False, configure_logging=False)
+        serve.start(proxy_location="Disabled")
+    except Exception as error:  # Ray raises all kinds, also plain ones
+        ray.shutdown()
+        reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX] or type(error).__name__
+        if address is None:
+            raise NoRoom(
+                f"{NOT_STARTED}: {reason}; try again when the machine is less busy."
+            ) from error
+        raise ConfigError(
+            f"The Ray cluster at {address} could not be joined: {reason}; see --ray-address."
+        ) from error
 
 
 def own_host() -> str:
