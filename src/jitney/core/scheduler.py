@@ -74,7 +74,7 @@ class Scheduler:
             self._deadlines.add(sequence, now)
             if sequence.known_count >= sequence.known_max:
                 # It was resumed after its last token; only its end was lost.
-                self._live.end(sequence, FinishReason.LENGTH, now)
+                self._live.end(sequence, reason=FinishReason.LENGTH, now=now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
         """End the live sequences of a request. An unknown or ended request is ignored."""
