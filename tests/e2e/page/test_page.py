@@ -3,6 +3,7 @@
 Skipped where there is no Chromium. Nothing here asserts how fast anything is.
 """
 
+import contextlib
 import re
 import shutil
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
@@ -228,10 +230,13 @@ def test_completions_of_one_request_wait_in_rows_of_their_own(
     # Before the requests: where it opens slowly, they would be over.
     page = open_page(server)
     body = {"prompt": "hello", "max_tokens": 400, "n": 4}
-    threads = [
-        threading.Thread(target=server.post, args=("/v1/completions", body), daemon=True)
-        for _ in range(3)
-    ]
+
+    def ask() -> None:
+        # On a starved machine the answer may take longer than a client waits.
+        with contextlib.suppress(httpx.TimeoutException):
+            server.post("/v1/completions", body)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     expect(page.locator(".queue-row")).to_have_count(8)
