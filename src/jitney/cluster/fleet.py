@@ -65,6 +65,9 @@ from jitney.records import (
 
 _log = logging.getLogger("jitney.cluster")
 
+PLACE_S_MAX = 120.0
+"""How long a request waits for a replica that takes it, at the beginning and after a loss."""
+
 RESULT_GRACE_S = 2.0
 """A replica that says it is done has told the end before; so long may it be on its way."""
 
@@ -275,6 +278,12 @@ class ReplicaFleet:
         try:
             async with asyncio.timeout(left_s):
                 ends: set[asyncio.Future[Any]] = {calling, live.over}
+                await asyncio.wait(ends, timeout=PLACE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+                if live.replica is None and not (calling.done() or live.over.done()):
+                    raise QueueFull(
+                        f"No replica took the request within {PLACE_S_MAX:g} s; try again later.",
+                        PLACE_S_MAX,
+                    )
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if live.over.done():
                     return live.over.result()

@@ -124,7 +124,7 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
 
     @router.post("/v1/batches", openapi_extra=_CREATE)
     async def create(request: Request) -> Response:
-        """Run the lines of a file behind live calls."""
+        """Run the lines of a file beside live calls, on half of the slots at most."""
         owner = _enter(service, request)
         call = Call.of(request.scope)
         with service.admission.place(call.caller) as call.place:

@@ -2,7 +2,7 @@
 
 A line is checked, prepared and answered by the code for any call, in worker threads with turns. It
 differs in three things: it counts neither against its key's rates nor against its share, it runs in
-the lowest class behind live calls (`behind_live_calls`), and its time limit is that of its batch.
+the lowest class (`behind_live_calls`), and its time limit is that of its batch.
 
 Tests: tests/e2e/jobs/test_batches.py and test_bad_lines.py.
 """
@@ -54,7 +54,7 @@ from jitney.server.service import Service
 _REFUSED = {
     "stream": "a line has one answer; leave it out",
     "deadline_ms": "the time of a line is that of its batch; leave it out",
-    "priority": "lines run behind all live calls; leave it out",
+    "priority": "lines run in the lowest class; leave it out",
 }
 """Fields of a body that have no meaning in a batch."""
 
